@@ -1,0 +1,187 @@
+"""What every acquirable thing offers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, ParamSpec, TypeVar, final
+
+from .arguments import Options, Seconds, lock_name, optional_seconds, reject_slips
+from .binding import Binding
+from .handle import Handle
+from .lease import Lease
+from .pending import Pending
+from .session import Session, source_of
+
+if TYPE_CHECKING:
+    from .claim import Resource
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_AS_CONFIGURED: Final[Any] = object()
+
+
+class Acquirable(ABC):
+    """A description of something that can be held: cheap, immutable, shareable by any number of tasks.
+
+    Invariant: nothing about a present holder is stored here, but the leases that `async with` on this very
+    object has entered, by task, so that its exit finds them.
+    """
+
+    __slots__ = ("__weakref__", "_binding", "_entered", "_name", "_options", "_source")
+
+    _kind: ClassVar[str]
+
+    def __init__(self, client: Any, name: str, options: Options) -> None:
+        self._source = source_of(client)
+        self._name = lock_name(name)
+        self._options = options
+        self._binding: Binding | None = None
+        self._entered: dict[asyncio.Task[Any], list[Lease]] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} ttl={self._options.ttl:g}>"
+
+    @abstractmethod
+    def _resource(self, session: Session) -> Resource:
+        """The name in a session."""
+
+    # -- acquiring
+
+    def acquire(  # noqa: D417 - there are no slips to describe
+        self, *, blocking_timeout: Seconds | None = _AS_CONFIGURED, **slips: Never
+    ) -> Pending[Lease]:
+        """Acquires, waiting for as long as `blocking_timeout` allows.
+
+        What it returns can be awaited (then release the lease yourself), entered with `async with`, or given
+        to `asyncio.create_task` and the like.
+
+        Args:
+            blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
+
+        Raises:
+            LockTimeoutError: Not had within `blocking_timeout`.
+            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
+                `ttl` seconds where there is none.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+
+        Cancelled at any point, nothing stays held, and whoever waits behind goes on.
+        """
+        reject_slips("acquire()", slips)
+        if blocking_timeout is _AS_CONFIGURED:
+            timeout = self._options.blocking_timeout
+        else:
+            timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        return Pending(functools.partial(self._acquire, timeout))
+
+    def try_acquire(self, **slips: Never) -> Pending[Lease | None]:
+        """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
+
+        Raises:
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled at any point, nothing stays held.
+        """
+        reject_slips("try_acquire()", slips)
+        return Pending(self._try_acquire)
+
+    async def _acquire(self, blocking_timeout: float | None) -> Lease:
+        return await self._bind().acquire(blocking_timeout)
+
+    async def _try_acquire(self) -> Lease | None:
+        return await self._bind().try_acquire()
+
+    async def locked(self) -> bool:
+        """Whether a try now would be refused, as the server says.
+
+        Raises:
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+        """
+        return await self._bind().locked()
+
+    async def adopt(self, handle: str) -> Lease:
+        """Takes up what `lease.detach()` gave, in this task or process; the fencing token stays the same.
+
+        Raises:
+            TypeError, ValueError: This is not a handle of this lock.
+            LockNotOwnedError: It was adopted before, released, or its ttl has passed.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        Cancelled at any point, the handle stays good for as long as the ttl runs.
+        """
+        opened = Handle.decode(handle, kind=self._kind, name=self._name)
+        return await self._bind().adopt(opened.token)
+
+    def _bind(self) -> Binding:
+        session = self._source if isinstance(self._source, Session) else Session.of(self._source)
+        binding = self._binding
+        if binding is None or binding.session is not session:
+            binding = self._binding = Binding(
+                session, self._resource(session), kind=self._kind, name=self._name, options=self._options
+            )
+        return binding
+
+    # -- as a context manager and a decorator
+
+    @final
+    async def __aenter__(self) -> Lease:
+        lease = await self._acquire(self._options.blocking_timeout)
+        await lease.__aenter__()
+        task = asyncio.current_task()
+        assert task is not None
+        self._entered.setdefault(task, []).append(lease)
+        return lease
+
+    @final
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._leaving().__aexit__(exc_type, exc, traceback)
+
+    def _leaving(self) -> Lease:
+        """The lease that this exit belongs to: the task's latest, or the only one whose task has ended."""
+        task = asyncio.current_task()
+        if task not in self._entered:
+            ended = [entered for entered in self._entered if entered.done()]
+            if len(ended) != 1 or len(self._entered[ended[0]]) != 1:
+                raise RuntimeError(
+                    f"{self!r} was not entered in this task, and it is not clear which lease is meant: "
+                    "write `async with lock.acquire()` where it is entered in one task and left in another"
+                )
+            task = ended[0]
+        assert task is not None
+        leases = self._entered[task]
+        lease = leases.pop()
+        if not leases:
+            del self._entered[task]
+        return lease
+
+    @final
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorates a coroutine function: each call of it holds the lock.
+
+        Raises:
+            TypeError: It is not a coroutine function.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(
+                f"{type(self).__name__} decorates a coroutine function (async def), not {function!r}"
+            )
+
+        @functools.wraps(function)
+        async def holding(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with self.acquire():
+                return await function(*args, **kwargs)
+
+        return holding

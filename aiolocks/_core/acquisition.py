@@ -1,0 +1,324 @@
+"""One attempt to acquire, from the call to the grant or to giving up.
+
+All that happens between is decided in synchronous steps (replies, timers, the gate's turns); the task
+that waits has one single point at which it can be cancelled, and is woken once.
+
+```
+          start           take_turn            refused
+  (new) ───────► QUEUED ────────────► ASKING ◄─────────► SLEEPING
+                    │                   │  granted           │
+                    └───────────────────┴──────► ENDED ◄─────┘   leave · deadline · fault · close
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Final, final
+
+from .._transport import Answer, Call, Fault, Granted
+from ..errors import BackendError, LockError, LockTimeoutError
+from .clock import dependable, milliseconds, seconds
+
+if TYPE_CHECKING:
+    from .arguments import Options
+    from .claim import Claim
+    from .gate import Gate
+    from .session import Session
+
+_LAST_TRY: Final = 0.005
+"""Seconds before the deadline at which a sleeper tries once more, at the latest."""
+_BEYOND: Final = 0.001
+"""Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
+
+
+class Stage(enum.Enum):
+    QUEUED = enum.auto()
+    ASKING = enum.auto()
+    SLEEPING = enum.auto()
+    ENDED = enum.auto()
+
+
+@final
+class Acquisition:
+    """The state machine of one acquire.
+
+    Invariants:
+    - in ASKING exactly one call is under way, and none otherwise;
+    - once it has ended without a grant that was handed over, the server has been told to undo whatever
+      it may have granted, in order behind the request;
+    - `done` is resolved exactly once, at the end.
+
+    Args:
+        once: Ask a single time, beside the queue, and never wait for it to be free.
+    """
+
+    __slots__ = (
+        "_answered_at",
+        "_ask_again",
+        "_asked",
+        "_call",
+        "_deadline",
+        "_deadline_timer",
+        "_fault",
+        "_gate",
+        "_kind",
+        "_last_round_trip",
+        "_name",
+        "_once",
+        "_options",
+        "_refused_until",
+        "_session",
+        "_sleep_timer",
+        "_stage",
+        "_timeout",
+        "_told",
+        "_ttl",
+        "claim",
+        "done",
+        "error",
+        "fencing_token",
+        "granted",
+        "sent",
+        "started",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        gate: Gate,
+        claim: Claim,
+        *,
+        kind: str,
+        name: str,
+        options: Options,
+        blocking_timeout: float | None,
+        once: bool,
+    ) -> None:
+        self._session = session
+        self._gate = gate
+        self.claim = claim
+        self._kind = kind
+        self._name = name
+        self._options = options
+        self._ttl = options.ttl if options.max_hold is None else min(options.ttl, options.max_hold)
+        self._timeout = blocking_timeout
+        self._once = once
+        self._stage = Stage.QUEUED
+        self._call: Call[Answer] | None = None
+        self._asked = 0
+        self._ask_again = False
+        self._told = False
+        self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
+        self._answered_at = float("-inf")
+        self._fault: Fault | None = None
+        self._last_round_trip = 0.0
+        self._sleep_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.started = session.now()
+        self._deadline = None if once or blocking_timeout is None else self.started + blocking_timeout
+        self.done: asyncio.Future[None] = session.loop.create_future()
+        self.granted = False
+        self.fencing_token = 0
+        self.sent = 0.0
+        self.error: LockError | None = None  # how it ended without a grant; None then means: refused
+
+    # -- steps from outside
+
+    def start(self) -> None:
+        self._session.waiting.add(self)
+        if self._once:
+            self._ask()
+            return
+        if self._deadline is not None:
+            self._deadline_timer = self._session.loop.call_at(self._deadline, self._deadline_passed)
+        self._gate.enter(self)
+        if self._stage is Stage.QUEUED:
+            self._tell_waiting()
+
+    def take_turn(self, *, woken: bool) -> None:
+        """The gate: you are the head, at once or after having waited."""
+        if woken:
+            self._session.events.tally.wakeups["local"] += 1
+        self._ask()
+
+    def prompt(self) -> None:
+        """The gate: it has just been let go of here."""
+        if self._stage is Stage.SLEEPING:
+            self._session.events.tally.wakeups["local"] += 1
+            self._ask()
+        elif self._stage is Stage.ASKING:
+            self._ask_again = True  # a refusal under way may have been decided before
+
+    def leave(self) -> None:
+        """The task does not wait any more: nothing may stay held. Synchronous, no cancel can come between."""
+        if self._stage is not Stage.ENDED:
+            self._end()
+            self._undo()
+            self._gate.leave(self)
+        elif self.granted:
+            self.granted = False
+            self._session.undo(self.claim, self._ttl)
+            self._gate.vacated(self.claim)
+
+    def end_with(self, error: LockError) -> None:
+        """The session: this wait is over."""
+        if self._stage is not Stage.ENDED:
+            self.error = error
+            self._end()
+            self._undo()
+            self._gate.leave(self)
+
+    # -- asking
+
+    def _ask(self) -> None:
+        self._cancel_sleep()
+        self._stage = Stage.ASKING
+        self._ask_again = False
+        self._asked += 1
+        self._call = Call(
+            self.claim.acquire(milliseconds(self._ttl)), self._answered, self._failed, until=self._ask_until()
+        )
+        self._session.send(self._call)
+
+    def _ask_until(self) -> float:
+        if self._once:
+            return self.started + self._session.command_timeout
+        if self._deadline is not None:
+            return self._deadline
+        return self._silent_since() + self._options.ttl
+
+    def _silent_since(self) -> float:
+        """Since when the server has said neither yes nor no, here or to those before us in the queue."""
+        return max(self.started, self._answered_at, self._gate.answered_at)
+
+    def _answered(self, answer: Answer) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        now = self._session.now()
+        self._answered_at = self._gate.answered_at = now
+        self._last_round_trip = now - call.sent
+        self._fault = None
+        if isinstance(answer, Granted):
+            if now < call.sent + dependable(self._ttl):
+                self.granted = True
+                self.fencing_token = answer.fencing_token
+                self.sent = call.sent
+                self._end()
+                self._gate.granted(self)
+                return
+            # Its time was over before the reply was here: given back, and tried again.
+            self._session.undo(self.claim, self._ttl)
+            self._refused_until = now
+        elif answer.remaining_ms is None:
+            self._refused_until = None
+        else:
+            self._refused_until = now + seconds(answer.remaining_ms) + _BEYOND
+        self._gate.refused_until = self._refused_until
+        if self._once:
+            self._end()
+            self._gate.leave(self)
+        elif self._ask_again:
+            self._ask()
+        else:
+            self._sleep()
+
+    def _failed(self, fault: Fault) -> None:
+        self._call = None
+        self._fault = fault
+        now = self._session.now()
+        if self._once or not fault.transient:
+            self._give_up(fault.error)
+        elif self._deadline is not None:
+            if now >= self._deadline:
+                self._deadline_passed()
+            else:
+                self._sleep()
+        elif now >= self._silent_since() + self._options.ttl:
+            self._give_up(fault.error)
+        else:
+            self._sleep()
+
+    def _sleep(self) -> None:
+        """Full-jitter backoff, never past the end of the holder's lease, and not quite to the deadline."""
+        self._tell_waiting()
+        self._stage = Stage.SLEEPING
+        now = self._session.now()
+        wake = now + self._session.backoff.delay(self._asked - 1)
+        if self._refused_until is not None:
+            wake = min(wake, max(self._refused_until, now))
+        if self._deadline is not None and wake >= self._deadline:
+            # Before giving up, once more, if there is time for an answer.
+            last = self._deadline - max(2 * self._last_round_trip, _LAST_TRY)
+            if last <= now:
+                return  # the deadline's own timer ends it
+            wake = last
+        self._sleep_timer = self._session.loop.call_at(wake, self._slept)
+
+    def _slept(self) -> None:
+        self._sleep_timer = None
+        self._session.events.tally.wakeups["poll"] += 1
+        self._ask()
+
+    def _tell_waiting(self) -> None:
+        if not self._told:
+            self._told = True
+            self._session.events.waiting(self._kind, self._name)
+
+    # -- the end
+
+    def _deadline_passed(self) -> None:
+        if self._stage is Stage.ENDED:
+            return
+        assert self._timeout is not None
+        refused = self._answered_at > float("-inf")
+        refused_before_us = self._gate.held_here or self._gate.answered_at >= self.started
+        if refused or refused_before_us:
+            self._give_up(self.timed_out(self._timeout))
+        elif self._fault is not None:
+            self._give_up(self._fault.error)
+        else:
+            self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
+
+    def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
+        """Counts it, and says who holds it for how long."""
+        self._session.events.tally.timeouts += 1
+        return LockTimeoutError(
+            self._kind.capitalize(),
+            self._name,
+            blocking_timeout=blocking_timeout,
+            remaining=self._gate.remaining(self._session.now()),
+        )
+
+    def _give_up(self, error: LockError) -> None:
+        self.error = error
+        self._end()
+        self._undo()
+        self._gate.leave(self)
+
+    def _undo(self) -> None:
+        call, self._call = self._call, None
+        if call is not None and self._session.forget(call):
+            self._session.undo(self.claim, self._ttl)
+        elif self._fault is not None and self._fault.unknown:
+            # An earlier send ended in silence: whether it was executed, nobody knows.
+            self._session.undo(self.claim, self._ttl)
+
+    def _end(self) -> None:
+        self._stage = Stage.ENDED
+        self._cancel_sleep()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        self._session.waiting.discard(self)
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _cancel_sleep(self) -> None:
+        if self._sleep_timer is not None:
+            self._sleep_timer.cancel()
+            self._sleep_timer = None
+
+    def __repr__(self) -> str:
+        return f"<Acquisition of {self._kind} {self._name!r} {self._stage.name} asked={self._asked}>"

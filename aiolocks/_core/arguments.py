@@ -1,0 +1,161 @@
+"""Checks of what users pass in, before any I/O. Each message says what was given and what is allowed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal, cast, final
+
+Seconds = float | int | timedelta
+"""A duration: a number of seconds, or a timedelta."""
+
+Metadata = Mapping[str, Any]
+"""What a user attaches to a lease: JSON, readable by everyone who can read the key."""
+
+OnLost = Literal["cancel", "ignore"]
+
+SHORTEST_TTL: Final = 0.05
+LONGEST: Final = 10 * 365.25 * 24 * 3600
+_NAME_BYTES: Final = 1024
+
+# What the same thing is called elsewhere, or what is easily taken for it.
+_SLIPS: Final = {
+    "auto_renewal": "auto_renew=",
+    "blocking": "try_acquire(), or blocking_timeout=0 for one try",
+    "expire": "ttl= (how long the lease lasts)",
+    "expires": "ttl= (how long the lease lasts)",
+    "ex": "ttl= (how long the lease lasts)",
+    "px": "ttl= (in seconds)",
+    "key": "name=",
+    "lease": "ttl= (how long the lease lasts)",
+    "lease_time": "ttl= (how long the lease lasts)",
+    "lock_name": "name=",
+    "redis": "client= (the first argument)",
+    "renew": "auto_renew=",
+    "sleep": "Session(client, backoff=Backoff(...))",
+    "thread_local": "nothing: every acquisition has a lease of its own",
+    "timeout": "ttl= (how long the lease lasts, redis-py's timeout) "
+    "or blocking_timeout= (how long to wait, threading's timeout)",
+    "token": "nothing: every lease makes its own; hand a lease over with detach() and adopt()",
+    "wait": "blocking_timeout= (how long to wait)",
+    "wait_timeout": "blocking_timeout= (how long to wait)",
+}
+
+
+def reject_slips(what: str, slips: Mapping[str, object]) -> None:
+    """Says what was probably meant by keyword arguments that do not exist."""
+    for slip in slips:
+        meant = _SLIPS.get(slip)
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise TypeError(f"{what} has no argument {slip!r}{hint}")
+
+
+def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGEST) -> float:
+    """A duration in seconds within bounds."""
+    allowed = f"a number of seconds or a timedelta, from {least:g} to {most:g}"
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be {allowed}, not {value!r} ({type(value).__name__})")
+    if not math.isfinite(value) or not least <= value <= most:
+        raise ValueError(f"{what} must be {allowed}, not {value!r}")
+    return float(value)
+
+
+def optional_seconds(what: str, value: object, *, least: float = 0.0) -> float | None:
+    """A duration in seconds within bounds, or None for no bound."""
+    if value is None:
+        return None
+    try:
+        return seconds(what, value, least=least)
+    except ValueError as error:
+        raise ValueError(f"{error}; None means for ever") from None
+
+
+def lock_name(value: object, what: str = "name") -> str:
+    """The name of a lock."""
+    if not isinstance(value, str):
+        given = (
+            "a client; the client comes first" if hasattr(value, "execute_command") else type(value).__name__
+        )
+        raise TypeError(f"{what} must be a str, not {given}")
+    if not value:
+        raise ValueError(f"{what} must not be empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} cannot be encoded in UTF-8: {value!r}") from None
+    if size > _NAME_BYTES:
+        raise ValueError(
+            f"{what} must not be longer than {_NAME_BYTES} bytes in UTF-8, not {size}: {value[:40]!r}…"
+        )
+    return value
+
+
+def key_prefix(value: object) -> str:
+    """What all keys of a session begin with."""
+    name = lock_name(value, "prefix")
+    if "{" in name or "}" in name:
+        raise ValueError(f"prefix must not have braces, which would be the cluster's hash tag, not {name!r}")
+    return name
+
+
+def user_metadata(value: object) -> dict[str, Any]:
+    """A user's metadata, copied, so that later changes by the user do not reach the lock."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"metadata must be a mapping from str to JSON values, not {type(value).__name__}")
+    given = dict(cast("Mapping[object, object]", value))
+    for key in given:
+        if not isinstance(key, str):
+            raise TypeError(f"metadata must have str keys, not {key!r} ({type(key).__name__})")
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"metadata must be JSON values: {error}") from None
+    return copied
+
+
+def flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What every acquirable is told in common; checked."""
+
+    ttl: float
+    blocking_timeout: float | None
+    auto_renew: bool
+    max_hold: float | None
+    on_lost: OnLost
+    metadata: dict[str, Any]
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        ttl: object,
+        blocking_timeout: object,
+        auto_renew: object,
+        max_hold: object,
+        on_lost: object,
+        metadata: object,
+    ) -> Options:
+        if on_lost not in ("cancel", "ignore"):
+            raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
+        return cls(
+            ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
+            blocking_timeout=optional_seconds("blocking_timeout", blocking_timeout),
+            auto_renew=flag("auto_renew", auto_renew),
+            max_hold=optional_seconds("max_hold", max_hold, least=SHORTEST_TTL),
+            on_lost=on_lost,
+            metadata=user_metadata(metadata),
+        )

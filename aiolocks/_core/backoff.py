@@ -1,0 +1,63 @@
+"""How long a waiter sleeps between two tries."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Exponential backoff with jitter; immutable, and without any state of its own.
+
+    The ceiling of the n-th delay is `min(initial * multiplier**n, maximum)`; the delay is drawn evenly
+    between `(1 - jitter)` times the ceiling and the ceiling. Full jitter (the default) makes many
+    processes that were refused together come back apart; see "Exponential Backoff And Jitter",
+    AWS Architecture Blog, 2015.
+
+    Args:
+        initial: Ceiling of the first delay, in seconds. 4 ms is a few round trips on a local network.
+        maximum: Ceiling of every later delay, in seconds. 64 ms bounds what a lost wakeup can cost.
+        multiplier: Growth of the ceiling from one try to the next.
+        jitter: Share of the delay that is random, 0 (none) to 1 (full).
+
+    Raises:
+        TypeError: An argument is not a number.
+        ValueError: An argument is out of range.
+    """
+
+    initial: float = 0.004
+    maximum: float = 0.064
+    multiplier: float = 2.0
+    jitter: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "maximum", "multiplier", "jitter"):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"Backoff {name} must be a number, not {type(value).__name__}")
+            if not math.isfinite(value):
+                raise ValueError(f"Backoff {name} must be finite, not {value!r}")
+        if self.initial <= 0:
+            raise ValueError(f"Backoff initial must be more than 0 s, not {self.initial!r}")
+        if self.maximum < self.initial:
+            raise ValueError(
+                f"Backoff maximum ({self.maximum!r} s) must not be less than initial ({self.initial!r} s)"
+            )
+        if self.multiplier < 1:
+            raise ValueError(f"Backoff multiplier must be at least 1, not {self.multiplier!r}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"Backoff jitter must be between 0 and 1, not {self.jitter!r}")
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to sleep after the given failed attempt; the first is 0."""
+        if attempt < 0:
+            raise ValueError(f"attempt must not be negative, not {attempt!r}")
+        try:
+            ceiling = min(self.initial * self.multiplier**attempt, self.maximum)
+        except OverflowError:
+            ceiling = self.maximum
+        return ceiling - ceiling * self.jitter * random.random()  # noqa: S311 - not a secret

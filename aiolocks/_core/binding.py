@@ -1,0 +1,130 @@
+"""A lock in a session: from an acquire or an adoption to a lease."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import TYPE_CHECKING, Final, final
+
+from .._transport import Call, ignore
+from ..errors import LockNotOwnedError, SessionClosedError
+from .acquisition import Acquisition
+from .clock import milliseconds
+from .lease import Lease
+from .possession import Possession
+
+if TYPE_CHECKING:
+    from .arguments import Options
+    from .claim import Claim, Resource
+    from .gate import Gate
+    from .session import Session
+
+_TOKEN_BYTES: Final = 16  # 128 bits
+
+
+@final
+class Binding:
+    """What the acquisitions of one lock in one session have in common."""
+
+    __slots__ = ("_gate_key", "_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "session")
+
+    def __init__(
+        self, session: Session, resource: Resource, *, kind: str, name: str, options: Options
+    ) -> None:
+        self.session = session
+        self._resource = resource
+        self._gate_key = resource.gate_key
+        self._kind = kind
+        self._name = name
+        self._options = options
+        self._metadata = {**session.metadata, **options.metadata}
+        self._user_json = json.dumps(self._metadata, separators=(",", ":"))
+
+    async def acquire(self, blocking_timeout: float | None) -> Lease:
+        lease, acquisition = await self._attempt(blocking_timeout, once=blocking_timeout == 0)
+        if lease is None:
+            assert blocking_timeout is not None
+            raise acquisition.timed_out(blocking_timeout)
+        return lease
+
+    async def try_acquire(self) -> Lease | None:
+        lease, _ = await self._attempt(None, once=True)
+        return lease
+
+    async def _attempt(
+        self, blocking_timeout: float | None, *, once: bool
+    ) -> tuple[Lease | None, Acquisition]:
+        session = self.session
+        session.admit()
+        gate = session.gate(self._gate_key)
+        claim = self._resource.claim(secrets.token_hex(_TOKEN_BYTES), session.describe(self._user_json))
+        acquisition = Acquisition(
+            session,
+            gate,
+            claim,
+            kind=self._kind,
+            name=self._name,
+            options=self._options,
+            blocking_timeout=blocking_timeout,
+            once=once,
+        )
+        acquisition.start()
+        try:
+            await acquisition.done
+        except BaseException:
+            acquisition.leave()
+            raise
+        if acquisition.error is not None:
+            raise acquisition.error
+        if not acquisition.granted:
+            return None, acquisition
+        if session.closing:
+            acquisition.leave()
+            raise SessionClosedError("the session was closed while waiting")
+        waited = session.now() - acquisition.started
+        return self._lease(gate, claim, acquisition.fencing_token, acquisition.sent, waited), acquisition
+
+    def _lease(self, gate: Gate, claim: Claim, fencing_token: int, sent: float, waited: float) -> Lease:
+        options = self._options
+        possession = Possession(
+            self.session,
+            gate,
+            claim,
+            kind=self._kind,
+            name=self._name,
+            fencing_token=fencing_token,
+            ttl=options.ttl,
+            max_hold=options.max_hold,
+            auto_renew=options.auto_renew,
+            sent=sent,
+        )
+        gate.entrusted(claim, self.session.watchdog.watch(possession))
+        self.session.events.acquired(possession, waited)
+        return Lease(self.session, possession, metadata=self._metadata, on_lost=options.on_lost)
+
+    async def locked(self) -> bool:
+        return await self.session.ask(self._resource.locked())
+
+    async def adopt(self, old: str) -> Lease:
+        session, options = self.session, self._options
+        session.admit()
+        new = secrets.token_hex(_TOKEN_BYTES)
+        metadata = session.describe(self._user_json)
+        ttl_ms = milliseconds(options.ttl if options.max_hold is None else min(options.ttl, options.max_hold))
+        call, adopted = session.start(
+            self._resource.adopt(old, new, ttl_ms, metadata), until=session.now() + session.command_timeout
+        )
+        try:
+            fencing_token = await adopted
+        except BaseException:
+            if session.forget(call):
+                # Whoever has the handle may still adopt: it is given back, in order behind the request.
+                back = self._resource.adopt(new, old, ttl_ms, metadata)
+                session.send(Call(back, ignore, ignore, until=call.until, in_full=True), at_once=True)
+            raise
+        if fencing_token is None:
+            raise LockNotOwnedError(
+                self._kind.capitalize(), self._name, "it was adopted before, released, or its ttl has passed"
+            )
+        gate = session.gate(self._gate_key)
+        return self._lease(gate, self._resource.claim(new, metadata), fencing_token, call.sent, 0.0)

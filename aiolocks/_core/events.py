@@ -1,0 +1,120 @@
+"""What a session tells its listeners, its log and its statistics."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from .statistics import Tally
+
+if TYPE_CHECKING:
+    from .possession import Possession
+
+log = logging.getLogger("aiolocks.session")
+
+_HOOKS: Final = ("on_acquired", "on_waiting", "on_released", "on_lost", "on_renewed")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What a listener is told.
+
+    Attributes:
+        kind: Kind of the lock, as `"lock"`.
+        name: Name of the lock. There may be very many: think before it becomes a label of a metric.
+        fencing_token: Of the lease; None while there is none yet.
+        seconds: For `on_acquired` how long it waited, for `on_renewed` how long it may be relied on, for
+            `on_released` and `on_lost` how long it was held.
+        reason: What showed the loss, for `on_lost`.
+    """
+
+    kind: str
+    name: str
+    fencing_token: int | None = None
+    seconds: float = 0.0
+    reason: str = ""
+
+
+@final
+class Events:
+    """The one place through which everything passes that others may want to know of.
+
+    A listener has any of the methods `on_waiting`, `on_acquired`, `on_renewed`, `on_released` and `on_lost`,
+    which take one `Event`. None may be a coroutine function: they are called in the middle of a step that
+    must not be interrupted. What one raises is logged and harms nothing.
+    """
+
+    __slots__ = ("_hooks", "tally")
+
+    def __init__(self, listeners: Iterable[object]) -> None:
+        self.tally: Final = Tally()
+        self._hooks: dict[str, list[Callable[[Event], object]]] = {name: [] for name in _HOOKS}
+        for listener in listeners:
+            self._add(listener)
+
+    def _add(self, listener: object) -> None:
+        found = False
+        for name, hooks in self._hooks.items():
+            hook = getattr(listener, name, None)
+            if hook is None:
+                continue
+            found = True
+            if not callable(hook) or inspect.iscoroutinefunction(hook):
+                raise TypeError(f"{name} of a listener must be a plain method, not {hook!r}")
+            hooks.append(hook)
+        if not found:
+            raise TypeError(f"a listener has any of {', '.join(_HOOKS)}; {type(listener).__name__} has none")
+
+    def waiting(self, kind: str, name: str) -> None:
+        log.debug("%s %r: waiting", kind, name)
+        if hooks := self._hooks["on_waiting"]:
+            _tell(hooks, Event(kind=kind, name=name))
+
+    def acquired(self, possession: Possession, seconds: float) -> None:
+        self.tally.acquisitions += 1
+        self.tally.wait.add(seconds)
+        if hooks := self._hooks["on_acquired"]:
+            _tell(hooks, _of(possession, seconds))
+
+    def renewed(self, possession: Possession) -> None:
+        seconds = possession.remaining()
+        log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
+        if hooks := self._hooks["on_renewed"]:
+            _tell(hooks, _of(possession, seconds))
+
+    def doubted(self, possession: Possession, reason: str) -> None:
+        log.info("%s %r may be lost: %s", possession.kind, possession.name, reason)
+
+    def released(self, possession: Possession, seconds: float) -> None:
+        self.tally.hold.add(seconds)
+        if hooks := self._hooks["on_released"]:
+            _tell(hooks, _of(possession, seconds))
+
+    def lost(self, possession: Possession, seconds: float, reason: str) -> None:
+        self.tally.losses += 1
+        self.tally.hold.add(seconds)
+        log.warning("%s %r was lost after %.3f s: %s", possession.kind, possession.name, seconds, reason)
+        if hooks := self._hooks["on_lost"]:
+            _tell(hooks, _of(possession, seconds, reason))
+
+
+def _of(possession: Possession, seconds: float, reason: str = "") -> Event:
+    return Event(
+        kind=possession.kind,
+        name=possession.name,
+        fencing_token=possession.fencing_token,
+        seconds=seconds,
+        reason=reason,
+    )
+
+
+def _tell(hooks: list[Callable[[Event], object]], event: Event) -> None:
+    for hook in hooks:
+        try:
+            hook(event)
+        except Exception:
+            log.exception("a listener failed: %r", hook)

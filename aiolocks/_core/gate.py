@@ -1,0 +1,97 @@
+"""The queue inside one process: of those who want the same thing here, one at a time asks the server."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from .acquisition import Acquisition
+    from .claim import Claim
+    from .possession import Possession
+
+
+@final
+class Gate:
+    """First come, first served. However many tasks wait here, the server sees one.
+
+    Invariants:
+    - nobody asks while somebody in this session is known to hold it, except who tries just once;
+    - otherwise, if anybody waits, exactly one asks: the head;
+    - whoever leaves, by any way, passes its place on in the same step.
+
+    Args:
+        on_idle: Called when nobody waits and nobody holds, so that the session can forget the gate.
+    """
+
+    __slots__ = ("_head", "_holder", "_on_idle", "_possession", "_queue", "answered_at", "refused_until")
+
+    def __init__(self, on_idle: Callable[[Gate], None]) -> None:
+        self._queue: deque[Acquisition] = deque()
+        self._head: Acquisition | None = None
+        self._holder: Claim | None = None
+        self._possession: weakref.ref[Possession] | None = None
+        self._on_idle = on_idle
+        # What the server said last to anybody here; times of the loop.
+        self.answered_at = float("-inf")
+        self.refused_until: float | None = None
+
+    @property
+    def held_here(self) -> bool:
+        """Whether somebody in this session is known to hold it."""
+        return self._holder is not None
+
+    def remaining(self, now: float) -> float | None:
+        """Seconds that the holder's lease has left; None when unknown."""
+        if self._holder is not None:
+            possession = self._possession() if self._possession is not None else None
+            return None if possession is None else possession.remaining()
+        return None if self.refused_until is None else max(0.0, self.refused_until - now)
+
+    def enter(self, acquisition: Acquisition) -> None:
+        self._queue.append(acquisition)
+        self._admit(woken=False)
+
+    def leave(self, acquisition: Acquisition) -> None:
+        """Without having got it."""
+        if self._head is acquisition:
+            self._head = None
+        elif acquisition in self._queue:
+            self._queue.remove(acquisition)
+        self._admit(woken=True)
+
+    def granted(self, acquisition: Acquisition) -> None:
+        """Somebody here holds it now: a head, or who tried just once."""
+        if self._head is acquisition:
+            self._head = None
+        self._holder = acquisition.claim
+        self._possession = None
+
+    def entrusted(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
+        """What the holder's grant has become: granted before, or adopted."""
+        self._holder = claim
+        self._possession = possession
+
+    def vacated(self, claim: Claim) -> None:
+        """That holder has let go, or has lost it. Does nothing for one that does not hold it."""
+        if self._holder is not claim:
+            return
+        self._holder = self._possession = None
+        if self._head is not None:
+            self._head.prompt()
+        else:
+            self._admit(woken=True)
+
+    def _admit(self, *, woken: bool) -> None:
+        if self._head is not None or self._holder is not None:
+            return
+        if self._queue:
+            self._head = self._queue.popleft()
+            self._head.take_turn(woken=woken)
+        else:
+            self._on_idle(self)
+
+    def __repr__(self) -> str:
+        return f"<Gate held_here={self.held_here} asking={self._head is not None} queued={len(self._queue)}>"

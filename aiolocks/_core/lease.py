@@ -1,0 +1,195 @@
+"""Possession as a user has it: one object per acquisition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import LockError, LockLostError, LockNotOwnedError
+from .arguments import SHORTEST_TTL, Seconds, seconds
+from .handle import Handle
+from .possession import LeaseState, Possession
+from .scope import LossScope
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Lease:
+    """Possession of a lock; made by acquiring, never by hand.
+
+    It may be relied on until its local deadline: the time right before the request that the server confirmed
+    last, plus the ttl, less a drift of 1 % and 2 ms. While it is held it is renewed each third of its ttl.
+
+    `async with lease:` cancels the body when the lease is lost, raises `LockLostError` once the body has
+    unwound, and releases on exit. The body's own exception, and a cancellation from outside, always win; the
+    loss is then a note on them.
+    """
+
+    __slots__ = ("_metadata", "_on_lost", "_possession", "_session")
+
+    def __init__(
+        self,
+        session: Session,
+        possession: Possession,
+        *,
+        metadata: Mapping[str, Any],
+        on_lost: str,
+    ) -> None:
+        self._session = session
+        self._possession = possession
+        self._metadata = metadata
+        self._on_lost = on_lost
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return self._possession.name
+
+    @property
+    def kind(self) -> str:
+        """Kind of the lock, as `"lock"`."""
+        return self._possession.kind
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that each renewal asks for; `extend` may change it."""
+        return self._possession.ttl
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The user's metadata, the session's and the lock's, as acquired; read-only."""
+        return MappingProxyType(dict(self._metadata))
+
+    @property
+    def token(self) -> str:
+        """The secret of this possession. Whoever has it can release the lock: not for logs."""
+        return self._possession.claim.token
+
+    @property
+    def fencing_token(self) -> int:
+        """Larger than that of every earlier lease on this name; what a store checks to refuse a late holder.
+
+        The server's time in microseconds, or one more than the last token where that is larger. So it rises
+        also after the server restarted empty or failed over, unless its clock then stands behind an earlier
+        grant.
+        """
+        return self._possession.fencing_token
+
+    @property
+    def state(self) -> LeaseState:
+        """What may be said of it now; LOST as soon as its local deadline has passed."""
+        return self._possession.state
+
+    def remaining(self) -> float:
+        """Seconds that the holder may still rely on; 0.0 once lost or let go. No I/O."""
+        return self._possession.remaining()
+
+    def ensure_held(self) -> None:
+        """Returns if the lease may be relied on now. No I/O, so that it fits right before every write.
+
+        Raises:
+            LockLostError: It was lost, or let go.
+        """
+        self._possession.ensure_held()
+
+    async def owned(self) -> bool:
+        """Asks the server whether this lease holds the lock.
+
+        Raises:
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+        """
+        self._possession.ensure_this_process()
+        return await self._session.ask(self._possession.claim.owned())
+
+    async def extend(self, ttl: Seconds | None = None) -> None:
+        """Sets a new ttl from now on, which the renewals that follow keep.
+
+        Until the answer is here, the lease counts on the shorter of its old time and the new one; so it does
+        after a cancellation or an error.
+
+        Args:
+            ttl: Seconds from now, 50 ms to ten years; None for the ttl that it has.
+
+        Raises:
+            LockLostError: It is no longer ours.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+        """
+        await self._possession.extend(self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL))
+
+    async def release(self) -> None:
+        """Lets go. Idempotent: once it was released, every further call does nothing.
+
+        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
+        most 1 s; the release goes on by itself behind it.
+
+        Raises:
+            LockNotOwnedError: It was lost, or handed over by `detach`.
+            BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
+        """
+        self._possession.ensure_this_process()
+        error = await self._possession.let_go(hurried=False)
+        if error is not None:
+            raise error
+
+    async def wait_lost(self) -> None:
+        """Returns when the lease is lost. For one that was let go it never does: cancel it then."""
+        await self._possession.wait_lost()
+
+    def detach(self) -> str:
+        """Stops looking after the lease here, and gives a handle for `lock.adopt(handle)` to take it up.
+
+        The handle is as secret as the token. The scope that entered the lease leaves it alone from now on;
+        until it is adopted, in this process or another, the ttl runs.
+
+        Raises:
+            LockLostError: It was lost, or let go.
+        """
+        self._possession.detach()
+        return Handle(self.kind, self.name, self.token).encode()
+
+    async def __aenter__(self) -> Self:
+        possession = self._possession
+        if possession.scope is not None:
+            raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
+        possession.ensure_held()
+        possession.scope = LossScope(cancels=self._on_lost == "cancel")
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        scope = self._possession.scope
+        if scope is None:
+            raise RuntimeError("this lease was not entered")
+        cancelled_by_us = scope.leave(exc_type)
+        try:
+            error = await self._release_on_exit(exc_type)
+        finally:
+            scope.ended = True
+        if error is None:
+            return
+        if exc is not None and not cancelled_by_us:
+            exc.add_note(f"aiolocks: {error}")  # the body's own exception wins
+        elif isinstance(error, LockLostError) and self._on_lost == "ignore":
+            pass  # the log has it
+        else:
+            raise error from None
+
+    async def _release_on_exit(self, exc_type: type[BaseException] | None) -> LockError | None:
+        possession = self._possession
+        if possession.state is LeaseState.DETACHED:
+            return None
+        possession.ensure_this_process()
+        cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
+        error = await possession.let_go(hurried=cancelled)
+        if isinstance(error, LockNotOwnedError):
+            return LockLostError(possession.label, possession.name, possession.reason)
+        return error
+
+    def __repr__(self) -> str:
+        left = f" remaining={self.remaining():.3f}" if self._possession.live else ""
+        return f"<Lease {self.kind} {self.name!r} {self.state.name} fencing_token={self.fencing_token}{left}>"

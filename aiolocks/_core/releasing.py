@@ -1,0 +1,93 @@
+"""A release on its way: goes on by itself, whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, final
+
+from .._transport import Call, Command, Fault
+from .shield import HURRIED
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+@final
+class Releasing:
+    """Sends a release until the server confirms it or its time has passed.
+
+    A release that is repeated because its first reply was lost, and is then told "not the holder", was
+    executed the first time: that is a success.
+
+    Args:
+        until: Loop time at which the lease ends anyway; None for a single try to give back what may be
+            left of a lease that was lost.
+        on_end: Called once, when it has ended.
+    """
+
+    __slots__ = (
+        "_call",
+        "_command",
+        "_on_end",
+        "_repeated",
+        "_session",
+        "_until",
+        "_waiters",
+        "fault",
+        "freed",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        command: Command[bool],
+        *,
+        until: float | None,
+        on_end: Callable[[Releasing], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._command = command
+        self._until = until
+        self._on_end = on_end
+        self._repeated = False
+        self._waiters: list[asyncio.Future[None]] | None = []
+        self.freed = False
+        self.fault: Fault | None = None
+        self._send()
+
+    def ended(self) -> asyncio.Future[None]:
+        """A future of its own for each who waits for the end."""
+        waiter: asyncio.Future[None] = self._session.loop.create_future()
+        if self._waiters is None:
+            waiter.set_result(None)
+        else:
+            self._waiters.append(waiter)
+        return waiter
+
+    def _send(self) -> None:
+        until = self._session.now() + HURRIED if self._until is None else self._until
+        self._call = Call(self._command, self._replied, self._failed, until=until)
+        self._session.send(self._call)
+
+    def _replied(self, freed: bool) -> None:  # noqa: FBT001 - a callback
+        self.freed = freed or self._repeated or self._call.unconfirmed
+        self._finish()
+
+    def _failed(self, fault: Fault) -> None:
+        self._repeated = self._repeated or self._call.unconfirmed
+        pause = self._session.backoff.maximum
+        in_time = self._until is not None and self._session.now() + pause < self._until
+        if in_time and fault.transient and not self._session.closed:
+            self._session.loop.call_later(pause, self._send)
+        else:
+            self.fault = fault
+            self._finish()
+
+    def _finish(self) -> None:
+        waiters, self._waiters = self._waiters, None
+        if self._on_end is not None:
+            self._on_end(self)
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,54 @@
+"""Cancelling the body of an `async with` when its lease is lost.
+
+The bookkeeping is that of `asyncio.timeout`: the task's count of cancellation requests is remembered on
+entry; a cancellation of our own is taken back on exit, and only when nobody else's is left does the
+CancelledError become our error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import final
+
+
+@final
+class LossScope:
+    """One entered body.
+
+    Args:
+        cancels: Whether a loss cancels the body (`on_lost="cancel"`).
+
+    Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
+    """
+
+    __slots__ = ("_baseline", "_cancelled", "_cancels", "_left", "_task", "ended")
+
+    def __init__(self, *, cancels: bool) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a lease is entered inside a task")
+        self._task = task
+        self._cancels = cancels
+        self.ended = False  # the exit is over, with its release
+        self._baseline = task.cancelling()
+        self._cancelled = False
+        self._left = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the body or its exit may still be at work."""
+        return not self.ended and not self._task.done()
+
+    def cancel(self) -> None:
+        """The lease is lost: the body is to stop."""
+        if self._cancels and not self._left and not self._cancelled and not self._task.done():
+            self._cancelled = True
+            self._task.cancel()
+
+    def leave(self, exc_type: type[BaseException] | None) -> bool:
+        """The body has ended: whether by our own cancellation and nothing else."""
+        self._left = True
+        if not self._cancelled:
+            return False
+        only_ours = self._task.uncancel() <= self._baseline
+        return only_ours and exc_type is not None and issubclass(exc_type, asyncio.CancelledError)

@@ -1,0 +1,104 @@
+"""What a session has counted."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, final
+
+BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the histograms' buckets, in seconds; a last bucket takes the rest."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """How often something took how long.
+
+    Attributes:
+        bounds: Upper bound of each bucket but the last, in seconds, inclusive.
+        counts: How many fell into each bucket; one more than `bounds`.
+        total: Sum of all, in seconds.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatistics:
+    """What a session holds now, and what it has done since it was made.
+
+    Attributes:
+        leases_held: Leases that are held now (HELD or UNKNOWN).
+        waiters: Tasks that wait for an acquisition now.
+        acquisitions: Leases granted.
+        timeouts: Acquisitions given up because their `blocking_timeout` passed.
+        losses: Leases lost.
+        commands_sent: Requests sent to the server, without those that set up a connection.
+        wakeups: How often a waiter was woken, by what: `local` (a holder in this session let go), `poll`.
+        wait_seconds: How long the granted acquisitions waited.
+        hold_seconds: How long the leases that ended were held.
+    """
+
+    leases_held: int
+    waiters: int
+    acquisitions: int
+    timeouts: int
+    losses: int
+    commands_sent: int
+    wakeups: Mapping[str, int]
+    wait_seconds: Histogram
+    hold_seconds: Histogram
+
+
+@final
+class Tally:
+    """The running counts behind `SessionStatistics`."""
+
+    __slots__ = ("acquisitions", "hold", "losses", "timeouts", "wait", "wakeups")
+
+    def __init__(self) -> None:
+        self.acquisitions = 0
+        self.timeouts = 0
+        self.losses = 0
+        self.wakeups = {"local": 0, "poll": 0}
+        self.wait = _Durations()
+        self.hold = _Durations()
+
+    def snapshot(self, *, leases_held: int, waiters: int, commands_sent: int) -> SessionStatistics:
+        return SessionStatistics(
+            leases_held=leases_held,
+            waiters=waiters,
+            acquisitions=self.acquisitions,
+            timeouts=self.timeouts,
+            losses=self.losses,
+            commands_sent=commands_sent,
+            wakeups=MappingProxyType(dict(self.wakeups)),
+            wait_seconds=self.wait.histogram(),
+            hold_seconds=self.hold.histogram(),
+        )
+
+
+@final
+class _Durations:
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(BOUNDS, seconds)] += 1
+        self._total += seconds
+
+    def histogram(self) -> Histogram:
+        return Histogram(bounds=BOUNDS, counts=tuple(self._counts), total=self._total)

@@ -1,0 +1,143 @@
+"""Renewals of a whole session, from one timer.
+
+No task a lease, and none for all of them either: what is due is sent from a timer's callback, so that
+whoever cancels every task of the loop (as `asyncio.run` does at its end) does not stop the renewal of
+what is still being unwound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from .claim import Claim
+    from .gate import Gate
+    from .possession import Possession
+
+_SLACK: Final = 64
+"""Stale entries that the heap may hold beside as many as it has live ones."""
+
+
+class Watch(weakref.ref["Possession"]):
+    """The watchdog's weak hold on a possession, with what is needed when it is collected."""
+
+    __slots__ = ("claim", "gate", "kind", "name", "turn")
+
+    claim: Claim
+    gate: Gate
+    kind: str
+    name: str
+    turn: int  # which entry of the heap counts
+
+
+@final
+class Watchdog:
+    """Calls `Possession.tend` when it is due.
+
+    Invariants:
+    - what is watched has exactly one entry in the heap that counts; all others are stale;
+    - what was forgotten is never tended again, whatever entries it has left.
+    """
+
+    __slots__ = ("_heap", "_loop", "_pid", "_timer", "_timer_at", "_turn", "_watches")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pid = os.getpid()
+        self._heap: list[tuple[float, int, Watch]] = []
+        self._watches: set[Watch] = set()
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def possessions(self) -> list[Possession]:
+        return [possession for watch in self._watches if (possession := watch()) is not None]
+
+    def watch(self, possession: Possession) -> Watch:
+        """Looks after it from now on, or looks again at when it is due."""
+        watch = possession.watch
+        if watch is None:
+            watch = possession.watch = Watch(possession, self._collected)
+            watch.claim = possession.claim
+            watch.gate = possession.gate
+            watch.kind = possession.kind
+            watch.name = possession.name
+            self._watches.add(watch)
+        self._push(watch, possession.due)
+        return watch
+
+    def forget(self, possession: Possession) -> None:
+        """Synchronous: nothing is sent for it any more."""
+        watch = possession.watch
+        if watch is not None:
+            possession.watch = None
+            self._drop(watch)
+
+    def _drop(self, watch: Watch) -> None:
+        watch.turn = 0
+        self._watches.discard(watch)
+        if not self._watches:
+            self._heap.clear()
+            self._stop()
+
+    def _collected(self, watch: weakref.ref[Possession]) -> None:
+        assert isinstance(watch, Watch)
+        if watch not in self._watches:
+            return
+        # May run in any thread: only the loop's own changes the session.
+        warnings.warn(
+            f"a lease of {watch.kind} {watch.name!r} was never released", ResourceWarning, stacklevel=2
+        )
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._abandon, watch)
+
+    def _abandon(self, watch: Watch) -> None:
+        if watch in self._watches:
+            self._drop(watch)
+            watch.gate.vacated(watch.claim)
+
+    def _push(self, watch: Watch, due: float) -> None:
+        self._turn += 1
+        watch.turn = self._turn
+        heapq.heappush(self._heap, (due, self._turn, watch))
+        self._wake_by(due)
+        if len(self._heap) > 2 * len(self._watches) + _SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].turn == entry[1]]
+            heapq.heapify(self._heap)
+
+    def _wake_by(self, due: float) -> None:
+        if due < self._timer_at:
+            self._stop()
+            self._timer_at = due
+            self._timer = self._loop.call_at(due, self._run)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = float("inf")
+
+    def _run(self) -> None:
+        """Everything that is due, in one go: its requests leave in one write."""
+        self._timer = None
+        self._timer_at = float("inf")
+        if os.getpid() != self._pid:
+            return  # forked: the parent renews
+        now = self._loop.time()
+        while self._heap and self._heap[0][0] <= now:
+            _, turn, watch = heapq.heappop(self._heap)
+            if watch.turn != turn or (possession := watch()) is None:
+                continue
+            again = possession.tend(now)
+            if watch.turn == turn and again < float("inf"):
+                self._push(watch, again)
+        if self._heap:
+            self._wake_by(self._heap[0][0])

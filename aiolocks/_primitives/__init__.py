@@ -1,0 +1,1 @@
+"""What a lock means: one public class a file."""

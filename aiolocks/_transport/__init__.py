@@ -1,0 +1,66 @@
+"""The way to the server and back: the only package that imports the Redis driver."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import Any
+
+from redis import Redis as _SyncRedis
+from redis import RedisCluster as _SyncRedisCluster
+from redis.asyncio.client import Pipeline, PubSub, Redis
+from redis.asyncio.cluster import RedisCluster
+
+from .calls import Call, Command, Transport, ignore
+from .commands import Answer, Granted, LockCommands, Refused
+from .driver import Link, drivable
+from .faults import Fault
+from .multiplexed import Multiplexed
+from .plain import Plain
+
+__all__ = [
+    "Answer",
+    "Call",
+    "Command",
+    "Fault",
+    "Granted",
+    "LockCommands",
+    "Refused",
+    "Transport",
+    "check_client",
+    "ignore",
+    "open_transport",
+]
+
+
+def check_client(client: object) -> None:
+    """Says what is wrong with a client that is not one.
+
+    Raises:
+        TypeError: It is not a `redis.asyncio.Redis` or `redis.asyncio.RedisCluster`.
+    """
+    if isinstance(client, (Redis, RedisCluster)) and not isinstance(client, Pipeline):
+        return
+    if isinstance(client, (_SyncRedis, _SyncRedisCluster)):
+        what = "a synchronous client: make it with redis.asyncio.Redis instead"
+    elif isinstance(client, (Pipeline, PubSub)):
+        what = f"a {type(client).__name__}: give the client that it came from"
+    elif isinstance(client, str):
+        what = "a str: the client comes first, then the name"
+    elif isinstance(client, type):
+        what = f"the class {client.__name__}: make a client of it"
+    else:
+        what = type(client).__name__
+    raise TypeError(f"client must be a redis.asyncio.Redis, RedisCluster or an aiolocks.Session, not {what}")
+
+
+def open_transport(client: Any, loop: asyncio.AbstractEventLoop) -> Transport:
+    """The best way to this client's server; connects when first needed."""
+    if isinstance(client, Redis) and drivable(client):
+        pool = client.connection_pool
+        # Weakly: an open connection is known to the loop, and must not keep alive who would close it.
+        weak_client = weakref.ref(client)
+        return Multiplexed(
+            lambda protocol: Link.open(pool, protocol=protocol), lambda: Plain(weak_client(), loop), loop
+        )
+    return Plain(client, loop)

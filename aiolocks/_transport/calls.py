@@ -1,0 +1,161 @@
+"""What travels: scripts, commands made of them, and calls, which are commands under way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar, final
+
+from .faults import Fault, unreadable
+
+T = TypeVar("T")
+
+Argument = bytes | str | int
+
+_LUA: Final = Path(__file__).parent.parent / "lua"
+
+
+@final
+class Script:
+    """One atomic step on the server, read from its file in `aiolocks/lua`."""
+
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = (_LUA / f"{name}.lua").read_bytes()
+        # The server names a script by this digest; it guards nothing.
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Command(Generic[T]):
+    """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
+
+    Attributes:
+        script: The step; None for a bare server command, which then stands in `args`.
+        keys: The keys it touches, all in one slot.
+        args: Its arguments.
+        parse: Turns the server's reply (bytes, ints, lists of them) into what the caller wants to know.
+        lane: Commands of one lane reach the server in the order in which they were sent.
+    """
+
+    script: Script | None
+    keys: tuple[bytes, ...]
+    args: tuple[Argument, ...]
+    parse: Callable[[Any], T]
+    lane: str = ""
+
+    def words(self, *, in_full: bool) -> tuple[Argument, ...]:
+        """The words of the request; `in_full` sends the script's text instead of its digest."""
+        script = self.script
+        if script is None:
+            return self.args
+        if in_full:
+            return (b"EVAL", script.text, len(self.keys), *self.keys, *self.args)
+        return (b"EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
+
+    def __repr__(self) -> str:
+        # Arguments hold tokens: never shown.
+        return f"<Command {self.script!r} {self.keys!r}>"
+
+
+@final
+class Call(Generic[T]):
+    """A command under way. Ends exactly once: with a reply, with a fault, or because its caller left.
+
+    The callbacks run inside the loop's callbacks and must not raise; neither is called once the
+    caller has left (`Transport.forget`).
+    """
+
+    __slots__ = (
+        "command",
+        "done",
+        "in_full",
+        "on_fault",
+        "on_reply",
+        "sent",
+        "unconfirmed",
+        "until",
+        "written",
+    )
+
+    def __init__(
+        self,
+        command: Command[T],
+        on_reply: Callable[[T], None],
+        on_fault: Callable[[Fault], None],
+        *,
+        until: float,
+        in_full: bool = False,
+    ) -> None:
+        self.command = command
+        self.on_reply = on_reply
+        self.on_fault = on_fault
+        self.until = until  # loop time after which nobody wants the reply
+        self.in_full = in_full
+        self.sent = 0.0  # loop time right before it was last written
+        self.written = False  # the server may have it, or have had it
+        self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
+        self.done = False
+
+    def reply(self, raw: Any) -> None:
+        """Ends it with the server's answer."""
+        if self.done:
+            return
+        self.done = True
+        try:
+            result = self.command.parse(raw)
+        except (TypeError, ValueError, IndexError) as error:
+            self.on_fault(unreadable(error))
+        else:
+            self.on_reply(result)
+
+    def fault(self, fault: Fault) -> None:
+        """Ends it without an answer."""
+        if not self.done:
+            self.done = True
+            self.on_fault(fault)
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "written" if self.written else "queued"
+        return f"<Call {self.command!r} {state}>"
+
+
+class Transport(Protocol):
+    """A way to one server. Everything but `aclose` is synchronous: what it starts goes on by itself."""
+
+    @property
+    def commands_sent(self) -> int:
+        """Requests sent so far, without those that set up a connection."""
+        ...
+
+    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+        """Sends it, in order behind what was sent before it in the same lane.
+
+        Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
+        may be the last thing that this loop does).
+        """
+        ...
+
+    def forget(self, call: Call[Any]) -> bool:
+        """The caller has left: nobody is told how it ended.
+
+        Returns:
+            Whether the server may have seen it, or may see it yet.
+        """
+        ...
+
+    async def aclose(self, grace: float) -> None:
+        """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
+        ...
+
+
+def ignore(_: object) -> None:
+    """A callback for calls whose end nobody waits for."""

@@ -1,0 +1,124 @@
+"""What the multiplexed connection needs of redis-py beyond its public interface, in one place.
+
+redis-py opens the connection with the class and the arguments of the client's own pool, so that
+credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. What is
+private of it: `_reader`, `_writer`, `_parser` and `_close` of a connection, the stream's `_buffer`, and the
+table of error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `Link.open`
+at the object; where either is not as expected, the plain transport serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, final
+
+import hiredis
+import redis.exceptions as driver
+from redis._parsers.base import BaseParser
+from redis.asyncio.client import Redis
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    ConnectionPool,
+    UnixDomainSocketConnection,
+)
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds for one attempt to connect; attempts go on for as long as somebody waits."""
+
+_OWN_CONNECT: Final = {Connection._connect, UnixDomainSocketConnection._connect}
+# Maintenance pushes are for the pool's connections, and none is of use to a lock.
+_POOL_MATTERS: Final = ("maint_notifications_config", "maint_notifications_pool_handler")
+
+
+class NotDrivableError(Exception):
+    """The connection is not made of asyncio streams that can be taken over."""
+
+
+def drivable(client: Redis) -> bool:
+    """Whether connections of this client's pool can be expected to carry the multiplexed protocol."""
+    pool = client.connection_pool
+    cls: Any = getattr(pool, "connection_class", None)
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, AbstractConnection)
+        and getattr(cls, "_connect", None) in _OWN_CONNECT
+        and cls.send_packed_command is AbstractConnection.send_packed_command
+        and cls.pack_command is AbstractConnection.pack_command
+        and hasattr(hiredis, "pack_command")
+    )
+
+
+@final
+class Link:
+    """An authenticated stream to the server, taken out of redis-py's hands."""
+
+    __slots__ = ("_beneath", "_writer", "leftover", "transport")
+
+    def __init__(self, writer: asyncio.StreamWriter, transport: asyncio.Transport, leftover: bytes) -> None:
+        # The writer is kept for as long as the transport: a collected writer closes it.
+        self._writer = writer
+        self._beneath: Any = transport.get_protocol()
+        self.transport = transport
+        self.leftover = leftover
+
+    @classmethod
+    async def open(cls, pool: ConnectionPool, *, protocol: int) -> Link:
+        """Connects as the pool would, but not out of the pool: none of its places is taken.
+
+        Raises:
+            NotDrivableError: The stream is not one of asyncio's.
+            redis.exceptions.RedisError, OSError, TimeoutError: As from redis-py; nothing is left open.
+        """
+        arguments = {
+            name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS
+        }
+        arguments.update(
+            protocol=protocol,
+            decode_responses=False,
+            health_check_interval=0,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            retry_on_timeout=False,
+        )
+        connection: Any = pool.connection_class(**arguments)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await connection.connect()
+            return cls._take_over(connection)
+        finally:
+            connection._close()  # does nothing once the stream was taken over
+
+    @classmethod
+    def _take_over(cls, connection: Any) -> Link:
+        reader, writer = connection._reader, connection._writer
+        if not isinstance(writer, asyncio.StreamWriter) or not isinstance(reader, asyncio.StreamReader):
+            raise NotDrivableError(f"{type(connection).__name__} does not use asyncio's streams")
+        transport: Any = writer.transport
+        if not hasattr(transport, "set_protocol"):
+            raise NotDrivableError(f"{type(transport).__name__} cannot change its protocol")
+        parser_reader = getattr(connection._parser, "_reader", None)
+        if parser_reader is not None and parser_reader.has_data():
+            raise driver.ConnectionError("a reply was cut in two while connecting")
+        leftover = bytes(reader._buffer)  # type: ignore[attr-defined]  # pushes that came early
+        connection._reader = connection._writer = None
+        return cls(writer, transport, leftover)
+
+    def lost(self, error: Exception | None) -> None:
+        """Tells the protocol that stood there before, which is what `wait_closed` waits for."""
+        self._beneath.connection_lost(error)
+
+    async def wait_closed(self) -> None:
+        """Waits until the transport has closed."""
+        await self._writer.wait_closed()
+
+
+def reply_reader(not_enough: object) -> hiredis.Reader:
+    """A parser of replies that gives bytes, and errors as redis-py's exceptions."""
+    return hiredis.Reader(
+        protocolError=driver.InvalidResponse,
+        replyError=BaseParser.parse_error,
+        notEnoughData=not_enough,
+    )

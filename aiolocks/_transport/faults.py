@@ -1,0 +1,142 @@
+"""The one seam at which the driver's errors become the library's."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from typing import Final, final
+
+import redis.exceptions as driver
+
+from ..errors import BackendError
+
+# The server is there and may serve the same request a moment later.
+_TRANSIENT: Final = {
+    "BUSY": "a script has been running for too long on it",
+    "CLUSTERDOWN": "its cluster has no majority",
+    "LOADING": "it is loading its data",
+    "MASTERDOWN": "it is a replica that has lost its master",
+    "MISCONF": "it cannot persist its data and refuses writes",
+    "NOREPLICAS": "it has fewer replicas than min-replicas-to-write",
+    "READONLY": "it is a replica: the master has changed",
+    "TRYAGAIN": "the slot is being moved to another node",
+    "UNBLOCKED": "its role has changed",
+    "UNKILLABLE": "a script that cannot be killed is running on it",
+}
+# The same request would be refused again: whoever asked is told at once.
+_FATAL: Final = {
+    "NOAUTH": "it wants a password: give the client its credentials",
+    "NOPERM": "this user may not do it: see the minimal ACL in the documentation",
+    "OOM": "it is out of memory (maxmemory)",
+    "WRONGPASS": "the user name or the password is wrong",
+    "WRONGTYPE": "the key holds something that aiolocks did not write",
+}
+# Inside a script the code is not the first word; 6.2 also puts a dash before it.
+_CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join([*_TRANSIENT, *_FATAL]) + r")\b")
+# An unknown or refused command is quoted with its first arguments, and tokens are among them.
+_QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)
+_INNER_DENIAL: Final = "can't run this command or subcommand"
+_INNER_KEY_DENIAL: Final = "can't access at least one of the keys"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How a call ended when not with a reply.
+
+    Attributes:
+        error: What to raise to the user.
+        transient: The same request may succeed a moment later.
+        demoted: The connection leads to a server that is no longer the master.
+        unknown: The server may have executed the request, or may do so yet.
+    """
+
+    error: BackendError
+    transient: bool
+    demoted: bool = False
+    unknown: bool = True
+
+
+def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
+    """The server answered with an error."""
+    text = _QUOTED_ARGUMENTS.sub("", str(error))
+    # redis-py strips the code from some errors and keeps it beside the text.
+    code = str(getattr(error, "status_code", None) or "")
+    if code not in _TRANSIENT and code not in _FATAL:
+        found = _CODE.search(text)
+        code = found[1] if found else ""
+    if isinstance(error, driver.AuthenticationError):
+        code = code or "WRONGPASS"
+    elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL in text or _INNER_KEY_DENIAL in text:
+        code = "NOPERM"
+    elif isinstance(error, driver.OutOfMemoryError):
+        code = "OOM"
+    elif isinstance(error, driver.BusyLoadingError):
+        code = "LOADING"
+    elif isinstance(error, driver.ReadOnlyError):
+        code = "READONLY"
+    meaning = _TRANSIENT.get(code) or _FATAL.get(code)
+    of_key = f" for key {keys[0].decode(errors='replace')!r}" if keys and code in _FATAL else ""
+    said = f"{meaning} ({text})" if meaning else text
+    fault = BackendError(f"Redis refused{of_key}: {said}")
+    fault.__cause__ = error if text == str(error) else driver.ResponseError(text)
+    return Fault(
+        fault, transient=code in _TRANSIENT, demoted=code in ("READONLY", "MASTERDOWN"), unknown=False
+    )
+
+
+def unreachable(error: BaseException) -> Fault:
+    """No connection, or it broke."""
+    fault = BackendError(f"Redis cannot be reached: {_said(error)}")
+    fault.__cause__ = error
+    return Fault(fault, transient=True)
+
+
+def unanswered(seconds: float, trouble: BaseException | None) -> Fault:
+    """Nothing came back within the time that the caller had."""
+    because = f": {_said(trouble)}" if trouble is not None else ""
+    fault = BackendError(f"Redis did not answer within {seconds:.3g} s{because}")
+    fault.__cause__ = trouble
+    return Fault(fault, transient=True)
+
+
+def unreadable(error: Exception) -> Fault:
+    """A reply came that no script of ours gives, as from a proxy that speaks another dialect."""
+    fault = BackendError("Redis gave a reply that cannot be understood")
+    fault.__cause__ = error
+    return Fault(fault, transient=False)
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether connecting again would fail in the same way (credentials, certificates, database)."""
+    if isinstance(error, (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)):
+        return True
+    if isinstance(error, driver.BusyLoadingError):
+        return False
+    if isinstance(error, driver.ResponseError):
+        return not refused(error).transient
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def of_driver(error: BaseException, keys: tuple[bytes, ...]) -> Fault:
+    """Whatever a call of the driver's client raised."""
+    if isinstance(error, (driver.BusyLoadingError, driver.AuthenticationError, driver.AuthorizationError)):
+        return refused(error, keys)
+    if isinstance(error, (driver.ConnectionError, driver.TimeoutError, OSError)):
+        return unreachable(error)
+    if isinstance(error, driver.ResponseError):
+        return refused(error, keys)
+    fault = BackendError(f"the Redis client failed: {_said(error)}")
+    fault.__cause__ = error
+    # RedisClusterException and the like: the topology may be known again in a moment.
+    return Fault(fault, transient=isinstance(error, driver.RedisClusterException))
+
+
+def _said(error: BaseException) -> str:
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,0 +1,79 @@
+"""Who we are to which server: needed to drop our own old connection, and no other one, after a reconnect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import redis.exceptions as driver
+
+log = logging.getLogger("aiolocks.transport")
+
+_DENIED: Final = driver.ResponseError
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How one connection is known to its server; fields are None where the ACL denies the question.
+
+    Attributes:
+        client_id: The server's number for the connection. A restarted server counts from 1 again.
+        address: What the server sees as our address.
+        run_id: The server process.
+    """
+
+    client_id: bytes | None = None
+    address: bytes | None = None
+    run_id: bytes | None = None
+
+    def same_server(self, other: Identity) -> bool:
+        """Whether the other's number means the same connection here, beyond doubt."""
+        return self.run_id is not None and self.run_id == other.run_id
+
+
+@final
+class IdentityProbe:
+    """Asks the server on a new connection; every denial just leaves the answer out."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[..., asyncio.Future[Any]]) -> None:
+        self._ask = ask
+
+    async def identity(self) -> Identity:
+        client, server = self._ask("CLIENT", "INFO"), self._ask("INFO", "server")
+        of_client, of_server = await _fields(client, b"=", None), await _fields(server, b":", b"\r\n")
+        return Identity(of_client.get(b"id"), of_client.get(b"addr"), of_server.get(b"run_id"))
+
+    async def kill(self, old: Identity) -> None:
+        """Makes the server drop the old connection, with whatever of it is still on its way."""
+        if old.client_id is None or old.address is None:
+            return
+        try:
+            await self._ask("CLIENT", "KILL", "ID", old.client_id, "ADDR", old.address)
+        except _DENIED as error:
+            log.info(
+                "CLIENT KILL is denied (%s): what the old connection still sends may hold a lock for a ttl",
+                error,
+            )
+
+    async def warn_of_eviction(self) -> None:
+        memory = await _fields(self._ask("INFO", "memory"), b":", b"\r\n")
+        policy = memory.get(b"maxmemory_policy", b"noeviction").decode()
+        if policy != "noeviction" and memory.get(b"maxmemory", b"0") != b"0":
+            log.warning("maxmemory-policy is %r: held locks can be evicted; set it to 'noeviction'", policy)
+
+
+async def _fields(reply: asyncio.Future[Any], assign: bytes, separator: bytes | None) -> dict[bytes, bytes]:
+    try:
+        text = await reply
+    except _DENIED:
+        return {}
+    if not isinstance(text, bytes):
+        return {}
+    pairs = (part.partition(assign) for part in text.split(separator))
+    return {name: value for name, found, value in pairs if found}

@@ -1,0 +1,368 @@
+"""One connection for a whole session.
+
+Calls of one turn of the loop leave in one write; replies are handed out, in order, inside
+`data_received`: no reader task, no connection a waiter, no task switch but the caller's own.
+
+Invariants:
+- `_inflight` holds the written calls in the order of their requests, so that the head's is the next reply.
+- Nobody but this object ends the connection: a caller that leaves abandons its reply.
+- After a broken connection, nothing is sent again before the server has been told to drop the old
+  connection, whose bytes may still be on their way: a request of a dead connection that is executed
+  after its retry was granted and released would leave a lock that nobody holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast, final
+
+import hiredis
+import redis.exceptions as driver
+
+from . import faults
+from .calls import Call, Command, Transport
+from .driver import Link, NotDrivableError, reply_reader
+from .identity import Identity, IdentityProbe
+
+log = logging.getLogger("aiolocks.transport")
+
+_NOT_ENOUGH: Final = object()
+# Its stub knows only tuples of one word.
+_pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
+_STALL: Final = 2.0
+"""Seconds without any reply to a written request after which the connection counts as dead."""
+_STALL_MAXIMUM: Final = 30.0
+_RECONNECT_FIRST: Final = 0.01
+_RECONNECT_MAXIMUM: Final = 0.5
+
+
+@final
+class Multiplexed(asyncio.Protocol):
+    """The transport over one redis-py connection, driven directly.
+
+    Args:
+        open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
+        fallback: Makes the transport that serves when the connection cannot be driven.
+    """
+
+    def __init__(
+        self,
+        open_link: Callable[[int], Any],
+        fallback: Callable[[], Transport],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._open_link = open_link
+        self._make_fallback = fallback
+        self._fallback: Transport | None = None
+        self._loop = loop
+        self._queue: deque[Call[Any]] = deque()  # not written yet
+        self._inflight: deque[Call[Any]] = deque()  # written, reply to come
+        self._link: Link | None = None
+        self._reader: Any = None
+        self._ready = False  # the queue may be written
+        self._flush_due = False
+        self._closed = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._identity: Identity | None = None
+        self._protocol = 3
+        self._trouble: BaseException | None = None
+        self._stall = _STALL
+        self._sweep_at = math.inf
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._replies = 0
+        self._commands = 0
+
+    @property
+    def commands_sent(self) -> int:
+        """Requests written so far, without those of the handshake."""
+        return self._commands + (self._fallback.commands_sent if self._fallback is not None else 0)
+
+    # -- sending
+
+    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+        if self._fallback is not None:
+            self._fallback.send(call, at_once=at_once)
+            return
+        if call.until < self._sweep_at:
+            self._sweep_by(call.until)
+        if self._ready and not self._queue and (at_once or not self._inflight):
+            # An idle connection: no turn of the loop for the sake of a batch of one.
+            self._write((call,))
+            return
+        self._queue.append(call)
+        if at_once:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def forget(self, call: Call[Any]) -> bool:
+        if self._fallback is not None:
+            return self._fallback.forget(call)
+        call.done = True
+        return call.written or call.unconfirmed
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self._ready:
+            self._connect_soon()
+        elif self._queue:
+            batch = tuple(self._queue)
+            self._queue.clear()
+            self._write(batch)
+
+    def _write(self, batch: tuple[Call[Any], ...]) -> None:
+        assert self._link is not None
+        now = self._loop.time()
+        parts: list[bytes] = []
+        for call in batch:
+            if call.done:
+                continue
+            call.sent = now
+            call.written = True
+            parts.append(_pack(call.command.words(in_full=call.in_full)))
+            self._inflight.append(call)
+        if parts:
+            self._commands += len(parts)
+            self._link.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            if self._stall_timer is None:
+                self._watch_stall()
+
+    # -- receiving
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _NOT_ENOUGH:
+                if type(reply) is hiredis.PushNotification:
+                    continue  # of kinds that nobody here has asked for
+                self._replies += 1
+                if not self._inflight:
+                    raise driver.InvalidResponse("a reply to nothing that was asked")
+                call = self._inflight.popleft()
+                if isinstance(reply, Exception):
+                    self._refused(call, reply)
+                else:
+                    call.reply(reply)
+        except driver.InvalidResponse as error:
+            log.warning("the server's reply cannot be read (%r): connecting again", error)
+            self._abort()
+
+    def _refused(self, call: Call[Any], error: Exception) -> None:
+        if call.done:
+            return
+        if isinstance(error, driver.NoScriptError) and not call.in_full:
+            call.in_full = True
+            call.written = False
+            self.send(call)
+            return
+        fault = faults.refused(error, call.command.keys)
+        if fault.demoted:
+            self._abort()
+        call.fault(fault)
+
+    # -- liveness
+
+    def _sweep_by(self, when: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweep_at = when
+        self._sweeper = self._loop.call_at(when, self._sweep)
+
+    def _sweep(self) -> None:
+        """Ends the calls whose time has passed."""
+        self._sweeper = None
+        self._sweep_at = math.inf
+        now = self._loop.time()
+        earliest = math.inf
+        for call in (*self._inflight, *self._queue):
+            if call.done:
+                continue
+            if call.until > now:
+                earliest = min(earliest, call.until)
+                continue
+            call.fault(faults.unanswered(now - call.sent if call.written else 0.0, self._trouble))
+        if earliest < self._sweep_at:
+            self._sweep_by(earliest)
+
+    def _watch_stall(self) -> None:
+        self._stall_timer = self._loop.call_later(self._stall, self._check_stall, self._replies)
+
+    def _check_stall(self, replies: int) -> None:
+        self._stall_timer = None
+        if self._link is None or not self._inflight:
+            return
+        if self._replies != replies:
+            self._stall = _STALL
+            self._watch_stall()
+            return
+        self._trouble = driver.TimeoutError(f"no reply for {self._stall:g} s")
+        log.info("%s: connecting again", self._trouble)
+        # A server that is only slow must not be asked again and again.
+        self._stall = min(self._stall * 2, _STALL_MAXIMUM)
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._link is not None:
+            self._link.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        link, self._link = self._link, None
+        self._ready = False
+        if link is not None:
+            link.lost(exc)
+        if exc is not None:
+            self._trouble = exc
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        unanswered = [call for call in self._inflight if not call.done]
+        self._inflight.clear()
+        for call in unanswered:
+            call.unconfirmed = True
+            if call.command.script is None:  # belonged to this connection alone
+                call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
+        self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
+        if self._queue:
+            self._connect_soon()
+
+    # -- connecting
+
+    def _connect_soon(self) -> None:
+        if self._connecting is None and not self._closed and not self._loop.is_closed():
+            self._connecting = self._loop.create_task(self._connect(), name="aiolocks-connect")
+            self._connecting.add_done_callback(self._connected)
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            for call in tuple(self._queue):
+                call.fault(faults.of_driver(error, call.command.keys))
+            self._queue.clear()
+        elif self._wanted() and not self._ready:
+            # Killed from outside (as when the loop ends) while somebody still needs it.
+            self._connect_soon()
+
+    def _wanted(self) -> bool:
+        """Drops the calls that have ended; whether any is left."""
+        self._queue = deque(call for call in self._queue if not call.done)
+        return bool(self._queue)
+
+    async def _connect(self) -> None:
+        delay = _RECONNECT_FIRST
+        while self._link is None and self._wanted():
+            try:
+                await self._establish()
+            except NotDrivableError as reason:
+                log.warning("%s: the plain transport serves this session", reason)
+                self._give_way()
+                return
+            except (driver.RedisError, OSError, TimeoutError) as error:
+                self._abort()
+                if faults.is_final(error):
+                    if self._protocol == 3 and "HELLO" in str(error).upper():
+                        self._protocol = 2
+                        continue
+                    raise
+                self._trouble = error
+                log.debug("connecting: %s", error)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _RECONNECT_MAXIMUM)
+
+    async def _establish(self) -> None:
+        link: Link = await self._open_link(self._protocol)
+        self._link = link
+        self._reader = reply_reader(_NOT_ENOUGH)
+        link.transport.set_protocol(self)
+        if link.leftover:
+            self.data_received(link.leftover)
+        if link.transport.is_closing():
+            raise driver.ConnectionError("closed by the server while connecting")
+        probe = IdentityProbe(self._ask)
+        before = self._identity
+        if before is None:
+            self._open()
+            self._identity = await probe.identity()
+            await probe.warn_of_eviction()
+        else:
+            self._identity = await probe.identity()
+            if self._identity.same_server(before):
+                await probe.kill(before)
+            self._open()
+        self._trouble = None
+
+    def _open(self) -> None:
+        self._ready = True
+        self._flush()
+
+    def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
+        """A bare command on this very connection, ahead of the queue."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def failed(fault: faults.Fault) -> None:
+            if not answer.done():
+                answer.set_exception(fault.error.__cause__ or fault.error)
+                answer.exception()  # whoever asked may have been cancelled
+
+        def replied(reply: Any) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        command: Command[Any] = Command(None, (), words, lambda raw: raw)
+        if self._link is None:
+            failed(faults.unreachable(self._trouble or driver.ConnectionError("connection closed")))
+        else:
+            self._write((Call(command, replied, failed, until=math.inf),))
+            self._commands -= 1
+        return answer
+
+    def _give_way(self) -> None:
+        self._fallback = self._make_fallback()
+        self._ready = False
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for call in queue:
+            if not call.done:
+                self._fallback.send(call)
+
+    # -- closing
+
+    async def aclose(self, grace: float) -> None:
+        """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
+        if self._fallback is not None:
+            await self._fallback.aclose(grace)
+        deadline = self._loop.time() + grace
+        # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
+        while self._loop.time() < deadline and (self._wanted() or self._inflight):
+            if not self._ready:
+                self._connect_soon()
+            await asyncio.sleep(0.001)
+        self._closed = True
+        if (connecting := self._connecting) is not None:
+            connecting.cancel()
+            await asyncio.wait([connecting])
+        self.close_now()
+        if (link := self._link) is not None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await link.wait_closed()
+            except (OSError, TimeoutError):
+                link.transport.abort()
+
+    def close_now(self) -> None:
+        """Closes without waiting; what was written is still sent."""
+        self._closed = True
+        for timer in (self._sweeper, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._link is not None:
+            self._link.transport.close()
+        for call in (*self._inflight, *self._queue):
+            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+        self._queue.clear()
