@@ -93,11 +93,10 @@ class Watchdog:
         if watch not in self._watches:
             return
         # May run in any thread: only the loop's own changes the session.
-        warnings.warn(
-            f"a lease of {watch.kind} {watch.name!r} was never released", ResourceWarning, stacklevel=2
-        )
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._abandon, watch)
+        what = f"a lease of {watch.kind} {watch.name!r} was never released"
+        warnings.warn(what, ResourceWarning, stacklevel=2)
 
     def _abandon(self, watch: Watch) -> None:
         if watch in self._watches:

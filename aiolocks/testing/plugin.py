@@ -1,0 +1,73 @@
+"""pytest fixtures on a real server: `aiolocks_server` for the run, `aiolocks_redis` for each test.
+
+Installed with aiolocks, the plugin does nothing until a fixture is asked for. Async tests may be run by
+pytest-asyncio, in strict or auto mode, or by anyio's plugin on asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from .server import EmbeddedServer
+
+try:
+    from pytest_asyncio import fixture as asyncio_fixture
+except ImportError:  # then anyio's plugin is the only one that can run async tests
+    asyncio_fixture = pytest.fixture  # type: ignore[assignment]  # more overloads, all that matters the same
+
+
+@pytest.fixture(scope="session")
+def aiolocks_server() -> Iterator[EmbeddedServer]:
+    """A real server for the whole run, of whichever kind `EmbeddedServer` finds."""
+    from .server import EmbeddedServer  # noqa: PLC0415 - not before it is needed
+
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def aiolocks_redis(request: pytest.FixtureRequest) -> Redis:
+    """A client of `aiolocks_server`, its database empty. It and its default session are closed at the end.
+
+    A server that an earlier test has killed or left paused is restarted.
+    """
+    # The fixture must run in the test's own event loop, and that is its plugin's.
+    runner = "anyio" if "anyio_backend" in request.fixturenames else "asyncio"
+    client: Redis = request.getfixturevalue(f"_aiolocks_redis_by_{runner}")
+    return client
+
+
+@asyncio_fixture
+async def _aiolocks_redis_by_asyncio(aiolocks_server: EmbeddedServer) -> AsyncIterator[Redis]:
+    async with connected(aiolocks_server) as client:
+        yield client
+
+
+@pytest.fixture
+async def _aiolocks_redis_by_anyio(aiolocks_server: EmbeddedServer) -> AsyncIterator[Redis]:
+    async with connected(aiolocks_server) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connected(server: EmbeddedServer) -> AsyncGenerator[Redis, None]:
+    """The body of both, which differ in whose event loop runs them."""
+    from .. import Session  # noqa: PLC0415 - not before it is needed
+    from .process import ServerState  # noqa: PLC0415 - as above
+
+    if server.state is not ServerState.RUNNING:
+        await server.restart()
+    client = server.client()
+    try:
+        await client.flushdb()  # pyright: ignore[reportUnknownMemberType] - redis-py leaves its **kwargs untyped
+        yield client
+    finally:
+        await Session.of(client).aclose()
+        await client.aclose()

@@ -1,0 +1,34 @@
+"""A client whose way to the server can be disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.adversity.tools import Formed, warm
+from tests.conftest import Connect
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+
+
+@pytest.fixture
+async def through(proxy: Callable[[Server], Awaitable[Proxy]], server: Server) -> Proxy:
+    """A proxy before the shared server."""
+    return await proxy(server)
+
+
+@pytest.fixture(params=["url", "own connections"], ids=["multiplexed", "plain"])
+def form(request: pytest.FixtureRequest) -> str:
+    """One form of client for each transport."""
+    form: str = request.param
+    return form
+
+
+@pytest.fixture
+async def client(connect: Connect, through: Proxy, form: str) -> Redis:
+    """A client that comes through `through`, its default session connected."""
+    client = connect(Formed(through, form))
+    await warm(client)
+    return client

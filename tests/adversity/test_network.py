@@ -1,0 +1,633 @@
+"""What the network does to requests and replies: loses them, delays them, falls silent.
+
+T-N-1 to T-N-5, T-N-9 and T-N-10 of the list of faults; what a broken connection leaves behind is in
+`test_connections.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiolocks import (
+    BackendError,
+    LeaseState,
+    Lock,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    Session,
+)
+from redis._parsers import _AsyncRESP2Parser, _AsyncRESP3Parser
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff, NoBackoff
+
+from tests.adversity.tools import (
+    ACQUIRE,
+    ADOPT,
+    FORMS,
+    LOCKED,
+    OWNED,
+    RELEASE,
+    RENEW,
+    SLACK,
+    Formed,
+    Keys,
+    Witness,
+    elapsed,
+    look_at,
+    rejected,
+    warm,
+    with_own_connections,
+)
+from tests.conftest import Connect, OwnServer, blocking
+from tests.support.proxy import Match, Proxy, Request
+from tests.support.servers import Server
+from tests.support.waiting import eventually
+
+PROTOCOLS = [(2, False), (2, True), (3, False), (3, True)]
+IDS = ["resp2", "resp2-decoded", "resp3", "resp3-decoded"]
+
+
+# -- lost replies --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
+@pytest.mark.parametrize("form", FORMS)
+async def test_t_n_1_reply_to_acquire_lost(
+    connect: Connect, through: Proxy, redis: Redis, keys: Keys, form: str, settings: tuple[int, bool]
+) -> None:
+    client = connect(Formed(through, form), protocol=settings[0], decode_responses=settings[1])
+    await warm(client)
+    lost = through.reset_after(ACQUIRE)
+
+    lease = await Lock(client, "a", ttl=5).acquire(blocking_timeout=2)
+
+    assert lost.is_set()
+    assert await lease.owned()
+    (key,) = keys()
+    token, fencing_token, _ = (await redis.get(key)).split(b":", 2)
+    assert (token.decode(), int(fencing_token)) == (lease.token, lease.fencing_token)
+    assert 0 < lease.remaining() <= await redis.pttl(key) / 1000
+    await lease.release()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_t_n_1_reply_to_the_first_acquire_of_all_lost(
+    connect: Connect, through: Proxy, form: str, times: int
+) -> None:
+    """Also while nothing is known of the connection yet, and several times in a row."""
+    client = connect(Formed(through, form))
+    lost = [through.reset_after(ACQUIRE, nth=nth + 1) for nth in range(times)]
+
+    async with Lock(client, "a", ttl=5).acquire(blocking_timeout=3) as lease:
+        assert all(event.is_set() for event in lost)
+        assert await lease.owned()
+
+
+async def test_t_n_1_reply_to_a_try_lost(client: Redis, through: Proxy) -> None:
+    lost = through.reset_after(ACQUIRE)
+
+    async with Lock(client, "a").try_acquire() as lease:
+        assert lost.is_set()
+        assert lease is not None
+        assert await lease.owned()
+
+
+async def test_t_n_1_reply_to_a_refusal_lost(client: Redis, through: Proxy, redis: Redis) -> None:
+    async with Lock(redis, "a"):
+        lost = through.reset_after(ACQUIRE)
+        assert await Lock(client, "a").try_acquire() is None
+        assert lost.is_set()
+
+        lost = through.reset_after(ACQUIRE)
+        with pytest.raises(LockTimeoutError):
+            await Lock(client, "a").acquire(blocking_timeout=0.2)
+        assert lost.is_set()
+
+
+@pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
+@pytest.mark.parametrize("form", FORMS)
+async def test_t_n_2_reply_to_release_lost(
+    connect: Connect, through: Proxy, keys: Keys, form: str, settings: tuple[int, bool]
+) -> None:
+    client = connect(Formed(through, form), protocol=settings[0], decode_responses=settings[1])
+    await warm(client)
+    async with Lock(client, "a", ttl=5) as lease:
+        lost = through.reset_after(RELEASE)
+
+    assert lost.is_set()
+    assert lease.state is LeaseState.RELEASED
+    assert keys() == []
+    await lease.release()
+
+
+async def test_t_n_2_reply_to_release_lost_and_a_rival_comes_between(
+    client: Redis, through: Proxy, redis: Redis
+) -> None:
+    lease = await Lock(client, "a", ttl=5).acquire()
+
+    def refusing_the_way_back(request: Request) -> bool:
+        through.refuse |= RELEASE(request)
+        return RELEASE(request)
+
+    lost = through.reset_after(refusing_the_way_back)
+    releasing = asyncio.create_task(lease.release())
+    async with Lock(redis, "a").acquire(blocking_timeout=2) as rival:
+        assert lost.is_set()
+        assert not releasing.done()
+        through.refuse = False
+
+        await asyncio.wait_for(releasing, 2)
+
+        assert lease.state is LeaseState.RELEASED
+        assert await rival.owned()
+
+
+async def test_t_n_2_release_of_what_somebody_else_holds_is_told_in_spite_of_a_lost_reply(
+    client: Redis, through: Proxy, redis: Redis, keys: Keys
+) -> None:
+    """A "not owned" that the first reply would have said must not become a success on another lease."""
+    lease = await Lock(client, "a", ttl=5).acquire()
+    await redis.delete(*keys())
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+    assert lease.state is LeaseState.LOST
+
+
+@pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
+@pytest.mark.parametrize("form", FORMS)
+async def test_t_n_1_reply_to_renewal_lost(
+    connect: Connect, through: Proxy, form: str, settings: tuple[int, bool]
+) -> None:
+    client = connect(Formed(through, form), protocol=settings[0], decode_responses=settings[1])
+    await warm(client)
+    witness = Witness()
+    async with (
+        Session(client, listeners=[witness]) as session,
+        Lock(session, "a", ttl=0.9) as lease,
+    ):
+        lost = through.reset_after(RENEW)
+        await asyncio.wait_for(lost.wait(), 0.9)
+        await eventually(lambda: len(witness.renewed) >= 2)
+        assert lease.state is LeaseState.HELD
+        assert await lease.owned()
+    assert lease.state is LeaseState.RELEASED
+    assert witness.lost == []
+
+
+@pytest.mark.parametrize(
+    ("ask", "match"), [("extend", RENEW), ("owned", OWNED), ("locked", LOCKED), ("adopt", ADOPT)]
+)
+async def test_t_n_1_reply_to_any_other_request_lost(
+    client: Redis, through: Proxy, ask: str, match: Match
+) -> None:
+    lock = Lock(client, "a", ttl=5)
+    lease = await lock.acquire()
+    fencing_token = lease.fencing_token
+    if ask == "adopt":
+        handle = lease.detach()
+    lost = through.reset_after(match)
+
+    if ask == "extend":
+        await lease.extend(7)
+        assert lease.remaining() > 6
+    elif ask == "owned":
+        assert await lease.owned()
+    elif ask == "locked":
+        assert await lock.locked()
+    else:
+        lease = await lock.adopt(handle)
+
+    assert lost.is_set()
+    assert lease.fencing_token == fencing_token
+    await lease.release()
+
+
+async def test_t_n_3_each_step_sent_twice_leaves_what_it_leaves_sent_once(
+    client: Redis, through: Proxy, redis: Redis
+) -> None:
+    """What a client sent is sent once more, verbatim: the same reply, the same keys."""
+    lock = Lock(client, "a", ttl=5)
+
+    async def state() -> dict[bytes, tuple[bytes, int]]:
+        names = sorted(await redis.keys("*{a}"))
+        return {name: (await redis.dump(name), math.ceil(await redis.pttl(name) / 1000)) for name in names}
+
+    async def repeat(match: Callable[[Request], bool]) -> Any:
+        request = [request for request in through.requests if match(request)][-1]
+        before = await state()
+        replies = [await redis.execute_command(*request), await redis.execute_command(*request)]
+        assert replies[0] == replies[1]
+        assert await state() == before
+        return replies[0]
+
+    lease = await lock.acquire()
+    assert await repeat(ACQUIRE) == [1, str(lease.fencing_token).encode()]
+    await lease.extend(7)
+    assert await repeat(RENEW) == 1
+    adopted = await lock.adopt(lease.detach())
+    assert await repeat(ADOPT) == str(lease.fencing_token).encode()
+    assert await lock.try_acquire() is None
+    assert (await repeat(ACQUIRE))[0] == 0
+    await adopted.release()
+    assert await repeat(RELEASE) == 0  # the client knows that it has sent it before
+    assert await repeat(RENEW) == 0
+
+
+# -- slow replies --------------------------------------------------------------------------------------------
+
+
+async def test_t_n_4_never_relied_on_for_longer_than_the_server_keeps_it(
+    client: Redis, through: Proxy, server: Server, keys: Keys
+) -> None:
+    loop = asyncio.get_running_loop()
+    eye = blocking(server.url)  # looks within one step of the loop: nothing can be confirmed meanwhile
+    slack = []
+    try:
+        for replies_take in (0.0, 0.25, 0.1):
+            through.delay_replies = replies_take
+            async with Lock(client, "a", ttl=0.6) as lease:
+                (key,) = keys()
+                until = loop.time() + 0.7
+                while loop.time() < until:
+                    left = eye.pttl(key) / 1000
+                    slack.append(left - lease.remaining())
+                    await asyncio.sleep(0.003)
+                assert lease.state is not LeaseState.LOST
+    finally:
+        eye.close()
+    assert min(slack) >= 0
+    assert len(slack) > 100
+
+
+async def test_t_n_4_grant_that_came_too_late_is_given_back(
+    client: Redis, through: Proxy, redis: Redis, keys: Keys
+) -> None:
+    through.delay_replies = 0.3
+    acquiring = asyncio.create_task(Lock(client, "a", ttl=0.2).acquire(blocking_timeout=5))
+    await through.saw(ACQUIRE, count=2)  # the first was the warming up
+    (first,) = await eventually(keys)
+    minted = int((await redis.get(first)).split(b":")[1])
+    await asyncio.sleep(0.25)
+    through.delay_replies = 0.0
+
+    lease = await acquiring
+
+    assert lease.fencing_token > minted
+    assert 0 < lease.remaining() <= await redis.pttl(first) / 1000
+    await lease.release()
+
+
+async def test_t_n_4_try_whose_grant_came_too_late_holds_nothing(
+    client: Redis, through: Proxy, keys: Keys
+) -> None:
+    through.delay_replies = 0.3
+    assert await Lock(client, "a", ttl=0.2).try_acquire() is None
+    through.delay_replies = 0.0
+    await eventually(lambda: keys() == [], within=0.1)
+
+
+async def test_t_n_4_extend_counts_from_before_it_was_sent(
+    client: Redis, through: Proxy, redis: Redis, keys: Keys
+) -> None:
+    async with Lock(client, "a", ttl=5) as lease:
+        through.delay_replies = 0.2
+        await lease.extend(2)
+        (key,) = keys()
+        assert lease.remaining() <= min(1.8, await redis.pttl(key) / 1000)
+        through.delay_replies = 0.0
+
+
+# -- silence -------------------------------------------------------------------------------------------------
+
+NO_RETRY = {"retry": Retry(NoBackoff(), 0)}
+POLICIES: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "no retry": NO_RETRY,
+    "ten retries": {"retry": Retry(ExponentialBackoff(cap=10, base=1), 10)},
+    "quick socket": {"socket_timeout": 0.05, **NO_RETRY},
+    "slow socket": {"socket_timeout": 60},
+    "endless socket": {"socket_timeout": None, "socket_connect_timeout": None},
+    "health checks": {"health_check_interval": 1},
+}
+
+
+async def test_t_n_5_wait_on_a_stopped_server_ends_in_time(own_server: OwnServer, connect: Connect, form: str) -> None:
+    server = await own_server(port=0)
+    policies = list(POLICIES.values())
+    clients = [connect(server, **policy) for policy in policies]
+    if form == "own connections":
+        clients = [with_own_connections(client) for client in clients]
+    # Some have a connection, the others are to make one.
+    for client in clients[::2]:
+        await warm(client)
+    server.pause()
+
+    async def acquire(client: Redis) -> float:
+        with elapsed() as took:
+            error = await rejected(Lock(client, "a").acquire(blocking_timeout=0.3))
+        assert "did not answer within 0.3 s" in str(error)
+        return took.seconds
+
+    took = await asyncio.gather(*map(acquire, clients))
+
+    assert min(took) >= 0.3
+    assert max(took) < 0.5
+    server.resume()
+
+
+async def test_t_n_5_wait_that_was_refused_once_ends_as_refused(
+    own_server: OwnServer, connect: Connect, form: str
+) -> None:
+    server = await own_server()
+    client = connect(server)
+    if form == "own connections":
+        with_own_connections(client)
+    holder = connect(server)
+    lease = await Lock(holder, "a", ttl=30).acquire()
+
+    witness = Witness()
+    async with Session(client, listeners=[witness]) as session:
+        waiting = asyncio.create_task(Lock(session, "a").acquire(blocking_timeout=0.4))
+        with elapsed() as took:
+            await eventually(lambda: session.statistics().wakeups["poll"] >= 1)
+            server.pause()
+            with pytest.raises(LockTimeoutError, match=r"lease has 2\d\.\d+ s left") as caught:
+                await waiting
+        assert took.seconds < 0.4 + SLACK
+        assert caught.value.remaining is not None
+        server.resume()
+    await lease.release()
+
+
+async def test_t_n_5_endless_wait_ends_after_a_ttl_of_silence(
+    own_server: OwnServer, connect: Connect, form: str
+) -> None:
+    server = await own_server()
+    client = connect(server)
+    if form == "own connections":
+        with_own_connections(client)
+    await warm(client)
+    server.pause()
+    with elapsed() as took:
+        await rejected(Lock(client, "a", ttl=0.5).acquire())
+    assert 0.5 <= took.seconds < 0.5 + SLACK
+    server.resume()
+
+
+async def test_t_n_5_endless_wait_behind_a_holder_outlasts_a_short_silence(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    """The silence is counted from the last answer, not from the start of the wait."""
+    server = await own_server()
+    client = connect(server)
+    lease = await Lock(connect(server), "a", ttl=10).acquire()
+    waiting = asyncio.create_task(Lock(client, "a", ttl=0.5).acquire())
+    for _ in range(3):
+        await asyncio.sleep(0.15)
+        server.pause()
+        await asyncio.sleep(0.3)
+        server.resume()
+    assert not waiting.done()
+    await lease.release()
+    await (await asyncio.wait_for(waiting, 1)).release()
+
+
+async def test_t_n_5_questions_end_within_the_command_timeout(
+    own_server: OwnServer, connect: Connect, form: str
+) -> None:
+    server = await own_server()
+    client = connect(server)
+    if form == "own connections":
+        with_own_connections(client)
+    async with Session(client, command_timeout=0.2) as session:
+        await warm(session)
+        lock = Lock(session, "a", ttl=5)
+        lease = await lock.acquire()
+        other = await Lock(session, "b").acquire()
+        handle = other.detach()
+        server.pause()
+        for ask in (
+            lock.locked,
+            lease.owned,
+            lock.try_acquire,
+            lease.extend,
+            lambda: Lock(session, "b").adopt(handle),
+        ):
+            with elapsed() as took:
+                await rejected(ask())
+            assert 0.2 <= took.seconds < 0.2 + SLACK
+        assert lease.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+        server.resume()
+        await lease.release()
+        await (await Lock(session, "b").adopt(handle)).release()
+
+
+async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
+    own_server: OwnServer, connect: Connect, proxy: Callable[[Server], Any], form: str
+) -> None:
+    """For forty leases whose renewals are in different phases when the server stops."""
+    server = await own_server()
+    through = await proxy(server)
+    client = connect(Formed(through, form))
+    await warm(client)
+    loop = asyncio.get_running_loop()
+    ttl = 0.6
+    arrived: dict[bytes, list[float]] = {}  # by key: when requests for it came by, which is after they began
+    look_at(
+        through,
+        lambda request: (ACQUIRE(request) or RENEW(request))
+        and arrived.setdefault(request[3], []).append(loop.time()),
+    )
+    confirmed: dict[str, int] = {}
+
+    class Counting:
+        def on_acquired(self, event: Any) -> None:
+            confirmed[event.name] = 1
+
+        def on_renewed(self, event: Any) -> None:
+            confirmed[event.name] += 1
+
+    async def hold(session: Session, number: int) -> tuple[str, float]:
+        await asyncio.sleep(number * ttl / 3 / 40)
+        lock = Lock(session, f"a{number}", ttl=ttl)
+        cancelled = math.inf
+        with pytest.raises(LockLostError, match="without a confirmed renewal"):
+            async with lock as lease:
+                try:
+                    await asyncio.sleep(10)
+                finally:
+                    cancelled = loop.time()
+                    assert lease.state is LeaseState.LOST
+                    assert lease.remaining() == 0
+        return lock.name, cancelled
+
+    async with Session(client, listeners=[Counting()]) as session:
+        holding = [asyncio.create_task(hold(session, number)) for number in range(40)]
+        await asyncio.sleep(1.5 * ttl)
+        server.pause()
+        late = {}
+        for name, cancelled in await asyncio.gather(*holding):
+            (key,) = (key for key in arrived if key.endswith(f"{{{name}}}".encode()))
+            began = arrived[key][confirmed[name] - 1]
+            late[name] = cancelled - began - ttl
+        # The library stops 1 % and 2 ms earlier; the rest is this machine's scheduling.
+        assert max(late.values()) < 0.03
+        assert session.statistics().losses == 40
+        server.resume()
+
+
+async def test_t_n_5_release_on_a_stopped_server_gives_up_at_the_deadline(
+    own_server: OwnServer, connect: Connect, form: str
+) -> None:
+    server = await own_server()
+    client = connect(server)
+    if form == "own connections":
+        with_own_connections(client)
+    lease = await Lock(client, "a", ttl=0.5).acquire()
+    with elapsed() as took:
+        server.pause()
+        error = await rejected(lease.release())
+    assert took.seconds < 0.5 + SLACK
+    assert error.__cause__ is None or isinstance(error.__cause__, Exception)
+    assert lease.state is LeaseState.LOST
+    server.resume()
+
+
+async def test_t_n_5_exit_on_a_stopped_server(own_server: OwnServer, connect: Connect) -> None:
+    """BackendError from an `async with` whose body ended cleanly; the body's own error otherwise."""
+    server = await own_server()
+    client = connect(server)
+    with pytest.raises(BackendError):
+        async with Lock(client, "a", ttl=0.4):
+            server.pause()
+    server.resume()
+    await eventually(lambda: _is_free(client), within=1)
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with Lock(client, "a", ttl=0.4):
+            server.pause()
+            _ = 1 / 0
+    assert any("aiolocks" in note for note in caught.value.__notes__)
+    server.resume()
+
+
+async def _is_free(client: Redis) -> bool:
+    return not await Lock(client, "a").locked()
+
+
+@pytest.mark.parametrize("where", ["acquire", "body"])
+async def test_t_n_5_cancellation_on_a_stopped_server_is_not_held_up(
+    own_server: OwnServer, connect: Connect, form: str, where: str
+) -> None:
+    server = await own_server()
+    client = connect(server)
+    if form == "own connections":
+        with_own_connections(client)
+    await warm(client)
+    inside = asyncio.Event()
+
+    async def hold() -> None:
+        if where == "acquire":
+            server.pause()
+            asyncio.get_running_loop().call_later(0.02, inside.set)
+        async with Lock(client, "a", ttl=30):
+            server.pause()
+            inside.set()
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(hold())
+    await inside.wait()
+    with elapsed() as took:
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled()
+    assert took.seconds < (1 if where == "body" else 0) + SLACK
+    server.resume()
+    await eventually(lambda: _is_free(client), within=2)
+
+
+# -- half-open connections -----------------------------------------------------------------------------------
+
+
+async def test_t_n_9_half_open_connection(client: Redis, through: Proxy) -> None:
+    """Neither side hears of anything, nor of the end: the deadlines are the same as of a stopped server."""
+    lease = await Lock(client, "held", ttl=0.5).acquire()
+    through.blackhole = True
+    with elapsed() as took:
+        await rejected(Lock(client, "a").acquire(blocking_timeout=0.3))
+        assert 0.3 <= took.seconds < 0.5
+        await asyncio.wait_for(lease.wait_lost(), 1)
+    assert took.seconds < 0.5 + SLACK
+    through.blackhole = False
+    through.cut()
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+
+
+async def test_t_n_9_a_half_open_connection_is_given_up_for_a_new_one(
+    connect: Connect, through: Proxy
+) -> None:
+    """What was swallowed is never answered; requests that have time left get another connection."""
+    client = connect(through)
+    await warm(client)
+    lease = await Lock(client, "held", ttl=6).acquire()
+    for _ in range(2):
+        through.blackhole = True
+        waiting = asyncio.create_task(Lock(client, "a").acquire(blocking_timeout=6))
+        await asyncio.sleep(0.05)
+        through.blackhole = False  # for new connections; this one's requests are gone
+        with elapsed() as took:
+            got = await waiting
+        assert took.seconds < 2.5  # again and again the same
+        await got.release()
+        assert lease.state is LeaseState.HELD
+    await lease.release()
+
+
+# -- settings of clients -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_t_n_10_clients_of_any_setting_behave_alike(
+    connect: Connect, through: Proxy, redis: Redis, form: str, settings: tuple[int, bool], policy: str
+) -> None:
+    client = connect(
+        Formed(through, form), protocol=settings[0], decode_responses=settings[1], **POLICIES[policy]
+    )
+    lock = Lock(client, "a", ttl=0.3)
+    through.reset_after(ACQUIRE)
+    async with lock as lease:
+        assert await lock.try_acquire() is None
+        assert await lock.locked()
+        assert await lease.owned()
+        with pytest.raises(LockTimeoutError):
+            await Lock(redis, "a").acquire(blocking_timeout=0.05)
+        await lease.extend()
+        rival = asyncio.create_task(Lock(redis, "a").acquire(blocking_timeout=2))
+        await asyncio.sleep(0.35)
+        assert lease.state is LeaseState.HELD
+        through.reset_after(RELEASE)
+    waiting = asyncio.create_task(lock.acquire(blocking_timeout=2))
+    other = await rival
+    assert other.fencing_token > lease.fencing_token
+    await other.release()
+    last = await waiting
+    assert last.fencing_token > other.fencing_token
+    await last.release()
+
+
+@pytest.mark.parametrize("parser", [_AsyncRESP2Parser, _AsyncRESP3Parser])
+async def test_t_n_10_without_the_quick_parser(connect: Connect, through: Proxy, parser: type) -> None:
+    protocol = 2 if parser is _AsyncRESP2Parser else 3
+    client = connect(through, parser_class=parser, protocol=protocol)
+    await warm(client)
+    through.reset_after(ACQUIRE)
+    async with Lock(client, "a", ttl=0.3) as lease:
+        await asyncio.sleep(0.35)
+        assert await lease.owned()

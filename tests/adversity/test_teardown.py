@@ -1,0 +1,234 @@
+"""The end of an event loop, with work in flight: nothing stays held, and nothing is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.waiting import eventually
+
+Through = Callable[[Server], Awaitable[Proxy]]
+
+PREAMBLE = """
+import asyncio, sys
+import redis.asyncio
+from redis.asyncio.connection import Connection, UnixDomainSocketConnection
+from aiolocks import Lock, LockError, Session
+
+class OwnConnection(Connection):
+    async def _connect(self):
+        await super()._connect()
+
+def client(plain=False):
+    client = redis.asyncio.Redis.from_url(sys.argv[1])
+    if plain:
+        client.connection_pool.connection_class = OwnConnection
+    return client
+"""
+
+
+async def run(
+    script: str,
+    url: str,
+    *options: str,
+    while_running: Callable[[asyncio.subprocess.Process], Awaitable[None]] | None = None,
+) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *options,
+        "-c",
+        PREAMBLE + textwrap.dedent(script),
+        url,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    if while_running is not None:
+        await while_running(process)
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+IN_FLIGHT = """
+async def hold(redis, number):
+    async with Lock(redis, f"held{number}"):
+        await asyncio.sleep(60)
+
+async def main():
+    redis = client(plain=PLAIN)
+    bodies = [asyncio.create_task(hold(redis, number)) for number in range(20)]
+    while Session.of(redis).statistics().leases_held < 20:
+        await asyncio.sleep(0.001)
+    acquires = [asyncio.create_task(hold(redis, f"acquired{number}")) for number in range(20)]
+    await asyncio.sleep(DELAY)  # somewhere between written and answered
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["multiplexed", "plain"])
+async def test_t_c_5_loop_ends_with_20_acquires_and_20_bodies_in_flight(
+    server: Server, proxy: Through, keys: Callable[..., list[str]], plain: bool
+) -> None:
+    link = await proxy(server)
+    link.delay = 0.01
+    for turn in range(5):
+        delay = turn * 0.003
+        status, _, err = await run(
+            f"PLAIN, DELAY = {plain}, {delay}\n" + textwrap.dedent(IN_FLIGHT), link.url
+        )
+        assert (status, err) == (0, "")
+        await eventually(lambda: not keys(), within=0.2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plain", [False, True], ids=["multiplexed", "plain"])
+async def test_t_c_5_fifty_times(
+    server: Server, proxy: Through, keys: Callable[..., list[str]], plain: bool
+) -> None:
+    link = await proxy(server)
+    link.delay = 0.01
+    for turn in range(50):
+        delay = (turn % 16) * 0.001
+        status, _, err = await run(
+            f"PLAIN, DELAY = {plain}, {delay}\n" + textwrap.dedent(IN_FLIGHT), link.url
+        )
+        assert (status, err) == (0, "")
+        await eventually(lambda: not keys(), within=0.2)
+
+
+async def test_loop_ends_while_the_connection_is_broken(
+    server: Server, proxy: Through, keys: Callable[..., list[str]]
+) -> None:
+    """The undo of an acquire needs a new connection, and there is no task left to make it."""
+    link = await proxy(server)
+    lost = link.reset_after(b"undone")
+
+    async def break_the_link(process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        await lost.wait()
+        link.refuse = True
+        assert keys() == ["aiolocks:lock:{undone}"]
+        process.stdin.write(b"end the loop\n")
+        await asyncio.sleep(0.2)
+        link.refuse = False
+
+    status, _, err = await run(
+        """
+        async def main():
+            task = asyncio.create_task(Lock(client(), "undone").acquire())
+            print("asking", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+
+        asyncio.run(main())
+        """,
+        link.url,
+        while_running=break_the_link,
+    )
+    assert (status, err) == (0, "")
+    await eventually(lambda: not keys(), within=0.2)
+
+
+SILENT = """
+async def main():
+    redis = client()
+    lock = Lock(redis, "a", ttl=0.3)
+    async with lock:                                  # held and left
+        pass
+    lease = await lock.acquire()                      # taken, lost
+    await redis.delete("aiolocks:lock:{a}")
+    await lease.wait_lost()
+    waiter = asyncio.create_task(Lock(redis, "b").acquire())
+    await asyncio.sleep(0.01)
+    kept = waiter.result()                            # taken, and never let go
+    task = asyncio.create_task(Lock(redis, "b").acquire())
+    await asyncio.sleep(0.01)
+    task.cancel()                                     # cancelled while waiting
+    lock.acquire()                                    # never used
+    still = asyncio.create_task(Lock(redis, "b").acquire())
+    await asyncio.sleep(0.01)                         # still waiting when the loop ends
+    global leases
+    leases = [kept]
+    await redis.flushall()
+    await redis.aclose()                              # what the same script without aiolocks would have to do
+
+import logging; logging.getLogger("aiolocks").setLevel(logging.ERROR)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+async def test_dev_mode_is_silent(server: Server, loops: int) -> None:
+    script = SILENT + "asyncio.run(main())\n" * (loops - 1)
+    status, out, err = await run(script, server.url, "-X", "dev")
+    kept = [line for line in err.splitlines() if "never released" in line]
+    rest = [
+        line
+        for line in err.splitlines()
+        if "never released" not in line and "tracemalloc" not in line.lower()
+    ]
+    assert (status, out) == (0, "")
+    assert len(kept) <= loops
+    assert [line for line in rest if line.strip() and not line.startswith("  ")] == []
+
+
+async def test_one_client_over_two_loops(server: Server) -> None:
+    status, _, err = await run(
+        """
+        shared = client()
+        async def main():
+            async with Lock(shared, "a"):
+                assert Session.of(shared) is Session.of(shared)
+                return Session.of(shared)
+
+        first, second = asyncio.run(main()), asyncio.run(main())
+        assert first is not second
+        async def late():
+            try:
+                await Lock(first, "a").acquire()
+            except RuntimeError as error:
+                assert "another event loop" in str(error) or "closed" in str(error)
+            else:
+                raise AssertionError
+        asyncio.run(late())
+        """,
+        server.url,
+        "-X",
+        "dev",
+    )
+    assert (status, err) == (0, "")
+
+
+async def test_a_collected_client_takes_its_connection_along(server: Server) -> None:
+    status, _, err = await run(
+        """
+        import gc
+        async def use():
+            redis = client()
+            async with Lock(redis, "a"):
+                pass
+            await redis.aclose()
+
+        async def main():
+            watcher = client()
+            for _ in range(20):
+                await use()
+            gc.collect()
+            await asyncio.sleep(0.1)
+            assert len(await watcher.client_list()) <= 3, await watcher.client_list()
+            await watcher.aclose()
+
+        asyncio.run(main())
+        """,
+        server.url,
+        "-X",
+        "dev",
+    )
+    assert (status, err) == (0, "")

@@ -1,0 +1,269 @@
+"""What the tests of faults have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiolocks
+from aiolocks import BackendError, Lock
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import Connection, UnixDomainSocketConnection
+
+from tests.support.history import Hold
+from tests.support.proxy import Proxy, Request
+from tests.support.servers import ServerKind
+
+Keys = Callable[..., list[str]]
+
+SLACK = 0.1
+"""Seconds that a busy machine may add to what the clock bounds."""
+
+_LUA = Path(aiolocks.__file__).parent / "lua"
+_TOKEN = re.compile(r"(?<![0-9a-f])(?![0-9a-f]{40}(?![0-9a-f]))[0-9a-f]{32,}")
+
+
+# -- requests ------------------------------------------------------------------------------------------------
+
+
+def step(name: str) -> Callable[[Request], bool]:
+    """Matches the requests for one script, by its digest or in full."""
+    text = (_LUA / f"{name}.lua").read_bytes()
+    ways = (hashlib.sha1(text).hexdigest().encode(), text)
+    return lambda request: len(request) > 1 and request[1] in ways
+
+
+ACQUIRE = step("lock_acquire")
+RENEW = step("lock_renew")
+RELEASE = step("lock_release")
+ADOPT = step("lock_adopt")
+OWNED = step("lock_owned")
+LOCKED = step("lock_locked")
+
+
+def look_at(proxy: Proxy, seen: Callable[[Request], object]) -> None:
+    """Call `seen` with every request as it comes in, before it goes on to the server."""
+
+    def look(request: Request) -> bool:
+        seen(request)
+        return False
+
+    proxy.reset_after(look)  # which never happens
+
+
+# -- clients -------------------------------------------------------------------------------------------------
+
+
+class _OwnTcp(Connection):
+    async def _connect(self) -> None:
+        await super()._connect()
+
+
+class _OwnUnix(UnixDomainSocketConnection):
+    async def _connect(self) -> None:
+        await super()._connect()
+
+
+def with_own_connections(client: Redis) -> Redis:
+    """Give the client connections of a class of the user's own: the plain transport serves them."""
+    pool = client.connection_pool
+    pool.connection_class = (
+        _OwnUnix if issubclass(pool.connection_class, UnixDomainSocketConnection) else _OwnTcp
+    )
+    return client
+
+
+FORMS: dict[str, Callable[..., Redis]] = {
+    "bare": lambda proxy, **kwargs: Redis(host="127.0.0.1", port=proxy.port, **kwargs),
+    "url": lambda proxy, **kwargs: Redis.from_url(proxy.url, **kwargs),
+    "pool": lambda proxy, **kwargs: Redis.from_pool(ConnectionPool.from_url(proxy.url, **kwargs)),
+    "own connections": lambda proxy, **kwargs: with_own_connections(Redis.from_url(proxy.url, **kwargs)),
+}
+"""The ways in which users make clients."""
+
+
+@dataclass(frozen=True)
+class Formed:
+    """What `connect` takes: where to, and in which of the `FORMS`."""
+
+    proxy: Proxy
+    form: str
+
+    def client(self, **kwargs: Any) -> Redis:
+        return FORMS[self.form](self.proxy, **kwargs)
+
+
+async def warm(client: Any) -> None:
+    """Have the session connected, and every script of `Lock` known to the server."""
+    lock = Lock(client, "warm")
+    lease = await lock.acquire()
+    await lease.extend()
+    await lease.owned()
+    await lock.locked()
+    async with await lock.adopt(lease.detach()):
+        pass
+
+
+def has_no_token(error: BaseException | None) -> bool:
+    """Whether no message of the error or of its causes tells the secret of a lease."""
+    while error is not None:
+        if _TOKEN.search(str(error)) or _TOKEN.search(repr(error)):
+            return False
+        error = error.__cause__
+    return True
+
+
+# -- servers -------------------------------------------------------------------------------------------------
+
+
+def allowing_debug(kind: ServerKind) -> tuple[str, ...]:
+    """Arguments for a server that obeys DEBUG."""
+    return () if kind.name.startswith("redis-6") else ("--enable-debug-command", "yes")
+
+
+@dataclass
+class Stranger:
+    """A connection to a server that is none of the library's: it notices being closed, and never connects again."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def to(cls, server: Any) -> Stranger:
+        return cls(*await asyncio.open_unix_connection(str(server.path)))
+
+    async def ask(self, *words: str) -> bytes:
+        self.writer.write(" ".join(words).encode() + b"\r\n")
+        return await asyncio.wait_for(self.reader.readline(), 2)
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def strangers(server: Any, number: int) -> AsyncIterator[list[Stranger]]:
+    """Several connections that go on until the end of the block."""
+    there = [await Stranger.to(server) for _ in range(number)]
+    try:
+        yield there
+    finally:
+        for stranger in there:
+            await stranger.close()
+
+
+@asynccontextmanager
+async def repeating(action: Callable[[], Any], *, every: float) -> AsyncIterator[None]:
+    """Repeat a coroutine function beside the block, with pauses of `every` seconds."""
+
+    async def repeat() -> None:
+        while True:
+            await action()
+            await asyncio.sleep(every)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        if task.done():
+            task.result()  # it has failed
+        task.cancel()
+        await asyncio.wait([task])
+
+
+# -- time and history ----------------------------------------------------------------------------------------
+
+
+class Elapsed:
+    """Seconds since the start of a block, or how long it took."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._ended: float | None = None
+
+    def stop(self) -> None:
+        self._ended = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return (self._ended or time.monotonic()) - self._began
+
+
+@contextmanager
+def elapsed() -> Iterator[Elapsed]:
+    """How long a block takes, also if it raises: ``with elapsed() as took: …; took.seconds``."""
+    took = Elapsed()
+    try:
+        yield took
+    finally:
+        took.stop()
+
+
+@dataclass
+class Witness:
+    """A listener that notes what it is told, and when (loop time)."""
+
+    acquired: list[float] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
+    released: list[float] = field(default_factory=list)
+    lost: list[tuple[float, str]] = field(default_factory=list)
+
+    def on_acquired(self, _: Any) -> None:
+        self.acquired.append(time.monotonic())
+
+    def on_renewed(self, _: Any) -> None:
+        self.renewed.append(time.monotonic())
+
+    def on_released(self, _: Any) -> None:
+        self.released.append(time.monotonic())
+
+    def on_lost(self, event: Any) -> None:
+        self.lost.append((time.monotonic(), event.reason))
+
+
+async def hold_once(lock: Lock, holds: list[Hold], who: str, *, seconds: float = 0.001) -> None:
+    """Take the lock, keep it for a moment, let it go; note it down."""
+    now = time.monotonic
+    invoked = now()
+    lease = await lock.acquire()
+    granted = now()
+    await asyncio.sleep(seconds)
+    released = now()
+    deadline = released + lease.remaining()
+    await lease.release()
+    holds.append(
+        Hold(
+            who=who,
+            name=lease.name,
+            invoked=invoked,
+            granted=granted,
+            released=released,
+            confirmed=now(),
+            deadline=deadline,
+            fencing_token=lease.fencing_token,
+        )
+    )
+
+
+async def rejected(awaitable: Any) -> BackendError:
+    """The BackendError that it ends with."""
+    try:
+        result = await awaitable
+    except BackendError as error:
+        assert has_no_token(error)
+        return error
+    raise AssertionError(f"it was not rejected: {result!r}")
+
+
+def arguments(*pairs: str) -> Sequence[str]:
+    """Arguments of a server: ``arguments("maxmemory 1mb")``."""
+    return [word for pair in pairs for word in f"--{pair}".split(" ", 1)]
+

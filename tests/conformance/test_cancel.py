@@ -1,0 +1,229 @@
+"""Cancelled anywhere, nothing stays held, nobody behind stalls, and the cancellation comes out.
+
+All over a link of 10 ms, so that every request is a suspension.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import anyio
+import pytest
+from aiolocks import LockError, LockTimeoutError, Session
+from redis.asyncio import Redis
+
+from tests.conformance.conftest import Kind
+from tests.support.cancel import Shot, sweep, sweep_scopes
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.waiting import eventually
+
+LINK = 0.01
+Keys = Callable[..., list[str]]
+Through = Callable[[Server], Awaitable[Proxy]]
+
+
+@pytest.fixture
+async def far(join: Callable[..., Redis], proxy: Through, server: Server) -> Redis:
+    """A client at the other end of a slow link."""
+    link = await proxy(server)
+    link.delay = LINK
+    client = join(link)
+    await client.ping()
+    return client
+
+
+def nothing_left(keys: Keys, lock: Any) -> Callable[[Shot], Awaitable[None]]:
+    async def check(shot: Shot) -> None:
+        await eventually(lambda: not keys(), within=0.2 + LINK)
+        lease = await lock.acquire(blocking_timeout=1)  # who comes next is unharmed
+        await lease.release()
+
+    return check
+
+
+async def in_the_body(lock: Any) -> None:
+    async with lock:
+        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)
+
+
+async def by_hand(lock: Any) -> None:
+    lease = await lock.acquire()
+    await lease.release()
+
+
+async def at_once(lock: Any) -> None:
+    async with lock.try_acquire() as lease:
+        assert lease is not None
+        await asyncio.sleep(0.002)
+
+
+async def extending(lock: Any) -> None:
+    async with lock as lease:
+        await lease.extend(20)
+
+
+async def asking(lock: Any) -> None:
+    async with lock as lease:
+        assert await lease.owned()
+        assert await lock.locked()
+
+
+USES = [in_the_body, by_hand, at_once, extending, asking]
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_t_c_1_cancelled_at_every_await(
+    kind: Kind, far: Redis, keys: Keys, use: Callable[[Any], Any], transport: str
+) -> None:
+    lock = kind.make(far, "a")
+    shots = await sweep(lambda: use(lock), after=nothing_left(keys, kind.make(far, "a")))
+    assert {shot.mode for shot in shots} == {"early", "late"}
+
+
+@pytest.mark.parametrize("by", ["scope", "sibling"])
+@pytest.mark.parametrize("use", USES)
+async def test_t_c_1_cancelled_at_every_await_by_anyio(
+    kind: Kind, far: Redis, keys: Keys, use: Callable[[Any], Any], by: Literal["scope", "sibling"]
+) -> None:
+    lock = kind.make(far, "a")
+    await sweep_scopes(lambda: use(lock), by=by, after=nothing_left(keys, kind.make(far, "a")))
+
+
+async def test_t_c_4_cancelled_again_during_the_cleanup(kind: Kind, far: Redis, keys: Keys) -> None:
+    lock = kind.make(far, "a")
+    await sweep(lambda: in_the_body(lock), again=0.003, after=nothing_left(keys, kind.make(far, "a")))
+
+
+async def test_t_c_1_cancelled_while_waiting(kind: Kind, far: Redis, client: Redis, keys: Keys) -> None:
+    holder = await kind.make(client, "a").acquire()
+    lock = kind.make(far, "a")
+
+    async def wait() -> None:
+        with pytest.raises(LockTimeoutError):
+            await lock.acquire(blocking_timeout=0.05)
+
+    await sweep(wait)
+    assert await holder.owned()
+    await holder.release()
+    await eventually(lambda: not keys(), within=0.2)
+
+
+@pytest.mark.parametrize("by", ["timeout", "wait_for", "move_on_after"])
+async def test_t_c_2_random_deadlines_around_acquire(
+    kind: Kind, far: Redis, keys: Keys, by: str, transport: str
+) -> None:
+    """Deadlines from nothing to somewhat more than a grant takes, many at once; none leaves a key."""
+    had = 0
+    longest = (
+        1.6 if transport == "multiplexed" else 16
+    ) * LINK  # without pipelining, most wait for a connection
+
+    async def attempt(number: int) -> None:
+        nonlocal had
+        lock = kind.make(far, f"a{number}")
+        deadline = random.uniform(0, longest)
+        try:
+            match by:
+                case "timeout":
+                    async with asyncio.timeout(deadline):
+                        lease = await lock.acquire()
+                case "wait_for":
+                    lease = await asyncio.wait_for(lock.acquire(), deadline)
+                case _:
+                    lease = None
+                    with anyio.move_on_after(deadline):
+                        lease = await lock.acquire()
+                    if lease is None:
+                        return
+        except TimeoutError:
+            return
+        had += 1
+        await lease.release()
+
+    for _ in range(14):
+        await asyncio.gather(*(attempt(number) for number in range(50)))
+    await eventually(lambda: not keys(), within=0.2)
+    assert 0 < had < 700  # both happened
+
+
+async def test_t_c_3_storm_of_cancels(kind: Kind, far: Redis, client: Redis, keys: Keys) -> None:
+    """A hundred waiters, all cancelled: all say so, and soon."""
+    async with kind.make(client, "a"):
+        for _ in range(3):
+            waiters = [asyncio.create_task(in_the_body(kind.make(far, "a"))) for _ in range(100)]
+            await asyncio.sleep(random.uniform(0, 0.05))
+            for waiter in waiters:
+                waiter.cancel()
+            done, _ = await asyncio.wait(waiters, timeout=3)
+            assert sum(waiter.cancelled() for waiter in done) == 100
+        assert Session.of(far).statistics().waiters == 0
+
+
+async def test_t_c_14_a_cancelled_head_passes_its_place_on(kind: Kind, client: Redis) -> None:
+    """The one whose turn it has just become is cancelled in the same turn of the loop."""
+    lock = kind.make(client, "a")
+    holder = await lock.acquire()
+    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
+    await eventually(lambda: Session.of(client).statistics().waiters == 2)
+    release = asyncio.create_task(holder.release())
+    await asyncio.sleep(0)
+    first.cancel()
+    lease = await asyncio.wait_for(second, 0.5)
+    await release
+    assert first.cancelled()
+    await lease.release()
+
+
+async def test_a_failing_sibling_leaves_nothing(kind: Kind, far: Redis, keys: Keys) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(random.uniform(0, 4 * LINK))
+        raise LockError("sibling")
+
+    for _ in range(20):
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(in_the_body(kind.make(far, "a")))
+                group.create_task(in_the_body(kind.make(far, "a")))
+                group.create_task(fail())
+                await asyncio.sleep(1)
+        await eventually(lambda: not keys(), within=0.2)
+
+
+async def test_cancelled_adoption_gives_the_handle_back(kind: Kind, far: Redis, client: Redis) -> None:
+    lock = kind.make(far, "a")
+
+    async def adopt() -> None:
+        handle = (await kind.make(client, "a").acquire()).detach()
+        try:
+            adopted = await lock.adopt(handle)
+        except asyncio.CancelledError:
+            await asyncio.sleep(10 * LINK)
+            lease = await kind.make(client, "a").adopt(handle)
+            await lease.release()
+            raise
+        await adopted.release()
+
+    await sweep(adopt, modes=["early", "late"], within=3)
+    await client.flushdb()
+
+
+async def test_cancel_wins_over_a_release_that_fails(kind: Kind, client: Redis, keys: Keys) -> None:
+    entered = asyncio.Event()
+
+    async def hold() -> None:
+        async with kind.make(client, "a"):
+            entered.set()
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(hold())
+    await entered.wait()
+    await client.delete(*keys())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert any("was lost" in note for note in caught.value.__notes__)

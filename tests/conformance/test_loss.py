@@ -1,0 +1,256 @@
+"""Losing a lease: whoever relies on it is told, once, and in the right order of precedence."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+
+import anyio
+import pytest
+from aiolocks import LeaseState, LockLostError, LockNotOwnedError, Session
+from redis.asyncio import Redis
+
+from tests.conformance.conftest import Kind
+from tests.support.waiting import eventually
+
+Keys = Callable[..., list[str]]
+TTL = 0.3
+
+
+async def test_body_is_cancelled(
+    kind: Kind, client: Redis, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    unwound = False
+    with pytest.raises(LockLostError, match="'a' was lost: the server no longer has it") as caught:
+        async with kind.make(client, "a", ttl=TTL) as lease:
+            try:
+                await client.delete(*keys())
+                await asyncio.sleep(5)
+            finally:
+                unwound = True
+    assert unwound
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert lease.state is LeaseState.LOST
+    assert Session.of(client).statistics().losses == 1
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    assert [record.levelno for record in caplog.records if "lost" in record.message] == [logging.WARNING]
+
+
+async def test_children_are_ended_by_the_bodys_unwinding(kind: Kind, client: Redis, keys: Keys) -> None:
+    ended = 0
+
+    async def child() -> None:
+        nonlocal ended
+        try:
+            await asyncio.sleep(5)
+        finally:
+            ended += 1
+
+    for group in ("asyncio", "anyio"):
+        with pytest.raises(LockLostError):
+            async with kind.make(client, "a", ttl=TTL):
+                await client.delete(*keys())
+                if group == "asyncio":
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(child())
+                        tasks.create_task(child())
+                else:
+                    async with anyio.create_task_group() as children:
+                        children.start_soon(child)
+                        children.start_soon(child)
+    assert ended == 4
+
+
+async def test_bodys_own_exception_wins(kind: Kind, client: Redis, keys: Keys) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with kind.make(client, "a"):
+            await client.delete(*keys())
+            _ = 1 / 0
+    assert any("was lost" in note for note in caught.value.__notes__)
+
+
+async def test_exception_raised_while_unwinding_wins(kind: Kind, client: Redis, keys: Keys) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with kind.make(client, "a", ttl=TTL):
+            await client.delete(*keys())
+            try:
+                await asyncio.sleep(5)
+            finally:
+                _ = 1 / 0
+    assert any("was lost" in note for note in caught.value.__notes__)
+
+
+async def test_cancellation_from_outside_wins(kind: Kind, client: Redis, keys: Keys) -> None:
+    async def hold() -> None:
+        async with kind.make(client, "a", ttl=TTL):
+            await client.delete(*keys())
+            try:
+                await asyncio.sleep(5)
+            finally:
+                task.cancel()  # from outside, while the loss is being unwound
+                await asyncio.sleep(0)
+
+    task = asyncio.create_task(hold())
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert any("was lost" in note for note in caught.value.__notes__)
+
+
+async def test_timeout_around_the_body_wins(kind: Kind, client: Redis, keys: Keys) -> None:
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0.02), kind.make(client, "a"):
+            await client.delete(*keys())
+            await asyncio.sleep(5)
+    assert not isinstance(caught.value, LockLostError)
+
+
+async def test_loss_that_shows_only_at_the_end(kind: Kind, client: Redis, keys: Keys) -> None:
+    with pytest.raises(LockLostError):
+        async with kind.make(client, "a"):
+            await client.delete(*keys())
+    lease = await kind.make(client, "a").acquire()
+    await client.delete(*keys())
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+
+
+async def test_body_that_swallows_the_cancel_is_told_at_the_end(
+    kind: Kind, client: Redis, keys: Keys
+) -> None:
+    with pytest.raises(LockLostError):
+        async with kind.make(client, "a", ttl=TTL):
+            await client.delete(*keys())
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(5)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_nested_leases_lost_at_once(kind: Kind, client: Redis, keys: Keys) -> None:
+    with pytest.raises(LockLostError):
+        async with kind.make(client, "a", ttl=TTL), kind.make(client, "b", ttl=TTL):
+            await client.delete(*keys())
+            await asyncio.sleep(5)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_on_lost_ignore(kind: Kind, client: Redis, keys: Keys) -> None:
+    async with kind.make(client, "a", ttl=TTL, on_lost="ignore") as lease:
+        await client.delete(*keys())
+        await lease.wait_lost()
+        assert lease.state is LeaseState.LOST
+        await asyncio.sleep(0.01)  # the body goes on
+
+
+async def test_not_entered_is_told_by_its_state(kind: Kind, client: Redis, keys: Keys) -> None:
+    lease = await kind.make(client, "a", ttl=TTL).acquire()
+    waiting = asyncio.create_task(lease.wait_lost())
+    await client.delete(*keys())
+    await asyncio.wait_for(waiting, TTL)
+    await lease.wait_lost()
+    with pytest.raises(LockLostError):
+        lease.ensure_held()
+    assert lease.remaining() == 0.0
+    assert not await lease.owned()
+
+
+async def test_what_somebody_else_holds_by_now_is_left_alone(kind: Kind, client: Redis, keys: Keys) -> None:
+    lease = await kind.make(client, "a", ttl=60).acquire()
+    await client.delete(*keys())
+    async with kind.make(client, "a").try_acquire() as other:
+        assert other is not None
+        with pytest.raises(LockNotOwnedError):
+            await lease.release()
+        assert await other.owned()
+        assert other.fencing_token > lease.fencing_token
+
+
+async def test_without_renewal_it_ends_with_its_ttl(kind: Kind, client: Redis) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(LockLostError, match="auto_renew is off"):
+        async with kind.make(client, "a", ttl=TTL, auto_renew=False):
+            await asyncio.sleep(5)
+    assert TTL * 0.9 < loop.time() - began < TTL + 0.1
+
+
+async def test_max_hold(kind: Kind, client: Redis, keys: Keys) -> None:
+    loop = asyncio.get_running_loop()
+    began = 0.0
+    with pytest.raises(LockLostError, match="max_hold has passed"):
+        async with kind.make(client, "a", ttl=0.2, max_hold=0.5):
+            began = loop.time()
+            while True:
+                (key,) = keys() or ("",)
+                # The server's ttl never reaches past it.
+                assert loop.time() + await client.pttl(key) / 1000 <= began + 0.52
+                await asyncio.sleep(0.02)
+    assert 0.45 < loop.time() - began < 0.6
+
+
+async def test_a_collected_lease_is_let_run_out(kind: Kind, client: Redis, keys: Keys) -> None:
+    lock = kind.make(client, "a", ttl=TTL)
+    lease = await lock.acquire()
+    with pytest.warns(ResourceWarning, match="'a' was never released"):
+        del lease
+        gc.collect()
+    assert keys()
+    await eventually(lambda: not keys(), within=TTL + 0.2)
+    async with lock.acquire(blocking_timeout=0.5):  # nobody here is thought to hold it
+        pass
+
+
+async def test_waiter_behind_a_collected_lease_gets_in(kind: Kind, client: Redis) -> None:
+    lock = kind.make(client, "a", ttl=TTL)
+    lease = await lock.acquire()
+    waiter = asyncio.create_task(lock.acquire())
+    await eventually(lambda: Session.of(client).statistics().waiters == 1)
+    with pytest.warns(ResourceWarning):
+        del lease
+        gc.collect()
+    await (await asyncio.wait_for(waiter, TTL + 0.3)).release()
+
+
+async def test_t_c_7_no_renewal_behind_a_release(kind: Kind, client: Redis, keys: Keys) -> None:
+    """A thousand short holds, then silence: nothing comes back to life, nothing more is sent."""
+    lock = kind.make(client, "a", ttl=0.15)
+    for _ in range(500):
+        async with lock:
+            pass
+    sent = Session.of(client).statistics().commands_sent
+    await asyncio.sleep(0.2)
+    assert keys() == []
+    assert Session.of(client).statistics().commands_sent == sent
+
+
+async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, transport: str) -> None:
+    lock_of = kind.make
+    before = ours(transport)
+    leases = []
+    for start in range(0, 10_000, 500):
+        leases += await asyncio.gather(
+            *(lock_of(client, f"a{number}", ttl=5).acquire() for number in range(start, start + 500))
+        )
+    most = 3
+    if transport == "plain":  # it takes a few tasks to call the client, and the client has some of its own
+        before, most = 0, 16
+    assert ours(transport) - before <= most
+    await asyncio.sleep(3)
+    assert ours(transport) - before <= most
+    assert {lease.state for lease in leases} == {LeaseState.HELD}
+    await asyncio.gather(*(lease.release() for lease in leases))
+
+
+def ours(transport: str) -> int:
+    tasks = asyncio.all_tasks()
+    return sum(transport == "multiplexed" or task.get_name().startswith("aiolocks") for task in tasks)

@@ -1,0 +1,50 @@
+"""Fixtures of the tests that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Session
+from aiolocks._core import session as session_module
+from tests.unit.fakes import FakeTransport, VirtualClock
+
+
+@pytest.fixture
+async def clock() -> AsyncIterator[VirtualClock]:
+    """The event loop's clock, which jumps to the next timer whenever nothing else is to be done."""
+    clock = VirtualClock(asyncio.get_running_loop())
+    with clock.installed():
+        yield clock
+
+
+@pytest.fixture
+async def transport(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
+    """What every session of this test sends its requests to."""
+    transport = FakeTransport(asyncio.get_running_loop())
+    monkeypatch.setattr(session_module, "open_transport", lambda client, loop: transport)
+    return transport
+
+
+@pytest.fixture
+async def make_session(transport: FakeTransport) -> AsyncIterator[Callable[..., Session]]:
+    """Makes sessions over `transport`; closed at the end."""
+    sessions: list[Session] = []
+
+    def make(**arguments: object) -> Session:
+        sessions.append(Session(Redis(), **arguments))
+        return sessions[-1]
+
+    yield make
+    transport.answer = lambda verb: 1
+    for session in sessions:
+        await session.aclose()
+
+
+@pytest.fixture
+async def offline(make_session: Callable[..., Session]) -> Session:
+    """A session whose server is the test."""
+    return make_session()

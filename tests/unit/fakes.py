@@ -1,0 +1,158 @@
+"""A server that is the test itself, and a clock that moves only when there is nothing else to do."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError, ReadOnlyError
+
+from aiolocks import Lease, Lock, Session
+from aiolocks._transport import Call, faults
+
+
+class VirtualClock:
+    """The time of an event loop that never waits: where it would sleep, its clock is set on instead."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Any = loop
+        self._now = float(math.ceil(loop.time()))
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self._poll = self._loop._selector.select
+        with (
+            patch.object(self._loop, "time", self.now),
+            patch.object(self._loop._selector, "select", self._select),
+        ):
+            yield
+
+    def now(self) -> float:
+        return self._now
+
+    def jump(self, seconds: float) -> None:
+        """Time passes in which the loop does nothing, as if it were blocked."""
+        self._now += seconds
+
+    def _select(self, timeout: float | None) -> Any:
+        ready = self._poll(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is not None:
+            self._now += timeout
+            return ready
+        if ready := self._poll(5):  # another thread may have something to say
+            return ready
+        raise RuntimeError("everything waits, and no timer is set")
+
+
+class FakeTransport:
+    """Implements `Transport`: keeps what was sent, for the test to answer.
+
+    Like the real ones it ends a call whose time has passed, and writes nothing while there is no connection.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.connected = True
+        self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
+        self.sent: list[Call[Any]] = []
+        self.at_once: list[Call[Any]] = []
+        self.closed = False
+        self._loop = loop
+        self._untaken: asyncio.Queue[Call[Any]] = asyncio.Queue()
+
+    # -- what the core sees
+
+    @property
+    def commands_sent(self) -> int:
+        return len(self.sent)
+
+    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+        self.sent.append(call)
+        if at_once:
+            self.at_once.append(call)
+        if self.connected:
+            call.written = True
+            call.sent = self._loop.time()
+        self._loop.call_at(call.until, self._expire, call)
+        if self.answer is not None:
+            self._loop.call_soon(call.reply, self.answer(verb(call)))
+        else:
+            self._untaken.put_nowait(call)
+
+    def forget(self, call: Call[Any]) -> bool:
+        call.done = True
+        return call.written or call.unconfirmed
+
+    async def aclose(self, grace: float) -> None:
+        self.closed = True
+
+    def _expire(self, call: Call[Any]) -> None:
+        call.fault(faults.unanswered(self._loop.time() - call.sent if call.written else 0.0, None))
+
+    # -- what the test does
+
+    async def asked(self, expected: str) -> Call[Any]:
+        """The next request, which must be this one; waits for it."""
+        call = await self._untaken.get()
+        assert verb(call) == expected, f"asked to {verb(call)}, not to {expected}"
+        return call
+
+    @property
+    def unasked(self) -> list[str]:
+        """What was sent beyond what the test has taken."""
+        return [verb(call) for call in list(self._untaken._queue)]  # type: ignore[attr-defined]
+
+    @property
+    def verbs(self) -> list[str]:
+        return [verb(call) for call in self.sent]
+
+
+def verb(call: Call[Any]) -> str:
+    return call.command.script.name.removeprefix("lock_")
+
+
+def grant(call: Call[Any], fencing_token: int = 17) -> None:
+    call.reply([1, str(fencing_token).encode()])
+
+
+def refuse(call: Call[Any], remaining_ms: int = 20_000) -> None:
+    call.reply([0, remaining_ms])
+
+
+def cut(call: Call[Any]) -> None:
+    """The connection broke: whether the request was executed, nobody knows."""
+    call.fault(faults.unreachable(RedisConnectionError("cut")))
+
+
+def demoted(call: Call[Any]) -> None:
+    """Refused, but perhaps not a moment later."""
+    call.fault(faults.refused(ReadOnlyError("You can't write against a read only replica.")))
+
+
+def deny(call: Call[Any]) -> None:
+    """Refused for good."""
+    call.fault(faults.refused(NoPermissionError("this user has no permissions")))
+
+
+def generous(asked: str) -> Any:
+    """Answers as a server on which nothing is ever held by others."""
+    return [1, b"17"] if asked == "acquire" else b"17" if asked == "adopt" else 1
+
+
+async def hold(session: Session, transport: FakeTransport, name: str = "name", **options: Any) -> Lease:
+    """A lease, granted at once."""
+    acquiring = asyncio.create_task(Lock(session, name, **options).acquire())
+    grant(await transport.asked("acquire"))
+    return await acquiring
+
+
+async def turns(count: int = 5) -> None:
+    """Lets everything run that is ready, and what that makes ready; no time passes."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,343 @@
+"""Bad arguments: refused when the object is made, without an event loop and so before any I/O, in plain words.
+
+Each message says what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from redis import Redis as BlockingRedis
+from redis import RedisCluster as BlockingRedisCluster
+from redis.asyncio import Redis
+
+from aiolocks import Backoff, ConfigurationError, Lock, Session
+
+TEN_YEARS = 10 * 365.25 * 24 * 3600
+DURATION = "a number of seconds or a timedelta, from"
+CIRCLE: dict[str, Any] = {}
+CIRCLE["itself"] = CIRCLE
+
+
+def lock(client: Any = None, name: Any = "name", **options: Any) -> Lock:
+    return Lock(Redis() if client is None else client, name, **options)
+
+
+def bad(value: Any, error: type[Exception], *said: str) -> Any:
+    return pytest.param(value, error, said, id=f"{value!r:.30}")
+
+
+def check(make: Callable[[], object], error: type[Exception], said: tuple[str, ...]) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert caught.type is error
+    for part in said:
+        assert part in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+BAD_NAMES = [
+    bad("", ValueError, "must not be empty"),
+    bad("x" * 1025, ValueError, "1025", "not be longer than 1024 bytes in UTF-8"),
+    bad("é" * 513, ValueError, "1026", "not be longer than 1024 bytes in UTF-8"),
+    bad("\ud800", ValueError, r"'\ud800'", "UTF-8"),
+    bad(b"bytes", TypeError, "must be a str, not bytes"),
+    bad(None, TypeError, "must be a str, not NoneType"),
+    bad(5, TypeError, "must be a str, not int"),
+    bad(True, TypeError, "must be a str, not bool"),
+]
+
+
+@pytest.mark.parametrize(("name", "error", "said"), BAD_NAMES)
+def test_bad_name(name, error, said) -> None:
+    check(lambda: lock(name=name), error, ("name", *said))
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 1024, "é" * 512, " ", "\n", "\0", "{}", "a}b{c", "{tag}", "🔒", "*?[a]", "%7B", ":", "#"]
+)
+def test_any_other_str_is_a_good_name(name) -> None:
+    assert lock(name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("prefix", "error", "said"),
+    [*BAD_NAMES, bad("a{b", ValueError, "braces", "'a{b'"), bad("}", ValueError, "braces", "'}'")],
+)
+def test_bad_prefix(prefix, error, said) -> None:
+    check(lambda: Session(Redis(), prefix=prefix), error, ("prefix", *said))
+
+
+# -- durations -----------------------------------------------------------------------------------------------
+
+NOT_DURATIONS = [
+    bad(True, TypeError, DURATION, "True", "bool"),
+    bad("5", TypeError, DURATION, "'5'", "str"),
+    bad(Decimal(5), TypeError, DURATION, "Decimal"),
+    bad([5], TypeError, DURATION, "list"),
+    bad(math.nan, ValueError, DURATION, "nan"),
+    bad(math.inf, ValueError, DURATION, "inf"),
+    bad(-math.inf, ValueError, DURATION, "-inf"),
+    bad(-1, ValueError, DURATION, "-1"),
+    bad(timedelta(seconds=-1), ValueError, DURATION, "-1.0"),
+    bad(TEN_YEARS + 1, ValueError, DURATION, "315576001.0"),
+    bad(timedelta(days=3653), ValueError, DURATION),
+    bad(1e18, ValueError, DURATION, "1e+18"),
+    bad(2**63, ValueError, DURATION, str(2**63)),
+]
+NO_END = bad(None, TypeError, DURATION, "None")
+TOO_SHORT = [bad(value, ValueError, DURATION, "0.05") for value in (0, 0.0, -0.0, 0.0004, 0.049)]
+BACKOFF = ("initial", "maximum", "multiplier", "jitter")
+
+
+@pytest.mark.parametrize(
+    ("ttl", "error", "said"),
+    [*NOT_DURATIONS, *TOO_SHORT, NO_END, bad(timedelta(milliseconds=49), ValueError, DURATION, "0.049")],
+)
+def test_bad_ttl(ttl, error, said) -> None:
+    check(lambda: lock(ttl=ttl), error, ("ttl", *said))
+
+
+@pytest.mark.parametrize("ttl", [0.05, 1, 30.0, timedelta(minutes=1), TEN_YEARS])
+def test_good_ttl(ttl) -> None:
+    assert lock(ttl=ttl).name == "name"
+
+
+@pytest.mark.parametrize(("max_hold", "error", "said"), [*NOT_DURATIONS, *TOO_SHORT])
+def test_bad_max_hold(max_hold, error, said) -> None:
+    check(lambda: lock(max_hold=max_hold), error, ("max_hold", *said))
+
+
+@pytest.mark.parametrize("call", [lock, lambda **argument: lock().acquire(**argument)], ids=["Lock", "acquire"])
+@pytest.mark.parametrize(
+    ("blocking_timeout", "error", "said"), [*NOT_DURATIONS, bad(-0.001, ValueError, DURATION, "-0.001")]
+)
+def test_bad_blocking_timeout(call, blocking_timeout, error, said) -> None:
+    check(lambda: call(blocking_timeout=blocking_timeout), error, ("blocking_timeout", *said))
+
+
+@pytest.mark.parametrize("argument", ["ttl", "blocking_timeout", "max_hold"])
+@pytest.mark.xfail(strict=True, raises=OverflowError, reason="arguments.seconds: isfinite() of an int over 1e308")
+def test_an_int_that_no_float_can_hold_is_out_of_range(argument) -> None:
+    check(lambda: lock(**{argument: 10**400}), ValueError, (argument, DURATION))
+
+
+@pytest.mark.parametrize("argument", ["blocking_timeout", "max_hold"])
+def test_infinity_is_told_that_none_means_for_ever(argument) -> None:
+    check(lambda: lock(**{argument: math.inf}), ValueError, ("None means for ever",))
+
+
+@pytest.mark.parametrize(
+    ("command_timeout", "error", "said"), [*NOT_DURATIONS, NO_END, bad(0, ValueError, DURATION, "0.001")]
+)
+def test_bad_command_timeout(command_timeout, error, said) -> None:
+    check(lambda: Session(Redis(), command_timeout=command_timeout), error, ("command_timeout", *said))
+
+
+@pytest.mark.parametrize(("fence_retention", "error", "said"), [*NOT_DURATIONS, NO_END])
+def test_bad_fence_retention(fence_retention, error, said) -> None:
+    check(lambda: Session(Redis(), fence_retention=fence_retention), error, ("fence_retention", *said))
+
+
+# -- the other options ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "CANCEL", "", None, True, ["cancel"]])
+def test_bad_on_lost(on_lost) -> None:
+    check(lambda: lock(on_lost=on_lost), ValueError, ("on_lost", "'cancel' or 'ignore'", repr(on_lost)))
+
+
+@pytest.mark.parametrize("auto_renew", [1, 0, None, "yes"])
+def test_bad_auto_renew(auto_renew) -> None:
+    check(lambda: lock(auto_renew=auto_renew), TypeError, ("auto_renew", "True or False", repr(auto_renew)))
+
+
+@pytest.mark.parametrize("make", [lock, functools.partial(Session, Redis())], ids=["Lock", "Session"])
+@pytest.mark.parametrize(
+    ("metadata", "error", "said"),
+    [
+        bad("text", TypeError, "a mapping from str to JSON values", "str"),
+        bad([("a", 1)], TypeError, "a mapping", "list"),
+        bad({1: "a"}, TypeError, "str keys", "1 (int)"),
+        bad({"a": object()}, TypeError, "JSON values", "object"),
+        bad({"a": b"bytes"}, TypeError, "JSON values", "bytes"),
+        bad({"a": {1, 2}}, TypeError, "JSON values", "set"),
+        bad({"a": math.nan}, TypeError, "JSON values"),
+        bad(CIRCLE, TypeError, "JSON values", "Circular"),
+    ],
+)
+def test_bad_metadata(make, metadata, error, said) -> None:
+    check(lambda: make(metadata=metadata), error, ("metadata", *said))
+
+
+def test_metadata_is_copied() -> None:
+    given: dict[str, Any] = {"list": [1]}
+    session = Session(Redis(), metadata=given)
+
+    given["list"].append(2)
+
+    assert session.metadata == {"list": [1]}
+
+
+@pytest.mark.parametrize("wakeup", ["push", "", None, 1, ["auto"]])
+def test_bad_wakeup(wakeup) -> None:
+    check(
+        lambda: Session(Redis(), wakeup=wakeup),
+        ValueError,
+        ("wakeup", "'auto', 'tracking', 'keyspace', 'poll'", repr(wakeup)),
+    )
+
+
+@pytest.mark.parametrize("backoff", [0.5, None, Backoff])
+def test_bad_backoff(backoff) -> None:
+    check(
+        lambda: Session(Redis(), backoff=backoff),
+        TypeError,
+        ("must be an aiolocks.Backoff", type(backoff).__name__),
+    )
+
+
+class Listener:
+    on_lost = "not callable"
+
+
+class AsyncListener:
+    async def on_lost(self, event: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        (object(), ("on_acquired, on_waiting, on_released, on_lost, on_renewed", "object has none")),
+        (Listener(), ("on_lost", "plain method", "'not callable'")),
+        (AsyncListener(), ("on_lost", "plain method", "AsyncListener.on_lost")),
+    ],
+    ids=["without hooks", "not callable", "async"],
+)
+def test_bad_listener(listener, said) -> None:
+    check(lambda: Session(Redis(), listeners=[listener]), TypeError, ("a listener", *said))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "error", "said"),
+    [
+        ("initial", 0, ValueError, ("more than 0", "0")),
+        ("initial", -1.0, ValueError, ("more than 0", "-1.0")),
+        ("initial", 0.1, ValueError, ("maximum (0.064 s)", "less than initial (0.1 s)")),
+        ("maximum", 0.001, ValueError, ("maximum (0.001 s)", "less than initial (0.004 s)")),
+        ("multiplier", 0.9, ValueError, ("at least 1", "0.9")),
+        ("jitter", -0.1, ValueError, ("between 0 and 1", "-0.1")),
+        ("jitter", 1.1, ValueError, ("between 0 and 1", "1.1")),
+        *((name, math.nan, ValueError, ("finite", "nan")) for name in BACKOFF),
+        *((name, math.inf, ValueError, ("finite", "inf")) for name in BACKOFF),
+        *((name, True, TypeError, ("a number", "bool")) for name in BACKOFF),
+        *((name, "1", TypeError, ("a number", "str")) for name in BACKOFF),
+        *((name, None, TypeError, ("a number", "NoneType")) for name in BACKOFF),
+    ],
+)
+def test_bad_backoff_argument(argument, value, error, said) -> None:
+    check(lambda: Backoff(**{argument: value}), error, (f"Backoff {argument}" if "s)" not in said[0] else "Backoff", *said))
+
+
+# -- likely slips --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("timeout", "ttl= (how long the lease lasts, redis-py's timeout) or blocking_timeout="),
+        ("expire", "ttl="),
+        ("ex", "ttl="),
+        ("px", "ttl= (in seconds)"),
+        ("lease_time", "ttl="),
+        ("wait", "blocking_timeout="),
+        ("blocking", "try_acquire(), or blocking_timeout=0"),
+        ("sleep", "Backoff"),
+        ("thread_local", "every acquisition has a lease of its own"),
+        ("token", "detach() and adopt()"),
+        ("auto_renewal", "auto_renew="),
+        ("key", "name="),
+        ("redis", "client="),
+    ],
+)
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lock, "Lock"),
+        (lambda **slip: lock().acquire(**slip), "acquire()"),
+        (lambda **slip: lock().try_acquire(**slip), "try_acquire()"),
+    ],
+    ids=["Lock", "acquire", "try_acquire"],
+)
+def test_a_likely_slip_is_told_what_was_meant(call, what, slip, meant) -> None:
+    check(lambda: call(**{slip: 5}), TypeError, (f"{what} has no argument '{slip}'", "did you mean", meant))
+
+
+def test_an_unknown_argument_is_just_refused() -> None:
+    with pytest.raises(TypeError, match=r"^Lock has no argument 'colour'$"):
+        lock(colour="red")
+
+
+def a_sync_function() -> None: ...
+
+
+async def an_async_generator() -> Any:
+    yield
+
+
+class AClass: ...
+
+
+@pytest.mark.parametrize("function", [a_sync_function, an_async_generator, AClass, None, "name"])
+def test_only_coroutine_functions_can_be_decorated(function) -> None:
+    check(lambda: lock()(function), TypeError, ("Lock decorates a coroutine function", repr(function)))
+
+
+# -- clients -------------------------------------------------------------------------------------------------
+
+
+async def test_pipeline_and_pubsub_are_not_clients() -> None:
+    redis = Redis()
+    check(lambda: lock(redis.pipeline()), TypeError, ("client", "a Pipeline: give the client"))
+    check(lambda: lock(redis.pubsub()), TypeError, ("client", "a PubSub: give the client"))
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        (BlockingRedis(), "a synchronous client: make it with redis.asyncio.Redis"),
+        (BlockingRedis().pipeline(), "a synchronous client"),
+        (BlockingRedisCluster.__new__(BlockingRedisCluster), "a synchronous client"),
+        ("redis://localhost", "a str: the client comes first, then the name"),
+        (Redis, "the class Redis: make a client of it"),
+        (Session, "the class Session: make a client of it"),
+        (Redis().connection_pool, "not ConnectionPool"),
+        (5, "not int"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("make", [lock, Session], ids=["Lock", "Session"])
+def test_not_a_client(make, client, said) -> None:
+    check(lambda: make(client), TypeError, ("client must be a redis.asyncio.Redis", said))
+
+
+def test_none_is_not_a_client() -> None:
+    check(lambda: Session(None), TypeError, ("client must be", "not NoneType"))
+
+
+def test_client_and_name_the_wrong_way_round() -> None:
+    check(lambda: Lock("name", Redis()), TypeError, ("the client comes first, then the name",))
+    check(lambda: Lock(Redis(), Redis()), TypeError, ("name must be a str, not a client",))
+
+
+@pytest.mark.parametrize("wakeup", ["tracking", "keyspace"])
+def test_a_wakeup_that_is_not_there_yet_is_a_configuration_error(wakeup) -> None:
+    check(lambda: Session(Redis(), wakeup=wakeup), ConfigurationError, (repr(wakeup), "'auto' or 'poll'"))

@@ -1,0 +1,109 @@
+"""What is shipped: wheel and sdist have what they should, and the wheel works far from the source tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ONE_LOCK = """
+import asyncio
+import aiolocks
+from aiolocks import Lock
+from aiolocks.testing import EmbeddedServer
+
+async def main():
+    async with EmbeddedServer() as server:
+        client = server.client()
+        async with Lock(client, "name") as lease:
+            assert await Lock(client, "name").try_acquire() is None
+            lease.ensure_held()
+        assert not await Lock(client, "name").locked()
+
+asyncio.run(main())
+print(aiolocks.__version__, aiolocks.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the sdist, built without isolation, for that would need a network."""
+    directory = tmp_path_factory.mktemp("distributions")
+    run(sys.executable, "-m", "hatchling", "build", "-d", str(directory), cwd=ROOT)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (wheel,) = distributions.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts directory of a new environment in which the wheel is installed."""
+    directory = tmp_path_factory.mktemp("elsewhere")
+    venv.create(directory, symlinks=True)
+    paths = sysconfig.get_paths(vars={"base": str(directory), "platbase": str(directory)})
+    # The dependencies are those of this environment. Behind the wheel on the path, and without this
+    # environment's own .pth files, which lead to the source tree: those count only in a site directory.
+    (Path(paths["purelib"]) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    scripts = Path(paths["scripts"])
+    pip = (sys.executable, "-m", "pip", "--python", str(scripts / "python"))
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", str(wheel), cwd=directory)
+    return scripts
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What a command prints, run without the paths that this process has been given."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+    sources = (path for path in (ROOT / "aiolocks").rglob("*") if path.is_file())
+    assert shipped == {
+        path.relative_to(ROOT).as_posix() for path in sources if path.parent.name != "__pycache__"
+    }
+    assert "aiolocks/py.typed" in shipped
+    assert any(name.startswith("aiolocks/lua/") and name.endswith(".lua") for name in shipped)
+
+
+def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions: Path) -> None:
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        shipped = {name.partition("/")[2] for name in archive.getnames()}
+    for path in (
+        "aiolocks/__init__.py",
+        "tests/unit/test_packaging.py",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+    ):
+        assert path in shipped
+
+
+def test_one_lock_from_the_wheel(elsewhere: Path, wheel: Path, tmp_path: Path) -> None:
+    version, file = run(elsewhere / "python", "-W", "error", "-c", ONE_LOCK, cwd=tmp_path).split()
+    assert Path(file).is_relative_to(elsewhere.parent)
+    assert wheel.name.startswith(f"aiolocks-{version}-")
+
+
+@pytest.mark.parametrize("command", [["aiolocks"], ["python", "-m", "aiolocks"]], ids=" ".join)
+def test_its_commands(elsewhere: Path, tmp_path: Path, command: list[str]) -> None:
+    help_text = run(elsewhere / command[0], *command[1:], "--help", cwd=tmp_path)
+    assert "demo" in help_text
+    assert "run" in help_text
