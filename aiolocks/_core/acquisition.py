@@ -269,8 +269,8 @@ class Acquisition:
     # -- the end
 
     def _deadline_passed(self) -> None:
-        if self._stage is Stage.ENDED:
-            return
+        if self._stage is Stage.ENDED or self._call is not None:
+            return  # a call under way ends at the same time, and knows why it was not answered
         assert self._timeout is not None
         refused = self._answered_at > float("-inf")
         refused_before_us = self._gate.held_here or self._gate.answered_at >= self.started
@@ -278,7 +278,7 @@ class Acquisition:
             self._give_up(self.timed_out(self._timeout))
         elif self._fault is not None:
             self._give_up(self._fault.error)
-        else:
+        else:  # queued behind somebody who has had no answer either
             self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
 
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:

@@ -120,7 +120,8 @@ class Binding:
             if session.forget(call):
                 # Whoever has the handle may still adopt: it is given back, in order behind the request.
                 back = self._resource.adopt(new, old, ttl_ms, metadata)
-                session.send(Call(back, ignore, ignore, until=call.until, in_full=True), at_once=True)
+                until = session.now() + options.ttl
+                session.send(Call(back, ignore, ignore, until=until, in_full=True), at_once=True)
             raise
         if fencing_token is None:
             raise LockNotOwnedError(

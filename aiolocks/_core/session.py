@@ -151,7 +151,7 @@ class Session:
         A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
         that was never entered, for nothing here knows whether its holder has stopped.
         """
-        if self._bound is None:
+        if self._bound is None or self._bound.loop.is_closed():
             self.closing = self.closed = True
             return
         if self._close_task is None:

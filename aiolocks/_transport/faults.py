@@ -93,10 +93,10 @@ def unreachable(error: BaseException) -> Fault:
     return Fault(fault, transient=True)
 
 
-def unanswered(seconds: float, trouble: BaseException | None) -> Fault:
-    """Nothing came back within the time that the caller had."""
+def unanswered(trouble: BaseException | None) -> Fault:
+    """Nothing came back within the time that the caller had; `trouble` is what is known of why."""
     because = f": {_said(trouble)}" if trouble is not None else ""
-    fault = BackendError(f"Redis did not answer within {seconds:.3g} s{because}")
+    fault = BackendError(f"Redis did not answer in time{because}")
     fault.__cause__ = trouble
     return Fault(fault, transient=True)
 

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast, final
 
 import hiredis
@@ -25,6 +25,7 @@ import redis.exceptions as driver
 
 from . import faults
 from .calls import Call, Command, Transport
+from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 
@@ -36,8 +37,6 @@ _pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 _STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
 _STALL_MAXIMUM: Final = 30.0
-_RECONNECT_FIRST: Final = 0.01
-_RECONNECT_MAXIMUM: Final = 0.5
 
 
 @final
@@ -51,7 +50,7 @@ class Multiplexed(asyncio.Protocol):
 
     def __init__(
         self,
-        open_link: Callable[[int], Any],
+        open_link: Callable[[int], Awaitable[Link]],
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -66,15 +65,13 @@ class Multiplexed(asyncio.Protocol):
         self._ready = False  # the queue may be written
         self._flush_due = False
         self._closed = False
-        self._connecting: asyncio.Task[None] | None = None
+        self._connector = Connector(loop, self._establish, self._needs_connection, self._unconnectable)
         self._identity: Identity | None = None
-        self._protocol = 3
-        self._trouble: BaseException | None = None
         self._stall = _STALL
         self._sweep_at = math.inf
         self._sweeper: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._replies = 0
+        self._heard = 0.0  # loop time at which the server last sent anything
         self._commands = 0
 
     @property
@@ -87,6 +84,9 @@ class Multiplexed(asyncio.Protocol):
     def send(self, call: Call[Any], *, at_once: bool = False) -> None:
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
+            return
+        if self._closed:
+            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
             return
         if call.until < self._sweep_at:
             self._sweep_by(call.until)
@@ -110,7 +110,7 @@ class Multiplexed(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_due = False
         if not self._ready:
-            self._connect_soon()
+            self._connector.start()
         elif self._queue:
             batch = tuple(self._queue)
             self._queue.clear()
@@ -131,18 +131,18 @@ class Multiplexed(asyncio.Protocol):
             self._commands += len(parts)
             self._link.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
-                self._watch_stall()
+                self._watch_stall(now)
 
     # -- receiving
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._heard = self._loop.time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _NOT_ENOUGH:
                 if type(reply) is hiredis.PushNotification:
                     continue  # of kinds that nobody here has asked for
-                self._replies += 1
                 if not self._inflight:
                     raise driver.InvalidResponse("a reply to nothing that was asked")
                 call = self._inflight.popleft()
@@ -187,23 +187,24 @@ class Multiplexed(asyncio.Protocol):
             if call.until > now:
                 earliest = min(earliest, call.until)
                 continue
-            call.fault(faults.unanswered(now - call.sent if call.written else 0.0, self._trouble))
+            call.fault(faults.unanswered(self._connector.trouble))
         if earliest < self._sweep_at:
             self._sweep_by(earliest)
 
-    def _watch_stall(self) -> None:
-        self._stall_timer = self._loop.call_later(self._stall, self._check_stall, self._replies)
+    def _watch_stall(self, since: float) -> None:
+        self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)
 
-    def _check_stall(self, replies: int) -> None:
+    def _check_stall(self) -> None:
         self._stall_timer = None
-        if self._link is None or not self._inflight:
-            return
-        if self._replies != replies:
+        if not self._inflight:
             self._stall = _STALL
-            self._watch_stall()
             return
-        self._trouble = driver.TimeoutError(f"no reply for {self._stall:g} s")
-        log.info("%s: connecting again", self._trouble)
+        since = max(self._inflight[0].sent, self._heard)
+        if since + self._stall > self._loop.time():
+            self._watch_stall(since)
+            return
+        self._connector.trouble = driver.TimeoutError(f"no reply for {self._stall:g} s")
+        log.info("%s: connecting again", self._connector.trouble)
         # A server that is only slow must not be asked again and again.
         self._stall = min(self._stall * 2, _STALL_MAXIMUM)
         self._abort()
@@ -218,7 +219,7 @@ class Multiplexed(asyncio.Protocol):
         if link is not None:
             link.lost(exc)
         if exc is not None:
-            self._trouble = exc
+            self._connector.trouble = exc
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
@@ -230,54 +231,40 @@ class Multiplexed(asyncio.Protocol):
                 call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
         if self._queue:
-            self._connect_soon()
+            self._connector.start()
 
     # -- connecting
 
-    def _connect_soon(self) -> None:
-        if self._connecting is None and not self._closed and not self._loop.is_closed():
-            self._connecting = self._loop.create_task(self._connect(), name="aiolocks-connect")
-            self._connecting.add_done_callback(self._connected)
-
-    def _connected(self, task: asyncio.Task[None]) -> None:
-        self._connecting = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            for call in tuple(self._queue):
-                call.fault(faults.of_driver(error, call.command.keys))
-            self._queue.clear()
-        elif self._wanted() and not self._ready:
-            # Killed from outside (as when the loop ends) while somebody still needs it.
-            self._connect_soon()
+    def _needs_connection(self) -> bool:
+        return self._link is None and self._fallback is None and self._wanted()
 
     def _wanted(self) -> bool:
-        """Drops the calls that have ended; whether any is left."""
+        """Drops the calls that have ended; whether any is left to be written."""
         self._queue = deque(call for call in self._queue if not call.done)
         return bool(self._queue)
 
-    async def _connect(self) -> None:
-        delay = _RECONNECT_FIRST
-        while self._link is None and self._wanted():
-            try:
-                await self._establish()
-            except NotDrivableError as reason:
-                log.warning("%s: the plain transport serves this session", reason)
-                self._give_way()
-                return
-            except (driver.RedisError, OSError, TimeoutError) as error:
-                self._abort()
-                if faults.is_final(error):
-                    if self._protocol == 3 and "HELLO" in str(error).upper():
-                        self._protocol = 2
-                        continue
-                    raise
-                self._trouble = error
-                log.debug("connecting: %s", error)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RECONNECT_MAXIMUM)
+    def _unconnectable(self, error: BaseException) -> None:
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for call in queue:
+            call.fault(faults.of_driver(error, call.command.keys))
 
-    async def _establish(self) -> None:
-        link: Link = await self._open_link(self._protocol)
+    async def _establish(self, protocol: int) -> None:
+        try:
+            link = await self._open_link(protocol)
+        except NotDrivableError as reason:
+            log.warning("%s: the plain transport serves this session", reason)
+            self._give_way()
+            return
         self._link = link
+        try:
+            await self._introduce(link)
+        except BaseException:
+            if not self._ready:
+                link.transport.abort()
+            raise
+
+    async def _introduce(self, link: Link) -> None:
         self._reader = reply_reader(_NOT_ENOUGH)
         link.transport.set_protocol(self)
         if link.leftover:
@@ -295,7 +282,6 @@ class Multiplexed(asyncio.Protocol):
             if self._identity.same_server(before):
                 await probe.kill(before)
             self._open()
-        self._trouble = None
 
     def _open(self) -> None:
         self._ready = True
@@ -316,7 +302,7 @@ class Multiplexed(asyncio.Protocol):
 
         command: Command[Any] = Command(None, (), words, lambda raw: raw)
         if self._link is None:
-            failed(faults.unreachable(self._trouble or driver.ConnectionError("connection closed")))
+            failed(faults.unreachable(self._connector.trouble or driver.ConnectionError("connection closed")))
         else:
             self._write((Call(command, replied, failed, until=math.inf),))
             self._commands -= 1
@@ -341,12 +327,10 @@ class Multiplexed(asyncio.Protocol):
         # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
         while self._loop.time() < deadline and (self._wanted() or self._inflight):
             if not self._ready:
-                self._connect_soon()
+                self._connector.start()
             await asyncio.sleep(0.001)
         self._closed = True
-        if (connecting := self._connecting) is not None:
-            connecting.cancel()
-            await asyncio.wait([connecting])
+        await self._connector.aclose()
         self.close_now()
         if (link := self._link) is not None:
             try:

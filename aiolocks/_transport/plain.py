@@ -19,7 +19,7 @@ from . import faults
 from .calls import Call
 
 _WIDTH: Final = 16
-"""Requests under way at once: each takes a connection of the user's pool, and most must be left to the user."""
+"""Requests under way at once: each takes a connection of the user's pool, most of which are the user's."""
 _RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5
 _ABANDONED: Final = 1.0
@@ -55,7 +55,7 @@ class Plain:
         if lane is None:
             lane = self._lanes[name] = _Lane(name)
             self._ready.append(lane)
-        lane.append(call, self._loop.call_at(call.until, _expire, call, self._loop))
+        lane.append(call, self._loop.call_at(call.until, _expire, call))
         if lane.worker is not None and lane.calls[0].done and lane.hurry is None:
             # The request under way was abandoned: it has a bounded time to end.
             lane.hurry = self._loop.call_later(_ABANDONED, lane.worker.cancel)
@@ -170,8 +170,8 @@ class _Lane:
             timer.cancel()
 
 
-def _expire(call: Call[Any], loop: asyncio.AbstractEventLoop) -> None:
-    call.fault(faults.unanswered(loop.time() - call.sent if call.written else 0.0, None))
+def _expire(call: Call[Any]) -> None:
+    call.fault(faults.unanswered(None))
 
 
 def _as_bytes(reply: Any) -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import Final
+
+from .exits import CommandError, of_signal, say
 
 __all__ = ["main"]
 
@@ -19,7 +22,13 @@ def main() -> None:
         from .app import app  # noqa: PLC0415 - where it is missing, that is to be said in one line
 
         app(prog_name="aiolocks")
+    except CommandError as failure:
+        say(failure)
+        sys.exit(failure.status)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        sys.exit("aiolocks: the command line needs click and rich: pip install 'aiolocks[cli]'")
+        say("the command line needs click and rich: pip install 'aiolocks[cli]'")
+        sys.exit(1)
+    except KeyboardInterrupt:  # before a command has taken care of signals itself
+        sys.exit(of_signal(signal.SIGINT))

@@ -5,9 +5,8 @@ The numbers are those of sysexits.h and of the shells. A wrong command line ends
 
 from __future__ import annotations
 
-from typing import IO, Any, Final
-
-import click
+import sys
+from typing import Final
 
 NO_SERVER: Final = 69
 """EX_UNAVAILABLE: the URL is none, the server is not there, does not answer, or refuses us."""
@@ -24,7 +23,7 @@ def of_signal(number: int) -> int:
     return 128 + number
 
 
-class Failure(click.ClickException):
+class CommandError(Exception):
     """Raised to end the command.
 
     Args:
@@ -34,13 +33,9 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(" ".join(message.split()))
-        self.exit_code = status
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Says it; click calls this."""
-        say(self.message)
+        self.status = status
 
 
-def say(message: str) -> None:
+def say(message: object) -> None:
     """One line on stderr, marked as ours: the command that `run` runs writes there too."""
-    click.echo(f"aiolocks: {message}", err=True)
+    print(f"aiolocks: {message}", file=sys.stderr, flush=True)

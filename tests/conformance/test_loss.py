@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from aiolocks import LeaseState, LockLostError, LockNotOwnedError, Session
 from redis.asyncio import Redis
 
+from aiolocks import LeaseState, LockLostError, LockNotOwnedError, Session
 from tests.conformance.conftest import Kind
 from tests.support.waiting import eventually
 

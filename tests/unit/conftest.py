@@ -10,6 +10,8 @@ from redis.asyncio import Redis
 
 from aiolocks import Session
 from aiolocks._core import session as session_module
+from aiolocks._core.possession import Possession
+from aiolocks._core.watchdog import Watch, Watchdog
 from tests.unit.fakes import FakeTransport, VirtualClock
 
 
@@ -30,9 +32,18 @@ async def transport(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Fak
 
 
 @pytest.fixture
-async def make_session(transport: FakeTransport) -> AsyncIterator[Callable[..., Session]]:
-    """Makes sessions over `transport`; closed at the end."""
+async def make_session(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., Session]]:
+    """Makes sessions over `transport`; closed at the end. Until then, leases that a test drops are kept."""
     sessions: list[Session] = []
+    watch = Watchdog.watch
+
+    def watch_and_keep(watchdog: Watchdog, possession: Possession) -> Watch:
+        transport.kept.add(possession)
+        return watch(watchdog, possession)
+
+    monkeypatch.setattr(Watchdog, "watch", watch_and_keep)
 
     def make(**arguments: object) -> Session:
         sessions.append(Session(Redis(), **arguments))
@@ -42,6 +53,7 @@ async def make_session(transport: FakeTransport) -> AsyncIterator[Callable[..., 
     transport.answer = lambda verb: 1
     for session in sessions:
         await session.aclose()
+    transport.kept.clear()
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError
 
-from aiolocks import Lease, Lock, Session
+from aiolocks import Lease, LeaseState, Lock, Session
+from aiolocks._core.possession import Possession
 from aiolocks._transport import Call, faults
 
 
@@ -63,6 +65,7 @@ class FakeTransport:
         self.sent: list[Call[Any]] = []
         self.at_once: list[Call[Any]] = []
         self.closed = False
+        self.kept: set[Possession] = set()  # so that none is collected unreleased when its test ends
         self._loop = loop
         self._untaken: asyncio.Queue[Call[Any]] = asyncio.Queue()
 
@@ -93,7 +96,7 @@ class FakeTransport:
         self.closed = True
 
     def _expire(self, call: Call[Any]) -> None:
-        call.fault(faults.unanswered(self._loop.time() - call.sent if call.written else 0.0, None))
+        call.fault(faults.unanswered(None))
 
     # -- what the test does
 
@@ -150,6 +153,21 @@ async def hold(session: Session, transport: FakeTransport, name: str = "name", *
     acquiring = asyncio.create_task(Lock(session, name, **options).acquire())
     grant(await transport.asked("acquire"))
     return await acquiring
+
+
+async def lose(lease: Lease, transport: FakeTransport) -> None:
+    """By the server's word, at the next renewal."""
+    (await transport.asked("renew")).reply(0)
+    assert lease.state is LeaseState.LOST
+
+
+def releasing(lease: Lease) -> asyncio.Task[None]:
+    return asyncio.create_task(lease.release())
+
+
+def dependable(ttl: float) -> Any:
+    """What a holder may rely on of a ttl, by the contract: less 1 % and 2 ms."""
+    return pytest.approx(ttl * 0.99 - 0.002)
 
 
 async def turns(count: int = 5) -> None:

@@ -125,6 +125,21 @@ async def test_behind_a_black_hole_neither_side_hears_of_anything(own_server) ->
             await asyncio.wait_for(reader.read(), 0.05)
 
 
+async def test_deaf_connections_stay_so_and_new_ones_are_fine(proxy, redis) -> None:
+    async with raw(proxy) as (reader, writer):
+        writer.write(command(b"INCR", b"n"))
+        assert await reader.readline() == b":1\r\n"
+
+        proxy.deafen()
+        writer.write(command(b"INCR", b"n"))
+        async with connected(proxy) as client:
+            assert await client.incr("n") == 2
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(), 0.05)
+    assert proxy.count(b"INCR") == 3
+    assert await redis.getdel("n") == b"2"
+
+
 async def test_a_server_that_dies_is_passed_on(own_server) -> None:
     server = await own_server()
     async with Proxy(server.url) as proxy, raw(proxy) as (reader, writer):

@@ -26,7 +26,7 @@ class Child:
         OSError: It could not be started.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, mask: frozenset[int]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: frozenset[int]) -> None:
         self.ended: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         # Not the subprocess module: it closes the files that a shell has opened for the command (`3<file`),
         # and has no way to set the mask but to run Python between fork and exec, beside a thread.

@@ -5,30 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
 
 import click
 
-from ..exits import Failure
+from ..exits import CommandError
 from ..server import redis_option
 from .keeper import Keeper, Order
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
 
-Waits until the lock is free, unless --wait says for how long. The lock is renewed for as long as COMMAND runs,
-and is free again when it has ended, or one ttl after this process or its machine died. COMMAND finds the fencing
-token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each later holder, with which a store can refuse
-those who come too late.
+Waits until the lock is free, or for as long as --wait says. The lock is renewed for as long as COMMAND runs.
+It is free again when COMMAND has ended, or one ttl after this process or its machine died. COMMAND finds the
+fencing token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each later holder, by which a store can
+refuse those who come too late.
 
 \b
   aiolocks run nightly-backup -- ./backup.sh --full
   aiolocks run nightly-backup --wait 0 -- ./backup.sh || echo "somebody else does it"
 
-Signals are passed on. When the lock is lost, because Redis was away for a ttl or somebody removed the lock,
-COMMAND gets TERM and, --kill-after seconds later, KILL; meanwhile somebody else may already hold the lock. Only
-COMMAND itself gets them, not what it has started. KILL for aiolocks itself cannot be passed on: COMMAND then runs
-on, and the lock ends after its ttl.
+Signals are passed on to COMMAND. If the lock is lost, because Redis stayed away or somebody removed the lock,
+COMMAND gets TERM and, --kill-after seconds later, KILL; in between, somebody else may hold the lock already.
+All this is for COMMAND itself and not for what it starts: a shell should `exec` its last program. A KILL for
+aiolocks itself cannot be passed on: then COMMAND goes on, and the lock ends after its ttl.
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
@@ -70,19 +69,19 @@ class _BehindDashes(click.Command):
     help="Seconds after which the lock is free if this process dies, or is lost if Redis stays away.",
 )  # fmt: skip
 @click.option(
-    "--wait", type=float, metavar="S", help="Seconds to wait for the lock; 0 for a single try.  [default: for ever]"
-)
+    "--wait", type=float, metavar="S",
+    help="Seconds to wait for the lock; 0 for a single try.  [default: for ever]",
+)  # fmt: skip
 @click.option(
     "--kill-after", type=click.FloatRange(min=0), default=5.0, show_default="5", metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
 @redis_option("redis://localhost:6379")
-@click.pass_context
-def run(context: click.Context, name: str, ttl: float, wait: float | None, kill_after: float, url: str) -> None:
+def run(*, name: str, ttl: float, wait: float | None, kill_after: float, url: str) -> None:
     """See `_HELP`."""
     if os.name != "posix":
-        raise Failure("run needs a POSIX system", 1)
-    command: Sequence[str] = context.meta[__name__]
+        raise CommandError("run needs a POSIX system", 1)
+    command: list[str] = click.get_current_context().meta[__name__]
     order = Order(url=url, name=name, command=tuple(command), ttl=ttl, wait=wait, kill_after=kill_after)
     try:
         status = asyncio.run(Keeper.carry_out(order))

@@ -7,17 +7,26 @@ import os
 import signal
 import sys
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from ... import BackendError, Lease, Lock, LockError, LockLostError, LockNotOwnedError, LockTimeoutError, Session
-from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, Failure, of_signal, say
+from ... import (
+    BackendError,
+    Lease,
+    Lock,
+    LockError,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    Session,
+)
+from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, CommandError, of_signal, say
 from ..server import connected
 from .child import Child
-from .signals import ENDING, Arrival, Signals
+from .signals import ENDING, Arrival, Signals, stop_self
 
-FENCING_TOKEN: Final = "AIOLOCKS_FENCING_TOKEN"
+_VARIABLE: Final = "AIOLOCKS_FENCING_TOKEN"
 
 _RELEASE_PATIENCE: Final = 3.0
 """Seconds that a release may take once the command has ended; behind it, the ttl frees the lock."""
@@ -54,7 +63,7 @@ class Keeper:
         """Does it all, and returns the exit status.
 
         Raises:
-            Failure: The command was not run to its end under the lock.
+            CommandError: The command was not run to its end under the lock.
         """
         keeper = cls(order)
         with Signals(keeper.signalled) as signals:
@@ -77,7 +86,7 @@ class Keeper:
             self._ended_by = arrival.number
             self._task.cancel()
         if arrival.number == signal.SIGTSTP:
-            os.kill(os.getpid(), signal.SIGSTOP)  # what it does to those who do not block it
+            stop_self()
 
     def on_waiting(self, event: object) -> None:
         """The session: it is held elsewhere. Somebody at a terminal wants to know why nothing happens."""
@@ -105,26 +114,27 @@ class Keeper:
         try:
             return await Lock(session, order.name, ttl=order.ttl, blocking_timeout=order.wait).acquire()
         except LockTimeoutError as error:
-            raise Failure(str(error), NOT_ACQUIRED) from None
+            raise CommandError(str(error), NOT_ACQUIRED) from None
         except BackendError as error:
-            raise Failure(str(error), NO_SERVER) from None
+            raise CommandError(str(error), NO_SERVER) from None
         except ValueError as error:  # of an argument
             raise click.UsageError(str(error), click.get_current_context()) from None
 
     def _start(self, lease: Lease, mask: frozenset[int]) -> Child:
         command = self._order.command
         try:
-            return Child(command, os.environ | {FENCING_TOKEN: str(lease.fencing_token)}, mask=mask)
+            return Child(command, os.environ | {_VARIABLE: str(lease.fencing_token)}, mask)
         except FileNotFoundError:
-            raise Failure(f"{command[0]}: command not found", NOT_FOUND) from None
+            raise CommandError(f"{command[0]}: command not found", NOT_FOUND) from None
         except OSError as error:
-            raise Failure(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
+            raise CommandError(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
 
     async def _look_after(self, child: Child, lease: Lease) -> None:
         """Returns when it has ended, by itself or because the lock was lost."""
         lost = asyncio.create_task(lease.wait_lost())
         try:
-            await asyncio.wait({lost, child.ended}, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [lost, child.ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not child.ended.done():
                 self._ended_child = True
                 say(f"{_loss(lease)}; ending the command")
@@ -142,7 +152,7 @@ async def _let_go(lease: Lease) -> LockError | None:
     except LockNotOwnedError:
         return _loss(lease)
     except (BackendError, TimeoutError):
-        say(f"{lease.name!r} could not be released, for Redis does not answer; it is free after {lease.ttl:g} s")
+        say(f"{lease.name!r} was not released, for Redis does not answer; it is free after {lease.ttl:g} s")
     return None
 
 

@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-ENDING: Final = frozenset(
-    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}
-)
+_TYPED: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
+ENDING: Final = _TYPED | {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}
 """End a process that does nothing about them."""
-HARMLESS: Final = frozenset({signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH})
-_TYPED: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
+_OTHERS: Final = frozenset({signal.SIGTSTP, signal.SIGWINCH, signal.SIGCONT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Arrival:
 
 
 class Signals:
-    """While entered, every signal that can be passed on, and SIGCHLD, is given to one function in the event loop.
+    """While entered, gives each signal that can be passed on, and SIGCHLD, to one function in the event loop.
 
     To be entered before the process has a second thread: each inherits what is blocked from its maker.
 
@@ -56,7 +54,7 @@ class Signals:
         self._arrived = arrived
         # One that is ignored stays so, for the child too: that is how `nohup` works.
         self._watched = frozenset(
-            number for number in ENDING | HARMLESS if signal.getsignal(number) is not signal.SIG_IGN
+            number for number in ENDING | _OTHERS if signal.getsignal(number) is not signal.SIG_IGN
         ) | {signal.SIGCHLD}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._watch, name="aiolocks-signals", daemon=True)
@@ -87,11 +85,21 @@ class Signals:
                 self._loop.call_soon_threadsafe(self._arrived, arrival)
 
 
+def stop_self() -> None:
+    """Stops this process as SIGTSTP does those who do not block it, until SIGCONT.
+
+    Not by SIGSTOP: that would stop it also where no shell is there to continue it.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+    signal.raise_signal(signal.SIGTSTP)  # for this thread: the one that waits does not get it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+
+
 def _next(watched: frozenset[int]) -> Arrival:
     if sys.platform == "darwin":
         # There the kernel does not tell: what can be typed was typed, if it could be.
         number = signal.sigwait(watched)
-        return Arrival(number, to_group=number in _TYPED and _in_foreground())
+        return Arrival(number, to_group=number in _TYPED | _OTHERS and _in_foreground())
     info = signal.sigwaitinfo(watched)
     return Arrival(info.si_signo, to_group=info.si_code > 0)  # 0 and less: sent by a process
 

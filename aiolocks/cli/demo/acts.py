@@ -1,0 +1,217 @@
+"""The four acts: each has its workers do something, watches, and checks what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, cast
+
+from redis.asyncio import Redis
+
+from . import checks
+from .crew import Crew, Event, Worker
+from .scene import Scene
+from .timeline import Activity, Timeline
+from .worker import KEEP
+
+WORKERS: Final = 4
+ROUNDS: Final = 250
+EXPECTED: Final = WORKERS * ROUNDS
+TTL: Final = 1.0
+"""Seconds: the lease of those who are killed or stopped."""
+_STAY: Final = 0.4
+"""Seconds that those stay inside of whom it is only to be seen that they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the acts are played on.
+
+    Attributes:
+        crew: The workers.
+        redis: A client of the demo's own.
+        url: How the workers reach the server.
+        prefix: What all keys begin with.
+    """
+
+    crew: Crew
+    redis: Redis
+    url: str
+    prefix: str
+
+    def begin(self, worker: int, act: str, **arguments: object) -> Worker:
+        """Has a worker play its part."""
+        actor = self.crew[worker]
+        actor.begin(act, url=self.url, prefix=self.prefix, **arguments)
+        return actor
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act: what is said of it, who takes part, and how it goes."""
+
+    title: str
+    workers: tuple[int, ...]
+    play: Callable[[Stage, Scene], Awaitable[None]]
+
+
+async def without_a_lock(stage: Stage, scene: Scene) -> None:
+    """Read-modify-writes that overwrite each other."""
+    counter = await _count(stage, scene, "without", lock=False)
+    lost = EXPECTED - counter
+    scene.facts |= {"counter": counter, "expected": EXPECTED, "lost": lost}
+    scene.findings.append(f"The counter says {counter}, not {EXPECTED}: {lost} updates were lost.")
+    scene.checks.append(checks.lossy(counter, EXPECTED))
+
+
+async def with_a_lock(stage: Stage, scene: Scene) -> None:
+    """The same, one after another."""
+    began = time.monotonic()
+    timeline = scene.timeline = Timeline(began, length=1.0)
+    holds: list[checks.Interval] = []
+    counter = await _count(stage, scene, "with", lock=True, holds=holds)
+    timeline.close(max(left for _, left in holds))
+    took = time.monotonic() - began
+    # Pushed by each holder while it was inside: this is the order in which they entered.
+    entries = cast("list[bytes]", await stage.redis.lrange(f"{stage.prefix}:entries", 0, -1))
+    tokens = list(map(int, entries))
+    scene.facts |= {"counter": counter, "expected": EXPECTED, "seconds": round(took, 3)}
+    scene.findings.append(f"The counter says {counter}. {len(tokens)} entries took {took:.1f} s.")
+    scene.checks += [checks.exact(counter, EXPECTED), checks.rising(tokens, EXPECTED), checks.alone(holds)]
+
+
+async def _count(
+    stage: Stage, scene: Scene, key: str, *, lock: bool, holds: list[checks.Interval] | None = None
+) -> int:
+    """Has all workers count, and returns how far they came together."""
+    key = f"{stage.prefix}:{key}"
+    await stage.redis.set(key, 0, ex=KEEP)
+
+    def notice(worker: int, told: Event) -> None:
+        if told["event"] != "progress":
+            return
+        scene.done[worker] = told["done"] / ROUNDS
+        scene.notes[worker] = f"{told['done']:3} of {ROUNDS}"
+        if scene.timeline is not None and holds is not None:
+            scene.timeline.held(worker, told["holds"])
+            holds.extend(map(tuple, told["holds"]))
+
+    workers = [stage.begin(worker, "count", key=key, rounds=ROUNDS, lock=lock) for worker in scene.workers]
+    await asyncio.gather(*(worker.until("done", partial(notice, worker.number)) for worker in workers))
+    return int(cast("bytes", await stage.redis.get(key)))
+
+
+async def killed(stage: Stage, scene: Scene) -> None:
+    """A lease ends by itself when nobody renews it any more."""
+    timeline = scene.timeline = Timeline(time.monotonic(), length=2.2)
+    scene.frozen = ("its lease runs on", "killed")
+    victim, heir = scene.workers
+
+    holder = stage.begin(victim, "hold", name="job", ttl=TTL)
+    held = await holder.until("holds")
+    timeline.begin(victim, Activity.HOLDS, held["at"])
+    waiter = await _wait_behind(stage, scene, heir, "job")
+    await asyncio.sleep(_STAY)
+
+    kill = time.monotonic()
+    holder.kill()
+    timeline.begin(victim, Activity.FROZEN, kill)
+    timeline.happened(victim, kill)
+    scene.notes[victim] = "killed"
+
+    took = await waiter.until("holds")
+    timeline.end(victim, took["at"])
+    await _see_out(scene, waiter, took)
+
+    after = took["at"] - kill
+    scene.facts |= {"ttl": TTL, "taken_over_after": round(after, 3)}
+    scene.findings.append(
+        f"Worker {heir} took over {after:.2f} s after worker {victim} was killed; the ttl is {TTL:g} s."
+    )
+    scene.checks += [
+        checks.patient(held["asked"], TTL, took["at"]),
+        checks.prompt(kill, TTL, took["at"]),
+        checks.larger(held["fencing_token"], took["fencing_token"]),
+    ]
+
+
+async def late(stage: Stage, scene: Scene) -> None:
+    """A holder that is stopped cannot know that its time passes: it is the store that has to refuse it."""
+    timeline = scene.timeline = Timeline(time.monotonic(), length=1.8)
+    scene.frozen = ("stopped", "writes late")
+    sleeper, successor = scene.workers
+
+    holder = stage.begin(sleeper, "write_late", name="report", ttl=TTL)
+    held = await holder.until("holds")
+    timeline.begin(sleeper, Activity.HOLDS, held["at"])
+    first = await holder.until("wrote")
+    waiter = await _wait_behind(stage, scene, successor, "report")
+    await asyncio.sleep(_STAY / 2)
+
+    timeline.begin(sleeper, Activity.FROZEN, time.monotonic())
+    holder.stop()
+    scene.notes[sleeper] = "stopped"
+
+    took = await waiter.until("holds")
+    second = await waiter.until("wrote")
+    await _see_out(scene, waiter, took)
+
+    holder.resume()
+    holder.go_on()
+    third = await holder.until("wrote late")
+    timeline.end(sleeper, third["at"])
+    timeline.happened(sleeper, third["at"])
+    timeline.close(third["at"])
+    scene.notes[sleeper] = "refused" if not third["accepted"] else "taken"
+    end: dict[str, Event] = {}
+    await holder.until("done", lambda told: end.update({told["event"]: told}))
+
+    value = cast("bytes | None", await stage.redis.hget(f"{stage.prefix}:store", "value"))
+    error = end.get("lost", {})
+    older, newer = held["fencing_token"], took["fencing_token"]
+    scene.facts |= {"ttl": TTL, "fencing_tokens": [older, newer], "late_write_refused": not third["accepted"]}
+    scene.findings.append(
+        f"Worker {successor} wrote with fencing token {newer}. Then worker {sleeper} went on, "
+        f"{third['at'] - first['at']:.2f} s after its first write, and wrote with {older}."
+    )
+    scene.findings.append(f"Its body then ended with {error.get('error')}: {error.get('message')}")
+    scene.checks += [
+        checks.patient(held["asked"], TTL, took["at"]),
+        *checks.fenced(
+            first=first["accepted"], successor=second["accepted"], late=third["accepted"],
+            value=value, expected="successor",
+        ),
+        checks.told(cancelled="cancelled" in end, error=error.get("error")),
+    ]  # fmt: skip
+
+
+async def _wait_behind(stage: Stage, scene: Scene, worker: int, name: str) -> Worker:
+    """One more that wants the lock."""
+    assert scene.timeline is not None
+    waiter = stage.begin(worker, "take", name=name, seconds=_STAY)
+    scene.timeline.begin(worker, Activity.WAITS, (await waiter.until("waits"))["at"])
+    return waiter
+
+
+async def _see_out(scene: Scene, waiter: Worker, took: Event) -> None:
+    """It has got the lock; now it leaves."""
+    assert scene.timeline is not None
+    scene.timeline.begin(waiter.number, Activity.HOLDS, took["at"])
+    scene.notes[waiter.number] = "took over"
+    left = await waiter.until("leaves")
+    scene.timeline.end(waiter.number, left["at"])
+    scene.timeline.close(left["at"])
+    await waiter.until("done")
+
+
+ACTS: Final = (
+    Act(
+        f"Without a lock: 4 processes add 1 to one counter, {ROUNDS} times each", (1, 2, 3, 4), without_a_lock
+    ),
+    Act("With Lock: the same, one after another", (1, 2, 3, 4), with_a_lock),
+    Act(f"A holder is killed with SIGKILL; its ttl is {TTL:g} s", (4, 1), killed),
+    Act(f"A holder is stopped past its ttl of {TTL:g} s, and writes late", (1, 2), late),
+)

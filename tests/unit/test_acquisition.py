@@ -1,0 +1,664 @@
+"""One acquire, from the call to the grant or to giving up: every step is the test's, time included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from aiolocks import BackendError, Backoff, LeaseState, Lock, LockTimeoutError, Session, SessionClosedError
+from aiolocks._transport import Call
+from tests.unit.fakes import cut, demoted, deny, grant, hold, refuse, turns
+
+SLOW = Backoff(initial=10, maximum=10, jitter=0)
+"""So long that whatever comes sooner has another reason."""
+
+
+def waiting(session: Session, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(Lock(session, "name", **options).acquire())
+
+
+def trying(session: Session, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(Lock(session, "name", **options).try_acquire())
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def token(call: Call[Any]) -> Any:
+    return call.command.args[0]
+
+
+def is_undo_of(undo: Call[Any], call: Call[Any]) -> bool:
+    """Whether it releases just that token, in order behind it, on a server that may not know the script."""
+    return token(undo) == token(call) and undo.command.lane == call.command.lane and undo.in_full
+
+
+async def failure(task: Awaitable[Any]) -> BaseException:
+    """What it ends with; from a BackendError on with its cause."""
+    try:
+        return await task
+    except Exception as error:
+        return error
+
+
+# -- granted -------------------------------------------------------------------------------------------------
+
+
+async def test_granted_at_once(offline, transport) -> None:
+    task = waiting(offline)
+    grant(await transport.asked("acquire"), fencing_token=42)
+
+    lease = await task
+
+    assert lease.fencing_token == 42
+    assert lease.state is LeaseState.HELD
+    assert transport.unasked == []
+
+
+async def test_may_be_relied_on_from_before_the_request_was_sent(offline, transport) -> None:
+    task = waiting(offline, ttl=10)
+    call = await transport.asked("acquire")
+    await asyncio.sleep(3)
+    grant(call)
+
+    assert (await task).remaining() == pytest.approx(10 - 0.1 - 0.002 - 3)
+
+
+async def test_a_grant_that_comes_too_late_is_given_back_and_tried_again(offline, transport) -> None:
+    task = waiting(offline, ttl=1)
+    late = await transport.asked("acquire")
+    await asyncio.sleep(0.989)
+    grant(late)
+
+    undo = await transport.asked("release")
+    assert is_undo_of(undo, late)
+    again = await transport.asked("acquire")
+    grant(again)
+    assert (await task).remaining() == pytest.approx(0.988)
+
+
+async def test_a_single_try_that_is_granted_too_late_is_given_back_and_refused(offline, transport) -> None:
+    task = trying(offline, ttl=1)
+    late = await transport.asked("acquire")
+    await asyncio.sleep(0.989)
+    grant(late)
+
+    assert await task is None
+    assert is_undo_of(await transport.asked("release"), late)
+    assert transport.unasked == []
+
+
+async def test_asks_for_no_more_than_max_hold(offline, transport) -> None:
+    task = waiting(offline, ttl=30, max_hold=5)
+    call = await transport.asked("acquire")
+    assert call.command.args[1] == 5000
+    grant(call)
+
+    assert (await task).remaining() == pytest.approx(5 - 0.05 - 0.002)
+
+
+# -- refused -------------------------------------------------------------------------------------------------
+
+
+async def test_asks_again_with_the_same_token(offline, transport) -> None:
+    task = waiting(offline)
+    refused = await transport.asked("acquire")
+    refuse(refused)
+
+    again = await transport.asked("acquire")
+
+    assert token(again) == token(refused)
+    grant(again)
+    await task
+
+
+async def test_sleeps_as_the_backoff_says(make_session, transport, clock) -> None:
+    session = make_session(backoff=Backoff(initial=0.1, maximum=0.3, jitter=0))
+    task = waiting(session)
+    call = await transport.asked("acquire")
+    pauses = []
+    for _ in range(4):
+        refuse(call)
+        refused_at = clock.now()
+        call = await transport.asked("acquire")
+        pauses.append(clock.now() - refused_at)
+
+    assert pauses == pytest.approx([0.1, 0.2, 0.3, 0.3])
+    await cancel(task)
+
+
+async def test_never_sleeps_past_the_remaining_ttl_of_the_holder(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    refuse(await transport.asked("acquire"), remaining_ms=500)
+    refused_at = clock.now()
+
+    grant(await transport.asked("acquire"))
+
+    assert clock.now() - refused_at == pytest.approx(0.501)
+    await task
+
+
+async def test_a_holder_without_a_ttl_is_polled(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    refuse(await transport.asked("acquire"), remaining_ms=-1)
+    refused_at = clock.now()
+
+    grant(await transport.asked("acquire"))
+
+    assert clock.now() - refused_at == pytest.approx(10)
+    await task
+
+
+@pytest.mark.parametrize("ask", [trying, lambda session: waiting(session, blocking_timeout=0)])
+async def test_a_single_try_asks_once_and_does_not_wait(offline, transport, clock, ask) -> None:
+    began = clock.now()
+    task = ask(offline)
+    refuse(await transport.asked("acquire"), remaining_ms=1500)
+
+    outcome = await failure(task)
+
+    assert outcome is None or "within 0 s: its holder's lease has 1.501 s left" in str(outcome)
+    assert clock.now() == began
+    assert transport.unasked == []
+
+
+async def test_a_single_try_goes_past_the_queue(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    tasks = [waiting(session), waiting(session)]
+    refuse(await transport.asked("acquire"))
+
+    once = trying(session)
+    refuse(await transport.asked("acquire"))
+
+    assert await once is None
+    for task in tasks:
+        await cancel(task)
+
+
+# -- the deadline --------------------------------------------------------------------------------------------
+
+
+async def test_tries_once_more_right_before_the_deadline(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
+    began = clock.now()
+    refuse(await transport.asked("acquire"))
+
+    grant(await transport.asked("acquire"))
+
+    assert clock.now() - began == pytest.approx(0.995)
+    await task
+
+
+async def test_leaves_the_last_try_the_time_of_two_round_trips(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
+    began = clock.now()
+    call = await transport.asked("acquire")
+    await asyncio.sleep(0.1)
+    refuse(call)
+
+    grant(await transport.asked("acquire"))
+
+    assert clock.now() - began == pytest.approx(0.8)
+    await task
+
+
+async def test_does_not_try_again_without_time_for_an_answer(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
+    began = clock.now()
+    call = await transport.asked("acquire")
+    await asyncio.sleep(0.6)
+    refuse(call)
+
+    assert isinstance(await failure(task), LockTimeoutError)
+    assert clock.now() - began == pytest.approx(1)
+    assert transport.unasked == []
+
+
+async def test_a_refused_wait_times_out_and_names_what_the_holder_has_left(
+    make_session, transport, clock
+) -> None:
+    session = make_session(backoff=SLOW)
+    task = waiting(session, blocking_timeout=2)
+    began = clock.now()
+    refuse(await transport.asked("acquire"), remaining_ms=20_000)
+    refuse(await transport.asked("acquire"), remaining_ms=18_000)
+
+    error = await failure(task)
+
+    assert isinstance(error, LockTimeoutError)
+    assert (error.name, error.blocking_timeout) == ("name", 2)
+    assert error.remaining == pytest.approx(18, abs=0.01)
+    assert clock.now() - began == pytest.approx(2)
+    assert session.statistics().timeouts == 1
+
+
+async def test_a_wait_without_any_answer_is_a_backend_error(offline, transport, clock) -> None:
+    task = waiting(offline, blocking_timeout=0.3)
+    began = clock.now()
+    silent = await transport.asked("acquire")
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(0.3)
+    assert is_undo_of(await transport.asked("release"), silent)
+
+
+async def test_a_wait_that_saw_a_refusal_times_out_even_if_the_last_try_is_silent(
+    make_session, transport
+) -> None:
+    task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
+    refuse(await transport.asked("acquire"))
+    await transport.asked("acquire")
+
+    assert isinstance(await failure(task), LockTimeoutError)
+
+
+async def test_a_wait_behind_a_head_that_was_refused_times_out(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, behind = waiting(session), waiting(session, blocking_timeout=1)
+    refuse(await transport.asked("acquire"))
+
+    assert isinstance(await failure(behind), LockTimeoutError)
+    await cancel(head)
+
+
+async def test_a_wait_behind_a_head_without_an_answer_is_a_backend_error(offline, transport) -> None:
+    head, behind = waiting(offline), waiting(offline, blocking_timeout=1)
+    await transport.asked("acquire")
+
+    assert isinstance(await failure(behind), BackendError)
+    assert transport.unasked == []
+    await cancel(head)
+
+
+async def test_a_wait_behind_a_holder_here_asks_nothing_and_names_what_it_has_left(
+    offline, transport
+) -> None:
+    lease = await hold(offline, transport, ttl=10, auto_renew=False)
+
+    error = await failure(waiting(offline, blocking_timeout=1))
+
+    assert isinstance(error, LockTimeoutError)
+    assert error.remaining == pytest.approx(lease.remaining())
+    assert transport.unasked == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the call's fault finds the deadline not reached, and its timer already gone"
+)
+async def test_a_deadline_that_a_transport_calls_a_little_early_still_ends_it(
+    offline, transport, clock
+) -> None:
+    """Timers of some loops fire up to a millisecond early: the call then ends before the clock says so."""
+    task = waiting(offline, blocking_timeout=1)
+    call = await transport.asked("acquire")
+    asyncio.get_running_loop().call_at(call.until, clock.jump, -0.0005)
+
+    assert isinstance(await failure(asyncio.wait_for(task, 5)), BackendError)
+
+
+# -- silence and faults --------------------------------------------------------------------------------------
+
+
+async def test_without_a_deadline_it_gives_up_after_one_ttl_of_silence(offline, transport, clock) -> None:
+    task = waiting(offline, ttl=7)
+    began = clock.now()
+    await transport.asked("acquire")
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(7)
+
+
+async def test_the_time_of_silence_begins_with_the_last_answer(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW), ttl=30)
+    began = clock.now()
+    refuse(await transport.asked("acquire"), remaining_ms=60_000)
+    await transport.asked("acquire")
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(30)
+
+
+async def test_a_single_try_waits_for_its_answer_as_long_as_a_command_may_take(
+    make_session, transport, clock
+) -> None:
+    task = trying(make_session(command_timeout=2))
+    began = clock.now()
+    silent = await transport.asked("acquire")
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(2)
+    assert is_undo_of(await transport.asked("release"), silent)
+
+
+@pytest.mark.parametrize("fail", [cut, demoted])
+async def test_a_passing_fault_is_outlasted(offline, transport, fail) -> None:
+    task = waiting(offline)
+    for _ in range(3):
+        fail(await transport.asked("acquire"))
+
+    grant(await transport.asked("acquire"))
+
+    assert (await task).state is LeaseState.HELD
+
+
+@pytest.mark.parametrize("ask", [waiting, trying])
+async def test_what_is_refused_for_good_is_told_at_once(offline, transport, clock, ask) -> None:
+    task = ask(offline)
+    began = clock.now()
+    deny(await transport.asked("acquire"))
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() == began
+    assert transport.unasked == []
+
+
+async def test_a_single_try_tells_even_a_passing_fault(offline, transport) -> None:
+    task = trying(offline)
+    demoted(await transport.asked("acquire"))
+
+    assert isinstance(await failure(task), BackendError)
+
+
+async def test_faults_until_the_deadline_are_a_backend_error_with_its_cause(offline, transport) -> None:
+    task = waiting(offline, blocking_timeout=0.01)
+
+    async def keep_cutting() -> None:
+        while True:
+            cut(await transport.asked("acquire"))
+
+    cutting = asyncio.create_task(keep_cutting())
+    error = await failure(task)
+
+    assert isinstance(error, BackendError)
+    assert str(error.__cause__) == "cut"
+    with pytest.raises(AssertionError, match="asked to release"):
+        await cutting
+
+
+@pytest.mark.xfail(strict=True, reason="the time of silence is not counted from when it came to ask")
+async def test_a_long_wait_behind_a_holder_here_is_not_silence(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=1, auto_renew=True)
+    task = waiting(offline, ttl=1)
+    for _ in range(12):
+        (await transport.asked("renew")).reply(1)
+    release = asyncio.create_task(lease.release())
+    (await transport.asked("release")).reply(1)
+    await release
+
+    call = await transport.asked("acquire")
+    await asyncio.sleep(0.01)
+    grant(call)
+
+    assert (await task).state is LeaseState.HELD
+
+
+@pytest.mark.xfail(strict=True, reason="the time of silence is not counted from when it came to ask")
+async def test_a_sleep_that_is_longer_than_the_ttl_is_not_silence(make_session, transport) -> None:
+    task = waiting(make_session(backoff=SLOW), ttl=1)
+    refuse(await transport.asked("acquire"), remaining_ms=60_000)
+
+    call = await transport.asked("acquire")
+    await asyncio.sleep(0.01)
+    grant(call)
+
+    assert (await task).state is LeaseState.HELD
+
+
+# -- leaving -------------------------------------------------------------------------------------------------
+
+
+async def test_cancelled_while_asking_it_is_undone_at_once_behind_its_request(offline, transport) -> None:
+    task = waiting(offline)
+    call = await transport.asked("acquire")
+
+    await cancel(task)
+
+    undo = await transport.asked("release")
+    assert is_undo_of(undo, call)
+    assert undo in transport.at_once
+    assert transport.unasked == []
+
+
+async def test_a_grant_behind_a_cancellation_is_nobodys(offline, transport) -> None:
+    task = waiting(offline)
+    call = await transport.asked("acquire")
+    await cancel(task)
+
+    grant(call)
+
+    assert offline.statistics().leases_held == 0
+
+
+async def test_cancelled_before_its_request_was_written_nothing_is_sent(offline, transport) -> None:
+    transport.connected = False
+    task = waiting(offline)
+    call = await transport.asked("acquire")
+
+    await cancel(task)
+
+    assert call.done
+    assert transport.unasked == []
+
+
+async def test_cancelled_asleep_behind_a_refusal_nothing_is_sent(make_session, transport) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    refuse(await transport.asked("acquire"))
+
+    await cancel(task)
+
+    assert transport.unasked == []
+
+
+async def test_cancelled_asleep_behind_a_broken_connection_it_is_undone(make_session, transport) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    call = await transport.asked("acquire")
+    cut(call)
+    await turns()
+
+    await cancel(task)
+
+    assert is_undo_of(await transport.asked("release"), call)
+
+
+async def test_cancelled_asleep_behind_an_error_reply_nothing_is_sent(make_session, transport) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    demoted(await transport.asked("acquire"))
+    await turns()
+
+    await cancel(task)
+
+    assert transport.unasked == []
+
+
+async def test_a_refusal_clears_the_doubt_of_a_broken_connection(make_session, transport) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    cut(await transport.asked("acquire"))
+    refuse(await transport.asked("acquire"))
+    await turns()
+
+    await cancel(task)
+
+    assert transport.unasked == []
+
+
+async def test_cancelled_before_the_repetition_of_an_uncertain_request_was_written_it_is_undone(
+    make_session, transport
+) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    call = await transport.asked("acquire")
+    cut(call)
+    transport.connected = False
+    await transport.asked("acquire")
+
+    await cancel(task)
+
+    assert is_undo_of(await transport.asked("release"), call)
+
+
+async def test_cancelled_between_the_grant_and_being_told_it_is_undone_and_passed_on(
+    offline, transport
+) -> None:
+    first, second = waiting(offline), waiting(offline)
+    call = await transport.asked("acquire")
+    grant(call)
+
+    await cancel(first)
+
+    assert is_undo_of(await transport.asked("release"), call)
+    grant(await transport.asked("acquire"))
+    assert (await second).state is LeaseState.HELD
+
+
+async def test_a_single_try_that_is_cancelled_is_undone(offline, transport) -> None:
+    task = trying(offline)
+    call = await transport.asked("acquire")
+
+    await cancel(task)
+
+    assert is_undo_of(await transport.asked("release"), call)
+
+
+async def test_a_cancelled_head_passes_on(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    first, second, third = waiting(session), waiting(session), waiting(session)
+    call = await transport.asked("acquire")
+    await cancel(first)
+    await transport.asked("release")
+
+    next_call = await transport.asked("acquire")
+
+    assert token(next_call) != token(call)
+    grant(next_call)
+    assert (await second).state is LeaseState.HELD
+    await cancel(third)
+
+
+async def test_whoever_is_queued_leaves_without_a_word(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, queued = waiting(session), waiting(session)
+    await transport.asked("acquire")
+
+    await cancel(queued)
+
+    assert transport.unasked == []
+    await cancel(head)
+
+
+async def test_closing_the_session_ends_every_wait_and_undoes_what_is_under_way(
+    make_session, transport
+) -> None:
+    session = make_session(backoff=SLOW)
+    asking, queued = waiting(session), waiting(session)
+    call = await transport.asked("acquire")
+
+    await session.aclose()
+
+    assert isinstance(await failure(asking), SessionClosedError)
+    assert isinstance(await failure(queued), SessionClosedError)
+    assert is_undo_of(await transport.asked("release"), call)
+
+
+# -- woken from here -----------------------------------------------------------------------------------------
+
+
+async def test_the_next_request_follows_a_local_release_in_the_same_turn(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    task = waiting(offline)
+    await turns()
+
+    release = asyncio.create_task(lease.release())
+    await turns(1)
+
+    assert transport.unasked == ["release", "acquire"]
+    (await transport.asked("release")).reply(1)
+    grant(await transport.asked("acquire"))
+    await asyncio.gather(release, task)
+
+
+async def test_a_sleeping_head_is_woken_by_a_local_release(make_session, transport, clock) -> None:
+    session = make_session(backoff=SLOW)
+    head = waiting(session)
+    refuse(await transport.asked("acquire"), remaining_ms=60_000)
+    once = trying(session)
+    grant(await transport.asked("acquire"))
+    began = clock.now()
+
+    release = asyncio.create_task((await once).release())
+    (await transport.asked("release")).reply(1)
+    grant(await transport.asked("acquire"))
+
+    await asyncio.gather(release, head)
+    assert clock.now() == began
+
+
+async def test_a_refusal_that_a_local_release_overtook_is_asked_again_without_sleeping(
+    make_session, transport, clock
+) -> None:
+    session = make_session(backoff=SLOW)
+    head = waiting(session)
+    refused = await transport.asked("acquire")
+    once = trying(session)
+    grant(await transport.asked("acquire"))
+    release = asyncio.create_task((await once).release())
+    (await transport.asked("release")).reply(1)
+    await release
+    began = clock.now()
+
+    refuse(refused)
+    grant(await transport.asked("acquire"))
+
+    await head
+    assert clock.now() == began
+
+
+# -- what is told --------------------------------------------------------------------------------------------
+
+
+async def test_counts_waiters_and_what_woke_them(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, queued = waiting(session), waiting(session)
+    refuse(await transport.asked("acquire"))
+    assert session.statistics().waiters == 2
+
+    grant(await transport.asked("acquire"))
+    lease = await head
+    assert session.statistics().waiters == 1
+    assert session.statistics().wakeups == {"poll": 1, "local": 0}
+
+    release = asyncio.create_task(lease.release())
+    (await transport.asked("release")).reply(1)
+    grant(await transport.asked("acquire"))
+    await asyncio.gather(release, queued)
+    assert session.statistics().waiters == 0
+    assert session.statistics().wakeups == {"poll": 1, "local": 1}
+
+
+async def test_the_time_of_the_wait_is_counted(offline, transport) -> None:
+    task = waiting(offline)
+    call = await transport.asked("acquire")
+    await asyncio.sleep(3)
+    grant(call)
+    await task
+
+    assert offline.statistics().wait_seconds.total == pytest.approx(3)
+
+
+async def test_repr_tells_where_it_stands(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    task = waiting(session)
+    call = await transport.asked("acquire")
+    (acquisition,) = session.waiting
+    assert repr(acquisition) == "<Acquisition of lock 'name' ASKING asked=1>"
+
+    refuse(call)
+    assert repr(acquisition) == "<Acquisition of lock 'name' SLEEPING asked=1>"
+
+    await cancel(task)
+    assert repr(acquisition) == "<Acquisition of lock 'name' ENDED asked=1>"
+    assert token(call) not in repr(acquisition) + repr(call) + repr(call.command)

@@ -1,0 +1,77 @@
+"""Names become keys: no two the same, and all of one name in one cluster slot."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from aiolocks._transport.keys import key
+
+# Short, and made of what could be mistaken for our own punctuation: collisions are near if there are any.
+tricky = st.text(alphabet="a:{}%#.5B7D3A", min_size=1, max_size=8)
+names = tricky | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+prefixes = st.text(alphabet="a:#.%", min_size=1, max_size=6)
+kinds = st.sampled_from(["lock", "rwlock"])
+roles = st.sampled_from(["", "fence", "queue"])
+places = st.tuples(prefixes, kinds, names, roles)
+
+
+def hash_tag(name: str) -> str | None:
+    """The part that Redis hashes, by its specification; None for the whole."""
+    _, opened, rest = name.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return tag if opened and closed and tag else None
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "expected"),
+    [
+        ("orders:17", "", b"aiolocks:lock:{orders:17}"),
+        ("orders:17", "fence", b"aiolocks:lock.fence:{orders:17}"),
+        ("user:{42}:cart", "", b"aiolocks:lock:#user%3A{42}:cart"),
+        ("50%{42}", "fence", b"aiolocks:lock.fence:#50%25{42}"),
+        ("{}", "", b"aiolocks:lock:{%7B%7D}"),
+        ("{}{a}", "", b"aiolocks:lock:{%7B%7D%7Ba%7D}"),
+        ("100%", "", b"aiolocks:lock:{100%25}"),
+        ("a\n\0\u00e9", "", b"aiolocks:lock:{a\n\0\xc3\xa9}"),
+    ],
+)
+def test_golden_keys(name, role, expected) -> None:
+    assert key("aiolocks", "lock", name, role) == expected
+
+
+@given(places, places)
+@example(("a", "lock", "b", ""), ("a:lock", "lock", "b", ""))
+@example(("a", "lock", "{b}", ""), ("a", "lock", "#{b}", ""))
+@example(("a", "lock", "%7Bb%7D", ""), ("a", "lock", "{b", ""))
+@example(("a", "lock", ":{b}", ""), ("a", "lock", "%3A{b}", ""))
+@example(("a:lock", "lock", "x{b}", ""), ("a", "lock", "lock:x{b}", ""))
+def test_two_different_places_never_share_a_key(one, other) -> None:
+    assume(one != other)
+    assert key(*one) != key(*other)
+
+
+@given(names)
+def test_all_roles_of_a_name_share_a_slot(name) -> None:
+    slots = {key_slot(key("aiolocks", "lock", name, role)) for role in ("", "fence", "queue")}
+
+    assert len(slots) == 1
+
+
+@given(names)
+def test_the_whole_name_is_the_hash_tag_unless_it_has_one(name) -> None:
+    slot = key_slot(key("aiolocks", "lock", name))
+
+    if (tag := hash_tag(name)) is not None:
+        assert slot == key_slot(tag.encode()) == key_slot(name.encode())
+    else:
+        assert slot == key_slot(key("other", "rwlock", name, "fence"))
+
+
+@pytest.mark.parametrize(
+    "name", ["a", " ", "\0", "}{", "a}b", "{", "{a", "{{a}}", "x{a}{b}", "{a}", "%", "🔒"]
+)
+def test_odd_names_have_a_hash_tag_of_their_own(name) -> None:
+    assert hash_tag(key("aiolocks", "lock", name).decode()) is not None

@@ -1,0 +1,293 @@
+"""What a grant becomes: renewed, doubted, lost; the test is server and clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+import pytest
+
+from aiolocks import (
+    Backoff,
+    LeaseState,
+    Lock,
+    LockLostError,
+    LockNotOwnedError,
+)
+from aiolocks._core import possession as possession_module
+from tests.unit.fakes import (
+    cut,
+    demoted,
+    deny,
+    dependable,
+    generous,
+    grant,
+    hold,
+    lose,
+    turns,
+)
+
+HELD, UNKNOWN, LOST = LeaseState.HELD, LeaseState.UNKNOWN, LeaseState.LOST
+RELEASED, DETACHED = LeaseState.RELEASED, LeaseState.DETACHED
+GRID = 30 / 32  # of a ttl of 30
+
+
+# -- renewing ----------------------------------------------------------------------------------------------
+
+
+async def test_is_renewed_each_third_of_its_ttl(offline, transport, clock) -> None:
+    await hold(offline, transport, ttl=30)
+    for _ in range(5):
+        held_since = clock.now()
+        renewal = await transport.asked("renew")
+        assert 10 - GRID <= clock.now() - held_since <= 10
+        assert renewal.command.args[1] == 30_000
+        renewal.reply(1)
+
+
+async def test_a_renewal_counts_from_before_it_was_sent(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    renewal = await transport.asked("renew")
+    await asyncio.sleep(0.5)
+    renewal.reply(1)
+
+    assert lease.remaining() + 0.5 == dependable(30)
+
+
+async def test_no_second_renewal_is_sent_while_one_is_under_way(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    await transport.asked("renew")
+    await asyncio.sleep(15)
+
+    assert lease.state is UNKNOWN
+    assert transport.unasked == []
+
+
+async def test_unknown_is_not_lost(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    renewal = await transport.asked("renew")
+    await asyncio.sleep(0.999)
+    assert lease.state is HELD
+    await asyncio.sleep(0.001)
+    assert lease.state is UNKNOWN
+    lease.ensure_held()
+
+    renewal.reply(1)
+
+    assert lease.state is HELD
+    assert lease.remaining() + 1 == dependable(30)
+
+
+@pytest.mark.parametrize("fail", [cut, demoted, deny])
+async def test_an_error_in_renewing_is_not_a_loss(offline, transport, fail) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    for _ in range(10):
+        fail(await transport.asked("renew"))
+        assert lease.state is UNKNOWN
+
+    (await transport.asked("renew")).reply(1)
+
+    assert lease.state is HELD
+
+
+async def test_after_an_error_it_tries_again_soon_and_then_less_often(make_session, transport, clock) -> None:
+    lease = await hold(make_session(backoff=Backoff(maximum=60, jitter=0)), transport, ttl=30)
+    pauses = []
+    cut(await transport.asked("renew"))
+    for _ in range(12):
+        failed_at = clock.now()
+        cut(await transport.asked("renew"))
+        pauses.append(clock.now() - failed_at)
+
+    assert pauses[0] == pytest.approx(0.014)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(30 / 6)
+    assert lease.state is UNKNOWN
+
+
+async def test_is_lost_when_the_server_says_so(offline, transport) -> None:
+    lease = await hold(offline, transport)
+
+    await lose(lease, transport)
+
+    assert lease.remaining() == 0
+    with pytest.raises(LockLostError, match="the server no longer has it as the holder"):
+        lease.ensure_held()
+
+
+@pytest.mark.parametrize("fail", [cut, lambda renewal: None], ids=["errors", "silence"])
+async def test_is_lost_at_the_deadline_even_if_nobody_answers(offline, transport, clock, fail) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    granted_at = clock.now()
+
+    async def keep_failing() -> None:
+        while True:
+            fail(await transport.asked("renew"))
+
+    failing = asyncio.create_task(keep_failing())
+    await lease.wait_lost()
+
+    assert clock.now() - granted_at == dependable(30)
+    with pytest.raises(LockLostError, match="its ttl passed without a confirmed renewal"):
+        lease.ensure_held()
+    failing.cancel()
+
+
+async def test_is_lost_as_soon_as_the_deadline_has_passed_before_anybody_could_say_so(
+    offline, transport, clock
+) -> None:
+    lease = await hold(offline, transport, ttl=1)
+
+    clock.jump(1)
+
+    assert lease.state is LOST
+    assert lease.remaining() == 0
+    with pytest.raises(LockLostError):
+        lease.ensure_held()
+
+
+async def test_a_renewal_that_answers_behind_the_deadline_is_no_resurrection(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=1)
+    renewal = await transport.asked("renew")
+    await lease.wait_lost()
+
+    renewal.reply(1)
+    await asyncio.sleep(60)
+
+    assert lease.state is LOST
+    assert transport.unasked == []
+
+
+async def test_a_loss_is_told_once(make_session, transport, caplog) -> None:
+    told: list[Any] = []
+    listener = type("Listener", (), {"on_lost": lambda self, event: told.append(event)})()
+    session = make_session(listeners=[listener])
+    lease = await hold(session, transport)
+    with caplog.at_level(logging.WARNING, "aiolocks"):
+        await lose(lease, transport)
+        await asyncio.sleep(60)
+
+    assert [event.fencing_token for event in told] == [17]
+    assert len(caplog.records) == 1
+    assert session.statistics().losses == 1
+    assert session.statistics().leases_held == 0
+
+
+async def test_whoever_waits_for_the_loss_is_told(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    waiters = [asyncio.create_task(lease.wait_lost()) for _ in range(3)]
+    await turns()
+
+    await lose(lease, transport)
+
+    await asyncio.gather(*waiters, lease.wait_lost())
+
+
+async def test_a_lost_lease_lets_the_next_one_here_try(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    behind = asyncio.create_task(Lock(offline, "name").acquire())
+    await lose(lease, transport)
+
+    grant(await transport.asked("acquire"))
+
+    assert (await behind).state is HELD
+
+
+async def test_without_auto_renew_nothing_is_sent_until_it_is_lost(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30, auto_renew=False)
+    granted_at = clock.now()
+
+    await lease.wait_lost()
+
+    assert clock.now() - granted_at == dependable(30)
+    assert transport.unasked == []
+    with pytest.raises(LockLostError, match="auto_renew is off"):
+        lease.ensure_held()
+
+
+async def test_is_lost_after_max_hold_whatever_renewals_could_do(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30, max_hold=45)
+    granted_at = clock.now()
+    ends = []
+
+    async def renew() -> None:
+        while True:
+            renewal = await transport.asked("renew")
+            ends.append(clock.now() - granted_at + renewal.command.args[1] / 1000)
+            renewal.reply(1)
+
+    renewing = asyncio.create_task(renew())
+    await lease.wait_lost()
+
+    assert 45 * 0.98 < clock.now() - granted_at < 45
+    assert max(ends) <= 45.001, "the server's ttl never reaches past it"
+    assert len(ends) == 2
+    with pytest.raises(LockLostError, match="max_hold has passed"):
+        lease.ensure_held()
+    renewing.cancel()
+
+
+# -- the rules ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [RELEASED, LOST, DETACHED])
+async def test_an_end_is_final(offline, transport, end) -> None:
+    lease = await hold(offline, transport)
+    possession = lease._possession
+    possession._end(end, "the first end")
+
+    for other in (RELEASED, LOST, DETACHED):
+        with pytest.raises(RuntimeError, match=f"is {end.name} cannot become {other.name}"):
+            possession._end(other, "another")
+    possession.lose("another")
+
+    assert lease.state is end
+    assert possession.reason == "the first end"
+
+
+async def test_a_forked_child_does_not_own_and_sends_nothing(offline, transport, monkeypatch) -> None:
+    lease = await hold(offline, transport)
+    with monkeypatch.context() as patched:
+        patched.setattr(possession_module.os, "getpid", lambda pid=os.getpid(): pid + 1)
+
+        assert lease.remaining() == 0
+        with pytest.raises(LockLostError, match="the process that forked this one"):
+            lease.ensure_held()
+        for act in (lease.release, lease.extend, lease.owned):
+            with pytest.raises(LockNotOwnedError, match="the process that forked this one"):
+                await act()
+        with pytest.raises(RuntimeError, match="the process that forked this one"):
+            await Lock(offline, "other").acquire()
+        await asyncio.sleep(15)  # a renewal would be due
+
+    assert transport.unasked == []
+
+
+async def test_repr_tells_the_state_and_no_token(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=10)
+    assert repr(lease) == "<Lease lock 'name' HELD fencing_token=17 remaining=9.898>"
+
+    await lose(lease, transport)
+    assert repr(lease) == "<Lease lock 'name' LOST fencing_token=17>"
+
+
+async def test_every_acquisition_has_128_random_bits_of_its_own(offline, transport) -> None:
+    transport.answer = generous
+    tokens = set()
+    for number in range(50):
+        async with Lock(offline, f"{number}") as lease:
+            tokens.add(lease.token)
+
+    assert len(tokens) == 50
+    assert all(len(bytes.fromhex(token)) == 16 for token in tokens)
+
+
+async def test_metadata_of_session_and_lock_is_read_only(make_session, transport) -> None:
+    session = make_session(metadata={"app": "a", "shard": 1})
+    lease = await hold(session, transport, metadata={"shard": 2})
+
+    assert lease.metadata == {"app": "a", "shard": 2}
+    with pytest.raises(TypeError):
+        lease.metadata["app"] = "b"  # type: ignore[index]

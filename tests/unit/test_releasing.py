@@ -1,0 +1,206 @@
+"""`Lease.release`: once, confirmed, and never behind the back of whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiolocks import (
+    BackendError,
+    LeaseState,
+    LockLostError,
+    LockNotOwnedError,
+)
+from tests.unit.fakes import (
+    demoted,
+    deny,
+    dependable,
+    hold,
+    lose,
+    releasing,
+)
+
+LOST, RELEASED = LeaseState.LOST, LeaseState.RELEASED
+
+
+async def test_released_once_confirmed(make_session, transport) -> None:
+    session = make_session()
+    lease = await hold(session, transport)
+    task = releasing(lease)
+    release = await transport.asked("release")
+    assert lease.remaining() == 0, "nothing may be relied on any more"
+    with pytest.raises(LockLostError, match="it is being released"):
+        lease.ensure_held()
+
+    release.reply(1)
+    await task
+
+    assert lease.state is RELEASED
+    assert session.statistics().leases_held == 0
+    assert session.statistics().hold_seconds.count == 1
+
+
+async def test_releasing_again_does_nothing(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    tasks = [releasing(lease), releasing(lease)]
+    (await transport.asked("release")).reply(1)
+    await asyncio.gather(*tasks)
+
+    await lease.release()
+
+    assert transport.unasked == []
+
+
+async def test_what_was_released_cannot_be_relied_on(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    (await transport.asked("release")).reply(1)
+    await task
+
+    with pytest.raises(LockLostError, match="it was released"):
+        lease.ensure_held()
+
+
+async def test_a_renewal_under_way_is_dropped_before_the_release_is_sent(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    renewal = await transport.asked("renew")
+    task = releasing(lease)
+    release = await transport.asked("release")
+    assert renewal.done
+
+    renewal.reply(1)
+    release.reply(1)
+    await task
+    await asyncio.sleep(300)
+
+    assert lease.state is RELEASED
+    assert transport.verbs == ["acquire", "renew", "release"]
+
+
+async def test_no_renewal_is_sent_behind_a_release_however_long_it_takes(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    task = releasing(lease)
+    await transport.asked("release")
+
+    with pytest.raises(BackendError):
+        await task
+    assert transport.unasked == []
+
+
+async def test_a_release_that_finds_another_holder_is_a_loss(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    (await transport.asked("release")).reply(0)
+
+    with pytest.raises(LockNotOwnedError, match="no longer had it as the holder when it was released"):
+        await task
+    assert lease.state is LOST
+
+
+async def test_a_release_whose_first_reply_was_lost_is_a_success(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    release = await transport.asked("release")
+    release.unconfirmed = True  # the transport has sent it again over a new connection
+    release.reply(0)
+
+    await task
+
+    assert lease.state is RELEASED
+
+
+async def test_a_release_is_repeated_after_a_passing_fault(offline, transport, clock) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    demoted(await transport.asked("release"))
+    failed_at = clock.now()
+
+    (await transport.asked("release")).reply(1)
+
+    await task
+    assert clock.now() - failed_at == pytest.approx(offline.backoff.maximum)
+    assert lease.state is RELEASED
+
+
+async def test_a_repeated_release_that_is_no_longer_the_holder_is_a_success_only_if_the_first_may_have_run(
+    offline, transport
+) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    demoted(await transport.asked("release"))  # certainly not executed
+    (await transport.asked("release")).reply(0)
+
+    with pytest.raises(LockNotOwnedError):
+        await task
+
+
+async def test_a_release_without_an_answer_ends_with_the_lease(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=5)
+    granted_at = clock.now()
+    task = releasing(lease)
+    await transport.asked("release")
+
+    with pytest.raises(BackendError):
+        await task
+    assert clock.now() - granted_at == dependable(5)
+    assert lease.state is LOST
+
+
+async def test_a_release_that_is_not_allowed_is_told_at_once(offline, transport, clock) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    began = clock.now()
+    deny(await transport.asked("release"))
+
+    with pytest.raises(BackendError):
+        await task
+    assert clock.now() == began
+    assert lease.state is LOST
+
+
+async def test_a_cancelled_release_is_held_up_for_a_second_and_goes_on_by_itself(
+    offline, transport, clock
+) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    release = await transport.asked("release")
+    task.cancel()
+    began = clock.now()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.now() - began == pytest.approx(1)
+
+    release.reply(1)
+    assert lease.state is RELEASED
+
+
+async def test_what_was_lost_is_given_back_once_and_is_not_owned(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    await lose(lease, transport)
+
+    for _ in range(2):
+        with pytest.raises(LockNotOwnedError, match="the server no longer has it as the holder"):
+            await lease.release()
+
+    assert transport.unasked == ["release"]
+
+
+async def test_a_lease_whose_time_has_passed_is_not_owned_even_before_the_watchdog_saw_it(
+    offline, transport, clock
+) -> None:
+    lease = await hold(offline, transport, ttl=1)
+    clock.jump(1)
+
+    with pytest.raises(LockNotOwnedError, match="its ttl passed"):
+        await lease.release()
+    assert transport.unasked == ["release"]
+
+
+async def test_owned_asks_the_server(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    for answer in (True, False):
+        asking = asyncio.create_task(lease.owned())
+        (await transport.asked("owned")).reply(int(answer))
+        assert await asking is answer
