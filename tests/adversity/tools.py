@@ -92,6 +92,9 @@ FORMS: dict[str, Callable[..., Redis]] = {
     "url": lambda proxy, **kwargs: Redis.from_url(proxy.url, **kwargs),
     "pool": lambda proxy, **kwargs: Redis.from_pool(ConnectionPool.from_url(proxy.url, **kwargs)),
     "own connections": lambda proxy, **kwargs: with_own_connections(Redis.from_url(proxy.url, **kwargs)),
+    "own connections, bare": lambda proxy, **kwargs: with_own_connections(
+        Redis(host="127.0.0.1", port=proxy.port, **kwargs)
+    ),
 }
 """The ways in which users make clients."""
 

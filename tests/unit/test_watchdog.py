@@ -1,0 +1,174 @@
+"""The watchdog: one timer for all leases, a weak hold on each, and nothing behind their end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+from aiolocks import Lock, Session
+from tests.unit.fakes import FakeTransport, generous, grant, hold, turns
+
+
+async def hold_many(session: Session, transport: FakeTransport, count: int) -> list[Any]:
+    transport.answer = generous
+    return [await Lock(session, f"{number}").acquire() for number in range(count)]
+
+
+def timers_of(watchdog: Any) -> list[Any]:
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return [timer for timer in scheduled if timer._callback == watchdog._run and not timer.cancelled()]
+
+
+async def test_many_leases_take_one_timer_and_no_task(offline, transport) -> None:
+    tasks = asyncio.all_tasks()
+
+    await hold_many(offline, transport, 1000)
+
+    assert len(timers_of(offline.watchdog)) == 1
+    assert asyncio.all_tasks() == tasks
+    assert len(offline.watchdog) == 1000
+
+
+async def test_leases_of_one_moment_are_renewed_in_one_turn(offline, transport, clock) -> None:
+    await hold_many(offline, transport, 100)
+    sent_at = set()
+
+    def renewed(verb: str) -> int:
+        sent_at.add(clock.now())
+        return 1
+
+    transport.answer = renewed
+    await asyncio.sleep(10)
+
+    assert len(sent_at) == 1
+    assert transport.verbs.count("renew") == 100
+
+
+async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:
+    transport.answer = generous
+    for ttl in (3, 30, 6, 300):
+        await Lock(offline, f"{ttl}", ttl=ttl).acquire()
+    await asyncio.sleep(60)
+
+    renewed = [call.command.args[1] for call in transport.sent if call.command.script.name == "lock_renew"]
+    for ttl, least in ((3, 60), (6, 30), (30, 6)):
+        assert least <= renewed.count(ttl * 1000) <= least * 1.15
+    assert renewed.count(300_000) == 0
+
+
+async def test_what_was_forgotten_is_never_tended_again(offline, transport, monkeypatch) -> None:
+    leases = await hold_many(offline, transport, 3)
+
+    offline.watchdog.forget(leases[1]._possession)
+    await asyncio.sleep(10)
+
+    assert len(offline.watchdog) == 2
+    assert transport.verbs.count("renew") == 2
+    offline.watchdog.watch(leases[1]._possession)
+
+
+async def test_without_anything_to_watch_there_is_no_timer(offline, transport) -> None:
+    for lease in await hold_many(offline, transport, 3):
+        await lease.release()
+
+    assert timers_of(offline.watchdog) == []
+    assert offline.watchdog._heap == []
+
+
+async def test_the_heap_stays_compact_over_ten_thousand_leases(offline, transport) -> None:
+    transport.answer = generous
+    lock = Lock(offline, "name")
+    kept = await Lock(offline, "kept").acquire()
+    longest = 0
+    for _ in range(10_000):
+        await (await lock.acquire()).release()
+        longest = max(longest, len(offline.watchdog._heap))
+
+    assert longest <= 2 * 2 + 64
+    await kept.release()
+
+
+async def test_the_heap_stays_compact_over_ten_thousand_renewals(offline, transport) -> None:
+    transport.answer = generous
+    lease = await Lock(offline, "name").acquire()
+    for _ in range(10_000):
+        await lease.extend()
+
+    assert len(offline.watchdog._heap) <= 2 * 1 + 64
+
+
+async def test_a_collected_lease_warns_and_lets_the_next_one_here_try(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    behind = asyncio.create_task(Lock(offline, "name").acquire())
+    await turns()
+
+    with pytest.warns(ResourceWarning, match="a lease of lock 'name' was never released"):
+        transport.kept.clear()
+        del lease
+        gc.collect()
+    assert transport.unasked == []
+
+    grant(await transport.asked("acquire"))
+    await behind
+
+
+async def test_a_collected_lease_is_not_renewed(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    with pytest.warns(ResourceWarning):
+        transport.kept.clear()
+        del lease
+        gc.collect()
+
+    await asyncio.sleep(60)
+
+    assert transport.unasked == []
+    assert offline.statistics().leases_held == 0
+
+
+async def test_a_lease_collected_in_another_thread_changes_the_session_in_the_loop(offline, transport) -> None:
+    leases = [await hold(offline, transport)]
+    behind = asyncio.create_task(Lock(offline, "name").acquire())
+    await turns()
+
+    with pytest.warns(ResourceWarning):
+        transport.kept.clear()
+        thread = threading.Thread(target=leases.clear)
+        thread.start()
+        thread.join()
+        gc.collect()
+    assert len(offline.watchdog) == 1, "not before the loop runs"
+
+    grant(await transport.asked("acquire"))
+    await behind
+
+
+async def test_a_released_lease_is_collected_without_a_word(offline, transport) -> None:
+    transport.answer = generous
+    async with Lock(offline, "name"):
+        pass
+    transport.kept.clear()
+    gc.collect()  # warnings are errors
+
+    assert transport.verbs == ["acquire", "release"]
+
+
+async def test_a_renewal_that_a_collection_overtook_is_of_no_use(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    renewal = await transport.asked("renew")
+    lease.detach()
+
+    renewal.reply(1)
+    await asyncio.sleep(60)
+
+    assert transport.unasked == []
+
+
+async def test_watched_possessions_can_be_listed(offline, transport) -> None:
+    leases = await hold_many(offline, transport, 3)
+
+    assert {possession.name for possession in offline.watchdog.possessions()} == {"0", "1", "2"}
+    assert len(leases) == 3
