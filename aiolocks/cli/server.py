@@ -145,4 +145,6 @@ def _reason(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.errno is not None:
             return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
         cause = cause.__cause__ or cause.__context__
+    if str(error).startswith("HELLO must be called with the client already authenticated"):
+        return "Authentication required."  # as it says to those who do not ask for protocol 3
     return str(error) or type(error).__name__

@@ -116,9 +116,9 @@ class Crew:
 
 async def _start() -> Process:
     return await asyncio.create_subprocess_exec(
-        # Not from the current directory (-P), but from wherever this process has its modules.
+        # From wherever this process has its modules; -P, or the current directory would come first.
         sys.executable, "-P", "-m", "aiolocks.cli.demo.worker",
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         stdin=PIPE, stdout=PIPE,
         start_new_session=True,  # Ctrl-C is for the demo, which ends them
     )  # fmt: skip

@@ -48,15 +48,12 @@ class _BehindDashes(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own, command = args, list[str]()
-        if "--" in args:
-            at = args.index("--")
-            own, command = args[:at], args[at + 1 :]
-        ctx.meta[__name__] = command
-        super_args = super().parse_args(ctx, own)
-        if not command and not ctx.resilient_parsing:
+        at = args.index("--") if "--" in args else len(args)
+        own, command = args[:at], args[at + 1 :]
+        if not command and not any(option in own for option in ctx.help_option_names):
             raise click.UsageError("what is to be run? Put it behind two dashes: run NAME -- COMMAND…", ctx)
-        return super_args
+        ctx.meta[__name__] = command
+        return super().parse_args(ctx, own)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "-- COMMAND…"]

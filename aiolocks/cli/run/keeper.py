@@ -124,7 +124,7 @@ class Keeper:
         command = self._order.command
         try:
             return Child(command, os.environ | {_VARIABLE: str(lease.fencing_token)}, mask)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # the latter if it is empty
             raise CommandError(f"{command[0]}: command not found", NOT_FOUND) from None
         except OSError as error:
             raise CommandError(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None

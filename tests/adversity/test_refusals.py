@@ -1,0 +1,391 @@
+"""What a server says when it will not: T-N-11, each error produced for real.
+
+Transient ones are tried again for as long as there is time, for others one is told at once; a lease outlives
+both until its own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from aiolocks import LeaseState, Lock, LockLostError, LockTimeoutError, Session
+from aiolocks.testing import EmbeddedServer, ServerState
+from tests.adversity.tools import SLACK, Keys, elapsed, rejected, warm, with_own_connections
+from tests.conftest import Connect, OwnServer
+from tests.support.waiting import eventually
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A state in which a server refuses.
+
+    Attributes:
+        lasting: Enter it, be in it, leave it.
+        said: What the error says about it.
+        transient: Whether it is expected to pass.
+        hurts_holders: Whether renewals and releases are refused too.
+        arguments: What the server is started with.
+    """
+
+    name: str
+    lasting: Callable[[Redis, EmbeddedServer], AbstractAsyncContextManager[None]]
+    said: str
+    transient: bool = True
+    hurts_holders: bool = True
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def configured(**settings: tuple[str, str]) -> Callable[..., AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lasting(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
+        for name, (within, _behind) in settings.items():
+            await admin.config_set(name.replace("_", "-"), within)
+        yield
+        for name, (_within, behind) in settings.items():
+            await admin.config_set(name.replace("_", "-"), behind)
+
+    return lasting
+
+
+@asynccontextmanager
+async def unable_to_save(admin: Redis, server: EmbeddedServer) -> AsyncIterator[None]:
+    directory = Path((await admin.config_get("dir"))["dir"])
+    shutil.rmtree(directory)
+    with suppress(ResponseError):
+        await admin.bgsave()
+    await eventually(lambda: _last_save_failed(admin))
+    yield
+    await admin.config_set("stop-writes-on-bgsave-error", "no")
+    directory.mkdir()
+
+
+async def _last_save_failed(admin: Redis) -> bool:
+    return (await admin.info("persistence"))["rdb_last_bgsave_status"] == "err"
+
+
+def replica(*, serving: bool) -> Callable[..., AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lasting(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
+        await admin.config_set("replica-serve-stale-data", "yes" if serving else "no")
+        await admin.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody is there
+        yield
+        await admin.execute_command("REPLICAOF", "NO", "ONE")
+
+    return lasting
+
+
+@asynccontextmanager
+async def busy(admin: Redis, server: EmbeddedServer) -> AsyncIterator[None]:
+    async with server.client(socket_timeout=30) as client:
+        looping = asyncio.create_task(client.eval("while true do end", 0))
+        await eventually(lambda: _is_busy(admin))
+        yield
+        await admin.script_kill()
+        with suppress(RedisError):
+            await looping
+
+
+async def _is_busy(admin: Redis) -> bool:
+    try:
+        await admin.get("x")
+    except ResponseError:
+        return True
+    return False
+
+
+@asynccontextmanager
+async def without_permission(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
+    await admin.acl_setuser("default", commands=["-@scripting"])
+    yield
+    await admin.acl_setuser("default", commands=["+@all"])
+
+
+@asynccontextmanager
+async def without_inner_permission(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
+    await admin.acl_setuser("default", commands=["-get"])
+    yield
+    await admin.acl_setuser("default", commands=["+@all"])
+
+
+@asynccontextmanager
+async def without_key_permission(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
+    await admin.acl_setuser("default", reset_keys=True, keys=["other:*"])
+    yield
+    await admin.acl_setuser("default", keys=["*"])
+
+
+TROUBLES = [
+    Trouble("MISCONF", unable_to_save, "cannot persist its data", arguments=("--save", "3600 1000000")),
+    Trouble("NOREPLICAS", configured(min_replicas_to_write=("1", "0")), "fewer replicas"),
+    Trouble("READONLY", replica(serving=True), "it is a replica"),
+    Trouble("MASTERDOWN", replica(serving=False), "it is a replica"),
+    Trouble("BUSY", busy, "a script has been running", arguments=("--lua-time-limit", "20")),
+    Trouble(
+        "OOM", configured(maxmemory=("1", "0")), "out of memory", transient=False, hurts_holders=False
+    ),
+    Trouble("NOPERM", without_permission, "this user may not", transient=False),
+    Trouble("NOPERM inside", without_inner_permission, "this user may not", transient=False),
+    Trouble("NOPERM for the key", without_key_permission, "this user may not", transient=False),
+]
+TRANSIENT = [trouble for trouble in TROUBLES if trouble.transient]
+FATAL = [trouble for trouble in TROUBLES if not trouble.transient]
+HURTING = [trouble for trouble in TROUBLES if trouble.hurts_holders]
+
+
+@pytest.fixture(params=["multiplexed", "plain"])
+def dress(request: pytest.FixtureRequest) -> Callable[[Redis], Redis]:
+    """Makes a client use the transport under test."""
+    return with_own_connections if request.param == "plain" else lambda client: client
+
+
+@pytest.fixture
+async def setting(
+    request: pytest.FixtureRequest,
+    trouble: Trouble,
+    own_server: OwnServer,
+    connect: Connect,
+    dress: Callable[[Redis], Redis],
+    tmp_path: Path,
+) -> tuple[EmbeddedServer, Redis, Callable[[], AbstractAsyncContextManager[None]]]:
+    """A server, a client of it with its session connected, and the way into the trouble."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    server = await own_server(arguments=(*trouble.arguments, "--dir", str(directory)))
+    client = dress(connect(server))
+    await warm(client)
+    admin = connect(server, single_connection_client=True, username="admin", password="admin")
+    async with server.client() as first:
+        await first.acl_setuser(
+            "admin", enabled=True, passwords=["+admin"], commands=["+@all"], keys=["*"], channels=["*"]
+        )
+    await admin.ping()
+    return server, client, lambda: trouble.lasting(admin, server)
+
+
+Setting = tuple[EmbeddedServer, Redis, Callable[[], AbstractAsyncContextManager[None]]]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
+async def test_t_n_11_says_what_is_the_matter(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with lasting():
+        with elapsed() as took:
+            error = await rejected(Lock(client, "a").try_acquire())
+        assert took.seconds < SLACK
+        assert trouble.said in str(error)
+        assert isinstance(error.__cause__, RedisError)
+        if not trouble.transient:
+            assert "'aiolocks:lock:{a}'" in str(error)
+    async with Lock(client, "a").acquire(blocking_timeout=2):
+        pass
+
+
+@pytest.mark.parametrize("trouble", TRANSIENT, ids=str)
+async def test_t_n_11_what_passes_is_waited_for(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with Session(client) as session:
+        async with lasting():
+            limited = asyncio.create_task(Lock(session, "a", blocking_timeout=3).acquire())
+            endless = asyncio.create_task(Lock(session, "b", ttl=3).acquire())
+            await asyncio.sleep(0.15)
+            assert not limited.done()
+            assert not endless.done()
+        with elapsed() as took:
+            leases = await asyncio.gather(limited, endless)
+        assert took.seconds < 1
+        for lease in leases:
+            await lease.release()
+
+
+@pytest.mark.parametrize("trouble", TRANSIENT, ids=str)
+async def test_t_n_11_what_does_not_pass_ends_the_wait_in_time(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with lasting():
+        for blocking_timeout, ttl in ((0.3, 30.0), (None, 0.3)):
+            with elapsed() as took:
+                error = await rejected(Lock(client, "a", ttl=ttl, blocking_timeout=blocking_timeout).acquire())
+            assert trouble.said in str(error)
+            assert 0.28 <= took.seconds < 0.5
+
+
+@pytest.mark.parametrize("trouble", FATAL, ids=str)
+async def test_t_n_11_what_would_be_refused_again_is_told_at_once(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with lasting():
+        for blocking_timeout in (5, None):
+            with elapsed() as took:
+                error = await rejected(Lock(client, "a").acquire(blocking_timeout=blocking_timeout))
+            assert trouble.said in str(error)
+            assert took.seconds < SLACK
+
+
+@pytest.mark.parametrize("trouble", HURTING, ids=str)
+async def test_t_n_11_lease_outlives_a_refused_renewal(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with Lock(client, "a", ttl=1.2) as lease:
+        async with lasting():
+            await eventually(lambda: lease.state is LeaseState.UNKNOWN)
+            lease.ensure_held()
+        await eventually(lambda: lease.state is LeaseState.HELD)
+        assert lease.remaining() > 0.6
+
+
+@pytest.mark.parametrize("trouble", HURTING, ids=str)
+async def test_t_n_11_lease_is_lost_at_its_own_deadline(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    lock = Lock(client, "a", ttl=0.6)
+    ended = False
+    with elapsed() as took:
+        async with lasting():
+            with pytest.raises(LockLostError, match="without a confirmed renewal"):
+                async with lock as lease:
+                    try:
+                        await asyncio.sleep(5)
+                    finally:
+                        ended = True
+                        took.stop()
+            assert lease.state is LeaseState.LOST
+    assert ended
+
+
+@pytest.mark.parametrize("trouble", HURTING, ids=str)
+async def test_t_n_11_release_is_tried_again(trouble: Trouble, setting: Setting, keys: Keys) -> None:
+    server, client, lasting = setting
+    lease = await Lock(client, "a", ttl=2).acquire()
+    async with lasting():
+        releasing = asyncio.create_task(lease.release())
+        await asyncio.sleep(0.1)
+        if trouble.transient:
+            assert not releasing.done()
+    if trouble.transient:
+        await releasing
+        assert lease.state is LeaseState.RELEASED
+        assert keys(server) == []
+    else:
+        assert trouble.said in str(await rejected(releasing))
+        assert lease.state is LeaseState.LOST
+        async with server.client() as admin:
+            await admin.flushall()
+
+
+async def test_t_n_11_oom_refuses_newcomers_only(
+    own_server: OwnServer, connect: Connect, dress: Callable[[Redis], Redis], keys: Keys
+) -> None:
+    """T-S-8 has the rest: what holds goes on renewing and can let go."""
+    server = await own_server()
+    client = dress(connect(server))
+    async with Lock(client, "a", ttl=0.3) as lease:
+        await client.config_set("maxmemory", 1)
+        assert "out of memory" in str(await rejected(Lock(client, "b").acquire()))
+        assert await Lock(client, "a").try_acquire() is None
+        await asyncio.sleep(0.5)
+        assert lease.state is LeaseState.HELD
+    assert lease.state is LeaseState.RELEASED
+    await client.config_set("maxmemory", 0)
+
+
+@pytest.mark.leaves_keys("junk:*")
+async def test_t_n_11_server_that_loads_its_data(
+    own_server: OwnServer, connect: Connect, dress: Callable[[Redis], Redis]
+) -> None:
+    server = await own_server(
+        arguments=("--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024")
+    )
+    client = dress(connect(server))
+    await warm(client)
+    await client.mset({f"junk:{number}": "x" * 100 for number in range(300)})
+    await client.save()
+    server.kill()
+    restarting = asyncio.create_task(server.restart())
+    await eventually(lambda: server.state is ServerState.RUNNING)
+    lock = Lock(client, "a", ttl=5)
+    error = await rejected(lock.acquire(blocking_timeout=0.25))
+    assert "loading" in str(error).lower()
+    assert not restarting.done()
+    async with lock.acquire(blocking_timeout=5):
+        pass
+    await restarting
+
+
+# -- credentials ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("credentials", "said"),
+    [
+        ({}, "it wants a password"),
+        ({"password": "wrong"}, "password is wrong"),
+        ({"username": "nobody", "password": "right"}, "password is wrong"),
+        ({"username": "off", "password": "right"}, "password is wrong"),
+    ],
+    ids=["none", "wrong password", "no such user", "disabled user"],
+)
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_t_n_11_credentials_are_refused_at_once(
+    own_server: OwnServer,
+    connect: Connect,
+    dress: Callable[[Redis], Redis],
+    credentials: dict[str, Any],
+    said: str,
+    protocol: int,
+) -> None:
+    server = await own_server(arguments=("--requirepass", "right"))
+    admin = connect(server, password="right")
+    await admin.acl_setuser("off", enabled=False, passwords=["+right"])
+    client = dress(connect(server, protocol=protocol, **credentials))
+    for ask in (Lock(client, "a").acquire, Lock(client, "a").try_acquire, Lock(client, "a").locked):
+        with elapsed() as took:
+            error = await rejected(ask())
+        assert took.seconds < SLACK
+        assert said in str(error)
+        assert isinstance(error.__cause__, RedisError)
+        assert "right" not in str(error).replace("copyright", "")
+
+
+async def test_t_n_11_credentials_that_change_while_it_is_held(
+    own_server: OwnServer, connect: Connect, keys: Keys
+) -> None:
+    """A connection stays what it was; one that is made anew is refused, and the lease lasts until its deadline."""
+    server = await own_server(arguments=("--requirepass", "right"))
+    admin = connect(server, password="right", single_connection_client=True)
+    client = connect(server, password="right")
+    await admin.ping()
+    async with Lock(client, "a", ttl=0.9) as lease:
+        await admin.config_set("requirepass", "other")
+        await asyncio.sleep(0.4)
+        assert lease.state is LeaseState.HELD
+        await admin.client_kill_filter(_type="normal", skipme=True)
+        await eventually(lambda: lease.state is LeaseState.UNKNOWN)
+        await admin.config_set("requirepass", "right")
+        await eventually(lambda: lease.state is LeaseState.HELD)
+    assert keys(server) == []
+
+
+async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    server = await own_server(arguments=("--requirepass", "right"))
+    admin = connect(server, password="right", single_connection_client=True)
+    await admin.ping()
+    client = connect(server, password="right")
+    async with Lock(admin, "a", ttl=30):
+        waiting = asyncio.create_task(Lock(client, "a").acquire())
+        with pytest.raises(LockTimeoutError):
+            await Lock(client, "a").acquire(blocking_timeout=0.05)
+        await admin.config_set("requirepass", "other")
+        await admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        assert "password is wrong" in str(await rejected(asyncio.wait_for(waiting, 1)))
+        await admin.config_set("requirepass", "right")

@@ -1,0 +1,50 @@
+"""The command line as such: help, version, and what is said where the extra is missing."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import aiolocks as package
+from tests.cli.conftest import Aiolocks
+
+
+async def test_help(aiolocks: Aiolocks) -> None:
+    for arguments in (("--help",), ("-h",)):
+        ended = await (await aiolocks(*arguments)).end()
+        assert (ended.status, ended.err) == (0, "")
+        assert ended.out.startswith("Usage: aiolocks ")
+        for command in ("demo", "run"):
+            assert f"\n  {command} " in ended.out
+
+
+@pytest.mark.parametrize("command", ["demo", "run"])
+async def test_help_of_a_command_has_an_example_and_the_exit_statuses(
+    aiolocks: Aiolocks, command: str
+) -> None:
+    ended = await (await aiolocks(command, "--help")).end()
+    assert (ended.status, ended.err) == (0, "")
+    assert f"\n    aiolocks {command}" in ended.out
+    assert "Exit status" in ended.out
+    assert "AIOLOCKS_REDIS_URL" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 100
+
+
+async def test_version(aiolocks: Aiolocks) -> None:
+    assert (await (await aiolocks("--version")).end()).out == f"aiolocks {package.__version__}\n"
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+async def test_without_the_extra_it_says_what_to_install(aiolocks: Aiolocks, missing: str) -> None:
+    without = f"import sys; sys.modules[{missing!r}] = None; from aiolocks.cli import main; main()"
+    ended = await (await aiolocks("demo", program=(sys.executable, "-c", without))).end()
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err == "aiolocks: the command line needs click and rich: pip install 'aiolocks[cli]'\n"
+
+
+async def test_another_missing_module_is_not_taken_for_it(aiolocks: Aiolocks) -> None:
+    without = "import sys; sys.modules['asyncio.subprocess'] = None; from aiolocks.cli import main; main()"
+    ended = await (await aiolocks("demo", program=(sys.executable, "-c", without))).end()
+    assert "asyncio.subprocess" in ended.err
+    assert "aiolocks[cli]" not in ended.err

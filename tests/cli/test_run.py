@@ -1,0 +1,224 @@
+"""`aiolocks run NAME -- COMMAND`: what it runs, when it does not, and what its exit status says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Lock
+from tests.cli.conftest import Aiolocks
+from tests.conftest import OwnServer
+
+Keys = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("true", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
+async def test_the_exit_status_is_that_of_the_command(
+    aiolocks: Aiolocks, keys: Keys, script: str, status: int
+) -> None:
+    ended = await (await aiolocks("run", "job", "--", "sh", "-c", script)).end()
+    assert (ended.status, ended.out, ended.err) == (status, "", "")
+    assert keys() == []
+
+
+async def test_the_command_has_its_arguments_stdin_and_environment(aiolocks: Aiolocks) -> None:
+    script = 'echo "$1"; cat; echo "$VARIABLE"'
+    invocation = await aiolocks(
+        "run", "job", "--", "sh", "-c", script, "sh", "--ttl", environment={"VARIABLE": "of the caller"}
+    )
+    await invocation.type("typed\n")
+    ended = await invocation.end()
+    assert ended.out == "--ttl\ntyped\nof the caller\n"
+
+
+async def test_the_command_has_the_files_of_the_shell(aiolocks: Aiolocks, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("third")
+    with (tmp_path / "file").open() as file:
+        number = file.fileno()
+        script = f"cat /dev/fd/{number}"
+        ended = await (await aiolocks("run", "job", "--", "sh", "-c", script, pass_fds=(number,))).end()
+    assert ended.out == "third"
+
+
+async def test_the_command_inherits_nothing_of_how_signals_are_dealt_with(aiolocks: Aiolocks) -> None:
+    if sys.platform != "linux":
+        pytest.skip("needs /proc to see what is blocked")
+    # In the last 31 bits: the others are real-time signals, of which the C library has two for itself.
+    wanted = ("sed", "-En", r"s/^(Sig(Blk|Ign)).*(.{7})$/\1 \3/p", "/proc/self/status")
+    inside = await (await aiolocks("run", "job", "--", *wanted)).end()
+    outside = await (await aiolocks(program=wanted)).end()
+    assert inside.out == outside.out != ""
+
+
+async def test_fencing_tokens_rise(aiolocks: Aiolocks) -> None:
+    show = ("run", "job", "--", "sh", "-c", "echo $AIOLOCKS_FENCING_TOKEN")
+    tokens = [int((await (await aiolocks(*show)).end()).out) for _ in range(3)]
+    assert 0 < tokens[0] < tokens[1] < tokens[2]
+
+
+async def test_it_holds_the_lock_while_the_command_runs(aiolocks: Aiolocks, redis: Redis) -> None:
+    invocation = await aiolocks("run", "job", "--ttl", "0.3", "--", "sh", "-c", "echo in; read x")
+    await invocation.says("in")
+    for _ in range(5):
+        await asyncio.sleep(0.1)  # past the ttl: it is renewed
+        assert await Lock(redis, "job").try_acquire() is None
+    await invocation.type("\n")
+    assert (await invocation.end()).status == 0
+    async with Lock(redis, "job", blocking_timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("wait", ["0", "0.3"])
+async def test_75_when_the_lock_is_held_elsewhere(aiolocks: Aiolocks, redis: Redis, wait: str) -> None:
+    async with Lock(redis, "job"):
+        ended = await (await aiolocks("run", "job", "--wait", wait, "--", "echo", "ran")).end()
+    assert ended.status == 75
+    assert ended.out == ""
+    assert re.fullmatch(rf"aiolocks: Lock 'job' was not acquired within {wait} s: .*\n", ended.err)
+
+
+async def test_it_waits_for_ever_unless_told_otherwise(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "job"):
+        invocation = await aiolocks("run", "job", "--", "echo", "ran")
+        with pytest.raises(TimeoutError):
+            await invocation.says("ran", within=1)
+    assert (await invocation.end()).out == "ran\n"
+
+
+async def test_on_a_terminal_it_says_that_it_waits(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "job"):
+        invocation = await aiolocks("run", "job", "--", "echo", "ran", terminal=True)
+        await invocation.says("aiolocks: waiting for 'job'")
+    assert (await invocation.end()).status == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        ("no-such-program", 127, "no-such-program: command not found"),
+        ("", 127, ": command not found"),
+        ("./no-such-program", 127, "./no-such-program: command not found"),
+        (os.devnull, 126, f"{os.devnull}: Permission denied"),
+    ],
+)
+async def test_a_command_that_cannot_be_run(
+    aiolocks: Aiolocks, keys: Keys, command: str, status: int, message: str
+) -> None:
+    ended = await (await aiolocks("run", "job", "--", command)).end()
+    assert (ended.status, ended.err) == (status, f"aiolocks: {message}\n")
+    assert keys() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "run NAME -- COMMAND"),
+        (("--", "true"), "Missing argument 'NAME'"),
+        (("job",), "run NAME -- COMMAND"),
+        (("job", "--"), "run NAME -- COMMAND"),
+        (("job", "ls", "-l"), "run NAME -- COMMAND"),
+        (("", "--", "true"), "name"),
+        (("job", "--ttl", "0.001", "--", "true"), "ttl"),
+        (("job", "--wait", "-1", "--", "true"), "blocking_timeout"),
+        (("job", "--kill-after", "-1", "--", "true"), "--kill-after"),
+    ],
+)
+async def test_a_wrong_command_line(aiolocks: Aiolocks, arguments: tuple[str, ...], message: str) -> None:
+    ended = await (await aiolocks("run", *arguments)).end()
+    assert ended.status == 2
+    assert ended.err.startswith("Usage: aiolocks run [OPTIONS] NAME -- COMMAND…\n")
+    assert message in ended.err
+
+
+@pytest.mark.leaves_keys
+async def test_a_server_that_does_not_confirm_the_release_changes_no_status(
+    aiolocks: Aiolocks, own_server: OwnServer
+) -> None:
+    server = await own_server()
+    invocation = await aiolocks("run", "job", "--", "sh", "-c", "echo in; read x; exit 3", url=server.url)
+    await invocation.says("in")
+    server.pause()
+    began = time.monotonic()
+    await invocation.type("\n")
+    ended = await invocation.end()
+    server.resume()
+    assert ended.status == 3
+    assert ended.err == "aiolocks: 'job' was not released, for Redis does not answer; it is free after 30 s\n"
+    assert time.monotonic() - began < 6
+
+
+# -- losses
+
+
+async def test_the_command_is_ended_when_the_lock_is_lost(
+    aiolocks: Aiolocks, redis: Redis, keys: Keys
+) -> None:
+    script = "trap 'echo TERM; exit 5' TERM; echo in; while :; do sleep 0.05; done"
+    invocation = await aiolocks("run", "job", "--ttl", "0.6", "--", "sh", "-c", script)
+    await invocation.says("in")
+    (key,) = keys()
+    await redis.delete(key)
+    ended = await invocation.end(within=2)
+    assert (ended.status, ended.out) == (76, "in\nTERM\n")
+    assert re.fullmatch(r"aiolocks: Lock 'job' was lost: .*; ending the command\n", ended.err)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_kill_follows_term(aiolocks: Aiolocks, redis: Redis, keys: Keys, stopped: bool) -> None:
+    script = f"trap '' TERM; echo in; {'kill -STOP $$;' * stopped} while :; do sleep 0.05; done"
+    invocation = await aiolocks("run", "job", "--ttl", "0.6", "--kill-after", "0.5", "--", "sh", "-c", script)
+    await invocation.says("in")
+    (key,) = keys()
+    await redis.delete(key)
+    began = time.monotonic()
+    assert (await invocation.end(within=3)).status == 76
+    assert time.monotonic() - began > 0.5
+
+
+async def test_a_server_that_falls_silent_costs_the_lock_after_its_ttl(
+    aiolocks: Aiolocks, own_server: OwnServer
+) -> None:
+    server = await own_server()
+    invocation = await aiolocks(
+        "run", "job", "--ttl", "1", "--", "sh", "-c", "echo in; exec sleep 30", url=server.url
+    )
+    await invocation.says("in")
+    server.pause()
+    began = time.monotonic()
+    ended = await invocation.end(within=5)
+    server.resume()
+    assert ended.status == 76
+    assert "was lost" in ended.err
+    assert time.monotonic() - began < 3
+
+
+async def test_a_loss_that_shows_only_at_the_end(aiolocks: Aiolocks, redis: Redis, keys: Keys) -> None:
+    invocation = await aiolocks("run", "job", "--", "sh", "-c", "echo in; read x")
+    await invocation.says("in")
+    (key,) = keys()
+    await redis.delete(key)
+    await invocation.type("\n")
+    ended = await invocation.end(within=2)
+    assert ended.status == 76
+    assert re.fullmatch(
+        r"aiolocks: Lock 'job' was lost: .*; the command has ended, but may not have been alone\n", ended.err
+    )
+
+
+async def test_a_killed_one_frees_the_lock_after_its_ttl(aiolocks: Aiolocks, redis: Redis) -> None:
+    invocation = await aiolocks("run", "job", "--ttl", "0.5", "--", "sh", "-c", "echo in; exec sleep 2")
+    await invocation.says("in")
+    invocation.send(signal.SIGKILL)
+    async with Lock(redis, "job", blocking_timeout=2):
+        pass

@@ -1,0 +1,99 @@
+"""As much of Markdown as the documentation is made of: fenced blocks, headings, links."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_FENCE = re.compile(r"^(?P<marks>`{3,})(?P<language>\w*)(?: +title=\"(?P<title>[^\"]*)\")?$")
+_HEADING = re.compile(r"^#{1,6} +(?P<text>.+)$")
+_LINK = re.compile(r"(?<!\!)\[(?:[^\[\]]|\[[^\[\]]*\])+\]\((?P<target>[^()\s]+)\)")
+_CODE = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `line` is that of its first line of text."""
+
+    page: Path
+    line: int
+    language: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Page:
+    """One file of Markdown, taken apart."""
+
+    path: Path
+    blocks: tuple[Block, ...]
+    headings: tuple[str, ...]
+    prose: str
+
+    def __str__(self) -> str:
+        return self.path.name
+
+    @property
+    def links(self) -> list[str]:
+        return [match["target"] for match in _LINK.finditer(_CODE.sub("", self.prose))]
+
+    @property
+    def inline_code(self) -> list[str]:
+        return _CODE.findall(self.prose)
+
+    @property
+    def anchors(self) -> set[str]:
+        return {slug(heading) for heading in self.headings}
+
+
+def read(path: Path) -> Page:
+    """Take a page apart. A fence stands at the beginning of its line.
+
+    Raises:
+        ValueError: A fence is not closed, or is followed by what this does not know.
+    """
+    blocks: list[Block] = []
+    headings: list[str] = []
+    prose: list[str] = []
+    opened: tuple[int, re.Match[str]] | None = None
+    text: list[str] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if opened is not None:
+            if line == opened[1]["marks"]:
+                begin, fence = opened
+                block = Block(
+                    path, begin + 1, fence["language"], fence["title"] or "", "\n".join(text) + "\n"
+                )
+                blocks.append(block)
+                opened, text = None, []
+            else:
+                text.append(line)
+        elif line.lstrip().startswith("```"):
+            fence = _FENCE.match(line)
+            if fence is None:
+                raise ValueError(f"{path.name}:{number}: not a fence that the tests can read: {line}")
+            opened = (number, fence)
+        else:
+            if heading := _HEADING.match(line):
+                headings.append(heading["text"])
+            prose.append(line)
+    if opened is not None:
+        raise ValueError(f"{path.name}:{opened[0]}: this fence is not closed")
+    return Page(path, tuple(blocks), tuple(headings), "\n".join(prose))
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as long as it is made of plain words: there all renderers agree.
+
+    Raises:
+        ValueError: It is not.
+    """
+    text = re.sub("[`,]", "", heading)
+    if not re.fullmatch(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*", text):
+        raise ValueError(f"renderers may not agree on the anchor of {heading!r}")
+    return text.lower().replace(" ", "-")

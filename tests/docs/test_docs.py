@@ -1,0 +1,276 @@
+"""What README and docs say is so: their code runs, their outputs are right, their links lead somewhere.
+
+How pages are run:
+
+- The Python blocks of a page run in order, in one namespace, as ``__main__``; they may use top-level
+  ``await``.
+- Wherever a page writes ``redis://localhost:6379``, it gets a server of ours, empty at the start of the
+  page.
+- A block ``title="Output"`` is what the Python block before it prints; what is printed is also shown. Numbers
+  may differ where they do for every reader: those with a decimal point are times and are right within
+  `TIME_TOLERANCE`; those of twelve digits or more are fencing tokens and only need as many digits. All others
+  must be the same.
+- A block with the name of a file as its title is also written to that file, beside those of the same page.
+  One named ``test_….py`` is not run by itself but by pytest.
+- Clients and sessions that a page leaves open in its namespace are closed behind it.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Session
+from aiolocks.cli.app import app
+from aiolocks.testing import EmbeddedServer
+from tests.conftest import blocking
+from tests.docs.markdown import Block, Page, read
+
+ROOT = Path(__file__).parents[2]
+README = read(ROOT / "README.md")
+PAGES = [README, *(read(path) for path in sorted((ROOT / "docs").rglob("*.md")))]
+
+URL = "redis://localhost:6379"
+OUTPUT = "Output"
+TIME_TOLERANCE = 0.1
+"""As a share of the time shown."""
+FENCING_DIGITS = 12
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=str)
+
+
+# -- Python
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as server:
+        yield server
+
+
+@each_page
+def test_python_blocks_run_and_print_what_is_shown(
+    page: Page, running: EmbeddedServer, tmp_path: Path
+) -> None:
+    with blocking(running.url) as client:
+        client.flushall()
+    shown = "the page does not show what this prints"
+    printed: str | None = None
+    with Reader(running.url, tmp_path) as reader:
+        for block in page.blocks:
+            if block.title == OUTPUT:
+                assert printed is not None, f"{block}: no Python block before this output"
+                assert_same_output(block, printed)
+                printed = None
+            else:
+                assert not printed, f"before {block}: {shown}:\n{printed}"
+                printed = reader.follow(block)
+    assert not printed, f"at the end of {page}: {shown}:\n{printed}"
+
+
+class Reader:
+    """Somebody who does what a page says.
+
+    Args:
+        url: Of the server that the page calls `URL`.
+        directory: Where the page's files go.
+    """
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self._url = url
+        self._directory = directory
+        self._namespace: dict[str, Any] = {"__name__": "__main__"}
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._runner as runner:
+            runner.run(self._close())
+
+    async def _close(self) -> None:
+        left = self._namespace.values()
+        for kind in (Session, Redis):
+            for opened in [value for value in left if isinstance(value, kind)]:
+                await opened.aclose()
+
+    def follow(self, block: Block) -> str | None:
+        """Do what a block says; what a Python block has printed."""
+        text = block.text.replace(URL, self._url)
+        if "." in block.title:
+            (self._directory / block.title).write_text(text, encoding="utf-8")
+        if block.language != "python":
+            return None
+        if block.title.startswith("test_"):
+            run_pytest(self._directory, block.title)
+            return None
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            self._run(block, text)
+        return printed.getvalue()
+
+    def _run(self, block: Block, text: str) -> None:
+        source = "\n" * (block.line - 1) + text  # a traceback leads to the page
+        code = compile(source, block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & inspect.CO_COROUTINE:
+            self._runner.run(types.FunctionType(code, self._namespace)())
+        else:
+            exec(code, self._namespace)
+
+
+def run_pytest(directory: Path, name: str) -> None:
+    installed = any(point.name == "aiolocks" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "aiolocks.testing.plugin"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-v", *plugin, name],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "skipped" not in result.stdout
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def assert_same_output(block: Block, printed: str) -> None:
+    shown = block.text
+    assert _NUMBER.sub("0", printed) == _NUMBER.sub("0", shown), f"{block} is not what is printed:\n{printed}"
+    for here, there in zip(_NUMBER.findall(shown), _NUMBER.findall(printed), strict=True):
+        assert same_number(here, there), f"{block} shows {here}, but {there} is printed"
+
+
+def same_number(shown: str, printed: str) -> bool:
+    if "." in shown and "." in printed:
+        return abs(float(shown) - float(printed)) <= TIME_TOLERANCE * float(shown)
+    if len(shown) >= FENCING_DIGITS:
+        return len(shown) == len(printed)
+    return shown == printed
+
+
+def test_outputs_are_compared() -> None:
+    block = Block(Path("page.md"), 1, "text", OUTPUT, "29.70 s left, token 1795201144998987 of 3\n")
+    assert_same_output(block, "29.41 s left, token 1895201144998987 of 3\n")
+    for wrong in ("29.70 s left, token 1795201144998987 of 4", "29.70 s left, token 33 of 3", "9.70 s left"):
+        with pytest.raises(AssertionError):
+            assert_same_output(block, f"{wrong}\n")
+
+
+# -- shell
+
+
+def test_readme_begins_with_the_two_command_lines() -> None:
+    # `.ci/run` takes the second one.
+    demo, tests, *_ = [block.text for block in README.blocks if block.language in ("sh", "bash")]
+    assert demo.count("\n") == tests.count("\n") == 1
+    assert demo.endswith("/aiolocks demo\n")
+    assert tests.endswith(" -m pytest\n")
+
+
+@each_page
+def test_commands_exist(page: Page) -> None:
+    shown = [block.text for block in page.blocks if block.language == "sh" or block.title == "crontab"]
+    shown += [code for code in page.inline_code if code.startswith("aiolocks ")]
+    for line in "\n".join(shown).splitlines():
+        for words in commands(line):
+            if words[0].rpartition("/")[2] == "aiolocks":
+                assert_command_exists(words)
+            elif "pip" in words[0]:
+                assert_extras_exist(words)
+
+
+def commands(line: str) -> Iterator[list[str]]:
+    """The simple commands of a line, without what stands before: assignments, or cron's five times."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if not re.fullmatch(r"[;&|()]+", word):
+            words.append(word)
+            continue
+        while words and re.fullmatch(r"\w+=.*|[\d*/,-]+", words[0]):
+            del words[0]
+        if words:
+            yield words
+        words = []
+
+
+def assert_command_exists(words: list[str]) -> None:
+    command: click.Command = app
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--":
+            break
+        if not word.startswith("-"):
+            if isinstance(command, click.Group):
+                assert word in command.commands, f"there is no such command: {shlex.join(words)}"
+                command = command.commands[word]
+            continue
+        context = click.Context(command)
+        name, _, value = word.partition("=")
+        option = next((param for param in command.get_params(context) if name in param.opts), None)
+        assert isinstance(option, click.Option), f"there is no option {name}: {shlex.join(words)}"
+        if not option.is_flag and not value:
+            next(rest)
+    assert command is not app or len(words) == 1, f"there is no command in {shlex.join(words)}"
+
+
+def assert_extras_exist(words: list[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for named in re.findall(r"\[([\w,]+)\]", " ".join(words)):
+        assert set(named.split(",")) <= extras.keys(), f"there is no such extra: {shlex.join(words)}"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["aiolocks dance", "aiolocks run x --no-such -- ls", "aiolocks --nope demo"]
+)
+def test_wrong_commands_are_found(wrong: str) -> None:
+    ((words),) = commands(wrong)
+    with pytest.raises(AssertionError, match="there is no"):
+        assert_command_exists(words)
+
+
+# -- links
+
+
+@each_page
+def test_links_lead_somewhere(page: Page) -> None:
+    for link in page.links:
+        if re.match(r"https?://", link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (page.path.parent / target).resolve() if target else page.path
+        assert path.exists(), f"{page} links to {link}"
+        if anchor.startswith("aiolocks."):
+            assert f"::: {anchor}\n" in path.read_text(), f"{page} links to {link}"
+        elif anchor:
+            assert anchor in read(path).anchors, f"{page} links to {link}"
+
+
+def test_site_builds(tmp_path: Path) -> None:
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason=f"{package} is in the dependency group docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

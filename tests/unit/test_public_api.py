@@ -1,0 +1,165 @@
+"""What users import: the names of the contract, their parameters, their docstrings, and no secret in a `repr`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+import aiolocks
+from aiolocks import Backoff, Lease, LeaseState, Lock, LockError, Session, SessionStatistics
+from tests.unit.fakes import generous, hold
+
+# Frozen here, so that a change of the contract is a decision.
+NAMES = {
+    "BackendError",
+    "Backoff",
+    "ConfigurationError",
+    "Lease",
+    "LeaseState",
+    "Lock",
+    "LockError",
+    "LockLostError",
+    "LockNotOwnedError",
+    "LockTimeoutError",
+    "Session",
+    "SessionClosedError",
+    "SessionStatistics",
+    "__version__",
+}
+COMMON = {
+    "ttl": 30.0,
+    "blocking_timeout": None,
+    "auto_renew": True,
+    "max_hold": None,
+    "on_lost": "cancel",
+    "metadata": None,
+}
+CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if not name.startswith("_")]
+MEMBERS = {
+    Lock: "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__",
+    Lease: "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release wait_lost "
+    "detach __aenter__ __aexit__",
+    Session: "of aclose statistics __aenter__ __aexit__",
+    Backoff: "delay",
+}
+EACH_MEMBER = [(cls, name) for cls, names in MEMBERS.items() for name in names.split()]
+STATISTICS = {
+    "leases_held",
+    "waiters",
+    "acquisitions",
+    "timeouts",
+    "losses",
+    "commands_sent",
+    "wakeups",
+    "wait_seconds",
+    "hold_seconds",
+}
+
+
+def parameters(function: Any) -> dict[str, Any]:
+    """The keyword-only ones, with their defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def positional(function: Any) -> list[str]:
+    found = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in found if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+
+
+def test_exports_the_names_of_the_contract_and_no_others() -> None:
+    assert set(aiolocks.__all__) == NAMES
+    assert sorted(aiolocks.__all__) == list(aiolocks.__all__)
+
+
+def test_everything_else_at_the_top_is_a_module() -> None:
+    others = {name: value for name, value in vars(aiolocks).items() if name not in NAMES and name[:2] != "__"}
+
+    assert all(inspect.ismodule(value) for value in others.values())
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_public_class_is_described_and_says_where_it_is_from(cls) -> None:
+    doc = inspect.getdoc(cls)
+
+    assert doc is not None
+    assert doc.splitlines()[0].endswith((".", ".`"))
+    assert cls.__module__.startswith("aiolocks")
+
+
+@pytest.mark.parametrize(("cls", "name"), EACH_MEMBER, ids=lambda value: getattr(value, "__name__", value))
+def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
+    member = inspect.getattr_static(cls, name)
+
+    assert name.startswith("__") or inspect.getdoc(member)
+
+
+@pytest.mark.parametrize(("cls", "names"), [(SessionStatistics, STATISTICS)])
+def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, names) -> None:
+    assert {field.name for field in dataclasses.fields(cls)} == names
+    assert all(f"{name}: " in cls.__doc__ for name in names)
+
+
+def test_lock_takes_what_the_contract_says() -> None:
+    assert positional(Lock) == ["client", "name"]
+    assert parameters(Lock) == COMMON
+
+
+def test_session_takes_what_the_contract_says() -> None:
+    assert positional(Session) == ["client"]
+    assert parameters(Session) == {
+        "prefix": "aiolocks",
+        "wakeup": "auto",
+        "backoff": Backoff(),
+        "command_timeout": 5.0,
+        "fence_retention": 600.0,
+        "metadata": None,
+        "listeners": (),
+    }
+
+
+def test_backoff_takes_what_the_contract_says() -> None:
+    assert parameters(Backoff) == {"initial": 0.004, "maximum": 0.064, "multiplier": 2.0, "jitter": 1.0}
+
+
+def test_acquire_waits_as_the_lock_says_unless_told_otherwise() -> None:
+    assert set(parameters(Lock.acquire)) == {"blocking_timeout"}
+    assert parameters(Lock.try_acquire) == {}
+    assert positional(Lock.acquire) == positional(Lock.try_acquire) == ["self"]
+
+
+def test_states_are_those_of_the_contract() -> None:
+    assert [state.name for state in LeaseState] == ["HELD", "UNKNOWN", "LOST", "RELEASED", "DETACHED"]
+
+
+@pytest.mark.parametrize("cls", [Lock, Lease, Backoff, SessionStatistics])
+def test_takes_no_attributes_that_are_not_its_own(cls) -> None:
+    assert "__dict__" not in dir(cls)
+
+
+def test_errors_are_one_tree() -> None:
+    assert all(issubclass(cls, LockError) for cls in CLASSES if issubclass(cls, Exception))
+
+
+async def test_no_repr_tells_a_token_or_a_password(make_session, transport) -> None:
+    client = Redis(password="sentinel-password", username="sentinel-user")
+    session = make_session(listeners=())
+    lease = await hold(session, transport)
+    handle = lease.detach()
+    transport.answer = generous
+    lock = Lock(session, "name")
+    adopted = await lock.adopt(handle)
+    shown = [lock, session, lease, adopted, adopted._possession, Lock(client, "name"), Session(client)]
+    shown += [*transport.sent, *(call.command for call in transport.sent), *session._gates.values()]
+
+    text = " ".join(map(repr, shown))
+
+    for secret in (lease.token, adopted.token, handle, "sentinel-password"):
+        assert secret not in text

@@ -1,0 +1,313 @@
+"""The session: one for a client and a loop, with an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Backoff, BackendError, LeaseState, Lock, LockLostError, Session, SessionClosedError
+from tests.unit.fakes import cut, generous, grant, hold, refuse, turns
+
+
+async def test_the_default_session_of_a_client_is_always_the_same(transport) -> None:
+    client, other = Redis(), Redis()
+
+    assert Session.of(client) is Session.of(client)
+    assert Session.of(client) is not Session.of(other)
+    for session in (Session.of(client), Session.of(other)):
+        await session.aclose()
+
+
+async def test_a_closed_default_session_is_replaced(transport) -> None:
+    client = Redis()
+    first = Session.of(client)
+    await first.aclose()
+
+    second = Session.of(client)
+
+    assert second is not first
+    await second.aclose()
+
+
+def test_each_event_loop_has_a_default_session_of_its_own(monkeypatch) -> None:
+    client = Redis()
+
+    async def default() -> Session:
+        return Session.of(client)
+
+    first = asyncio.run(default())
+    second = asyncio.run(default())
+
+    assert first is not second
+
+
+def test_a_default_session_needs_a_running_loop() -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        Session.of(Redis())
+
+
+async def test_a_session_belongs_to_one_event_loop(offline, transport) -> None:
+    transport.answer = generous
+    async with Lock(offline, "name"):
+        pass
+
+    def in_another_loop() -> None:
+        async def acquire() -> None:
+            await Lock(offline, "name").acquire()
+
+        asyncio.run(acquire())
+
+    with pytest.raises(RuntimeError, match="belongs to another event loop: make one Session a loop"):
+        await asyncio.to_thread(in_another_loop)
+
+
+async def test_making_one_does_nothing(make_session, transport) -> None:
+    assert repr(make_session(prefix="app")) == "<Session prefix='app' not used yet>"
+    assert transport.sent == []
+
+
+async def test_repr_tells_what_it_holds(offline, transport) -> None:
+    await hold(offline, transport)
+    assert repr(offline) == "<Session prefix='aiolocks' held=1 waiting=0>"
+
+    transport.answer = generous
+    await offline.aclose()
+    assert repr(offline) == "<Session prefix='aiolocks' closed>"
+
+
+async def test_gates_are_forgotten_when_nobody_needs_them(offline, transport) -> None:
+    transport.answer = generous
+    for number in range(100):
+        async with Lock(offline, f"{number}"):
+            assert len(offline._gates) == 1
+
+    assert offline._gates == {}
+
+
+async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> None:
+    session = make_session(backoff=Backoff(initial=10, maximum=10))
+    acquiring = asyncio.create_task(Lock(session, "name").acquire())
+    refuse(await transport.asked("acquire"))
+    acquiring.cancel()
+    await turns()
+
+    assert session._gates == {}
+
+
+@pytest.mark.parametrize(
+    ("ttl", "retention"), [(0.05, 600), (30, 600), (60, 600), (61, 610)], ids=str
+)
+async def test_a_fence_is_kept_for_ten_ttls_and_no_less_than_the_retention(offline, ttl, retention) -> None:
+    assert offline.fence_retention_for(ttl) == retention
+
+
+async def test_what_stands_beside_a_lease_says_who_holds_it(make_session, transport) -> None:
+    session = make_session(metadata={"app": 'a"ü'})
+
+    async def acquire() -> None:
+        await Lock(session, "name", metadata={"job": 1}).acquire()
+
+    task = asyncio.create_task(acquire(), name='a "task"')
+    call = await transport.asked("acquire")
+
+    assert json.loads(call.command.args[3]) == {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "task": 'a "task"',
+        "user": {"app": 'a"ü', "job": 1},
+    }
+    task.cancel()
+
+
+# -- asking --------------------------------------------------------------------------------------------------
+
+
+async def test_locked_is_what_the_server_says(offline, transport) -> None:
+    for answer in (True, False):
+        asking = asyncio.create_task(Lock(offline, "name").locked())
+        (await transport.asked("locked")).reply(int(answer))
+        assert await asking is answer
+
+
+async def test_a_question_without_an_answer_ends_after_command_timeout(make_session, transport, clock) -> None:
+    asking = asyncio.create_task(Lock(make_session(command_timeout=2), "name").locked())
+    began = clock.now()
+
+    with pytest.raises(BackendError):
+        await asking
+    assert clock.now() - began == pytest.approx(2)
+
+
+async def test_a_question_whose_asker_has_left_is_forgotten(offline, transport) -> None:
+    asking = asyncio.create_task(Lock(offline, "name").locked())
+    call = await transport.asked("locked")
+    asking.cancel()
+    await turns()
+
+    assert call.done
+
+
+async def test_a_question_is_told_why_there_is_no_answer(offline, transport) -> None:
+    asking = asyncio.create_task(Lock(offline, "name").locked())
+    cut(await transport.asked("locked"))
+
+    with pytest.raises(BackendError, match="Redis cannot be reached: cut"):
+        await asking
+
+
+@pytest.mark.parametrize("raw", [None, b"?", [], [1], [1, b"x"], [b"a", b"b"]], ids=str)
+async def test_a_reply_that_no_script_gives_is_a_backend_error(offline, transport, raw) -> None:
+    trying = asyncio.create_task(Lock(offline, "name").try_acquire())
+    (await transport.asked("acquire")).reply(raw)
+
+    with pytest.raises(BackendError, match="cannot be understood"):
+        await trying
+    await transport.asked("release")  # whatever was done is undone
+
+
+# -- closing -------------------------------------------------------------------------------------------------
+
+
+async def test_closing_twice_is_closing_once(make_session, transport) -> None:
+    session = make_session()
+    await session.aclose()
+    await session.aclose()
+
+    assert session.closed
+
+
+async def test_closing_closes_the_transport(make_session, transport) -> None:
+    async with make_session() as session:
+        await hold(session, transport)
+        assert not transport.closed
+        transport.answer = generous
+
+    assert transport.closed
+
+
+@pytest.mark.parametrize("act", ["acquire", "try_acquire", "locked"])
+async def test_a_closed_session_admits_nothing(make_session, transport, act) -> None:
+    session = make_session()
+    await session.aclose()
+
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        await getattr(Lock(session, "name"), act)()
+    with pytest.raises(SessionClosedError):
+        async with session:
+            raise AssertionError("entered")
+    assert transport.sent == []
+
+
+async def test_closing_loses_the_leases_and_ends_the_bodies_that_entered_them(make_session, transport) -> None:
+    session = make_session()
+    transport.answer = generous
+    entered = asyncio.Event()
+
+    async def body() -> None:
+        async with Lock(session, "name"):
+            entered.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+
+    await session.aclose()
+
+    with pytest.raises(LockLostError, match="the session was closed"):
+        await task
+    assert transport.verbs == ["acquire", "release"]
+
+
+async def test_closing_waits_for_bodies_to_unwind(make_session, transport, clock) -> None:
+    session = make_session()
+    transport.answer = generous
+    entered = asyncio.Event()
+
+    async def body() -> None:
+        async with Lock(session, "name"):
+            entered.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.5)
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    began = clock.now()
+
+    await session.aclose()
+
+    assert clock.now() - began == pytest.approx(0.5, abs=0.01)
+    assert task.done()
+    assert isinstance(task.exception(), LockLostError)
+
+
+async def test_closing_waits_for_a_stubborn_body_for_one_second_and_leaves_its_key(
+    make_session, transport, clock
+) -> None:
+    session = make_session()
+    transport.answer = generous
+    entered = asyncio.Event()
+
+    async def body() -> None:
+        async with Lock(session, "name"):
+            entered.set()
+            for _ in range(2):
+                try:
+                    await asyncio.sleep(5)
+                except asyncio.CancelledError:
+                    continue
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    began = clock.now()
+
+    await session.aclose()
+
+    assert clock.now() - began == pytest.approx(1, abs=0.01)
+    assert transport.verbs == ["acquire"]
+    with pytest.raises(LockLostError):
+        await task
+
+
+async def test_a_body_may_close_its_own_session(make_session, transport) -> None:
+    session = make_session()
+    transport.answer = generous
+
+    async def body() -> None:
+        async with Lock(session, "name"):
+            await session.aclose()
+            await asyncio.sleep(60)
+
+    with pytest.raises(LockLostError, match="the session was closed"):
+        await body()
+    assert session.closing
+
+
+async def test_a_lease_that_was_never_entered_keeps_its_key(make_session, transport) -> None:
+    session = make_session()
+    lease = await hold(session, transport)
+
+    await session.aclose()
+
+    assert lease.state is LeaseState.LOST
+    assert transport.unasked == []
+
+
+async def test_a_grant_that_finds_the_session_closing_is_given_back(make_session, transport) -> None:
+    session = make_session()
+    acquiring = asyncio.create_task(Lock(session, "name").acquire())
+    call = await transport.asked("acquire")
+    closing = asyncio.create_task(session.aclose())
+    await turns(1)
+    grant(call)  # its task runs behind the first step of closing
+
+    with pytest.raises(SessionClosedError):
+        await acquiring
+    assert transport.unasked == ["release"]
+    await closing

@@ -1,0 +1,128 @@
+"""`outlast`: clean-up is waited for, a cancellation is held up for a second at most, and never swallowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from aiolocks._core.shield import outlast
+
+
+class CleanUp:
+    """Something that goes on by itself; `done` ends it for all who wait."""
+
+    def __init__(self) -> None:
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def ended(self) -> asyncio.Future[None]:
+        self.waiters.append(asyncio.get_running_loop().create_future())
+        return self.waiters[-1]
+
+    def done(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+@pytest.fixture
+def clean_up() -> CleanUp:
+    return CleanUp()
+
+
+@pytest.fixture
+def waiting(clean_up) -> Callable[..., asyncio.Task[None]]:
+    def start(*, hurried: bool) -> asyncio.Task[None]:
+        return asyncio.create_task(outlast(clean_up.ended, hurried=hurried))
+
+    return start
+
+
+async def test_in_no_hurry_it_waits_to_the_end(clock, clean_up, waiting) -> None:
+    task = waiting(hurried=False)
+    await asyncio.sleep(3600)
+    assert not task.done()
+
+    clean_up.done()
+    await task
+
+
+async def test_in_a_hurry_it_waits_for_one_second(clock, waiting) -> None:
+    began = clock.now()
+
+    await waiting(hurried=True)
+
+    assert clock.now() - began == pytest.approx(1)
+
+
+async def test_in_a_hurry_it_waits_no_longer_than_needed(clock, clean_up, waiting) -> None:
+    began = clock.now()
+    asyncio.get_running_loop().call_later(0.3, clean_up.done)
+
+    await waiting(hurried=True)
+
+    assert clock.now() - began == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_a_cancellation_is_held_up_for_a_second_and_raised(clock, waiting, hurried) -> None:
+    task = waiting(hurried=hurried)
+    await asyncio.sleep(0)
+    began = clock.now()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.now() - began == pytest.approx(1)
+
+
+async def test_a_cancellation_is_raised_as_soon_as_the_clean_up_has_ended(clock, clean_up, waiting) -> None:
+    task = waiting(hurried=False)
+    await asyncio.sleep(0)
+    began = clock.now()
+    task.cancel()
+    asyncio.get_running_loop().call_later(0.3, clean_up.done)
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.now() - began == pytest.approx(0.3)
+
+
+async def test_more_cancellations_do_not_hurry_it_further(clock, waiting) -> None:
+    task = waiting(hurried=False)
+    await asyncio.sleep(0)
+    began = clock.now()
+    for _ in range(5):
+        task.cancel()
+        await asyncio.sleep(0.1)
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.now() - began == pytest.approx(1)
+
+
+async def test_a_cancelled_anyio_scope_is_held_up_without_spinning(clock, clean_up) -> None:
+    began = clock.now()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await outlast(clean_up.ended, hurried=False)
+
+    assert scope.cancelled_caught
+    assert clock.now() - began == pytest.approx(1)
+    assert len(clean_up.waiters) == 2
+
+
+async def test_a_hurried_wait_in_a_cancelled_anyio_scope_leaves_the_cancelling_to_the_scope(
+    clock, clean_up
+) -> None:
+    asyncio.get_running_loop().call_later(0.3, clean_up.done)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await outlast(clean_up.ended, hurried=True)
+        ended_at = clock.now()
+        await anyio.sleep(60)
+
+    assert scope.cancelled_caught
+    assert clock.now() == ended_at
