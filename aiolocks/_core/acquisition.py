@@ -129,6 +129,7 @@ class Acquisition:
     def start(self) -> None:
         self._session.waiting.add(self)
         if self._once:
+            self._gate.try_beside(self)
             self._ask()
             return
         if self._deadline is not None:

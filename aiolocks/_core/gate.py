@@ -26,11 +26,21 @@ class Gate:
         on_idle: Called when nobody waits and nobody holds, so that the session can forget the gate.
     """
 
-    __slots__ = ("_head", "_holder", "_on_idle", "_possession", "_queue", "answered_at", "refused_until")
+    __slots__ = (
+        "_beside",
+        "_head",
+        "_holder",
+        "_on_idle",
+        "_possession",
+        "_queue",
+        "answered_at",
+        "refused_until",
+    )
 
     def __init__(self, on_idle: Callable[[Gate], None]) -> None:
         self._queue: deque[Acquisition] = deque()
         self._head: Acquisition | None = None
+        self._beside: set[Acquisition] = set()  # who tries just once
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
         self._on_idle = on_idle
@@ -54,8 +64,13 @@ class Gate:
         self._queue.append(acquisition)
         self._admit(woken=False)
 
+    def try_beside(self, acquisition: Acquisition) -> None:
+        """Asks once, whoever waits or holds."""
+        self._beside.add(acquisition)
+
     def leave(self, acquisition: Acquisition) -> None:
         """Without having got it."""
+        self._beside.discard(acquisition)
         if self._head is acquisition:
             self._head = None
         elif acquisition in self._queue:
@@ -64,6 +79,7 @@ class Gate:
 
     def granted(self, acquisition: Acquisition) -> None:
         """Somebody here holds it now: a head, or who tried just once."""
+        self._beside.discard(acquisition)
         if self._head is acquisition:
             self._head = None
         self._holder = acquisition.claim
@@ -90,7 +106,7 @@ class Gate:
         if self._queue:
             self._head = self._queue.popleft()
             self._head.take_turn(woken=woken)
-        else:
+        elif not self._beside:
             self._on_idle(self)
 
     def __repr__(self) -> str:

@@ -36,6 +36,8 @@ _GRID: Final = 32
 """Renewals fall on a grid of ttl / 32, so that those of many leases leave in one write."""
 _PATIENCE: Final = 1.0
 """Seconds after which an unanswered renewal makes it UNKNOWN; less for a short ttl."""
+_RETRY: Final = 0.02
+"""Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
 _NEVER: Final = float("inf")
 
 
@@ -227,10 +229,12 @@ class Possession:
     def _not_renewed(self, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
         self._renewal = None
+        if fault.foreign:
+            self.lose(str(fault.error))
+            return
         self._doubt(str(fault.error))
-        pause = self._session.backoff.delay(self._retries) + 0.01
-        self._renewal_due = self._session.now() + min(pause, self.ttl / 6)
-        self._retries += 1
+        self._renewal_due = self._session.now() + min(_RETRY * 2**self._retries, self.ttl / 12)
+        self._retries = min(self._retries + 1, 16)
         self._session.watchdog.watch(self)
 
     def _drop_renewal(self) -> None:

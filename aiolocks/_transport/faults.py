@@ -50,12 +50,14 @@ class Fault:
         transient: The same request may succeed a moment later.
         demoted: The connection leads to a server that is no longer the master.
         unknown: The server may have executed the request, or may do so yet.
+        foreign: The key holds something that aiolocks did not write.
     """
 
     error: BackendError
     transient: bool
     demoted: bool = False
     unknown: bool = True
+    foreign: bool = False
 
 
 def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
@@ -82,7 +84,11 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
     fault = BackendError(f"Redis refused{of_key}: {said}")
     fault.__cause__ = error if text == str(error) else driver.ResponseError(text)
     return Fault(
-        fault, transient=code in _TRANSIENT, demoted=code in ("READONLY", "MASTERDOWN"), unknown=False
+        fault,
+        transient=code in _TRANSIENT,
+        demoted=code in ("READONLY", "MASTERDOWN"),
+        unknown=False,
+        foreign=code == "WRONGTYPE",
     )
 
 

@@ -63,13 +63,13 @@ def configured(**settings: tuple[str, str]) -> Callable[..., AbstractAsyncContex
 @asynccontextmanager
 async def unable_to_save(admin: Redis, server: EmbeddedServer) -> AsyncIterator[None]:
     directory = Path((await admin.config_get("dir"))["dir"])
+    await admin.config_set("stop-writes-on-bgsave-error", "yes")
     shutil.rmtree(directory)
     with suppress(ResponseError):
         await admin.bgsave()
     await eventually(lambda: _last_save_failed(admin))
     yield
     await admin.config_set("stop-writes-on-bgsave-error", "no")
-    directory.mkdir()
 
 
 async def _last_save_failed(admin: Redis) -> bool:
@@ -166,7 +166,7 @@ async def setting(
     server = await own_server(arguments=(*trouble.arguments, "--dir", str(directory)))
     client = dress(connect(server))
     await warm(client)
-    admin = connect(server, single_connection_client=True, username="admin", password="admin")
+    admin = connect(server, username="admin", password="admin")
     async with server.client() as first:
         await first.acl_setuser(
             "admin", enabled=True, passwords=["+admin"], commands=["+@all"], keys=["*"], channels=["*"]
@@ -216,7 +216,8 @@ async def test_t_n_11_what_does_not_pass_ends_the_wait_in_time(trouble: Trouble,
     async with lasting():
         for blocking_timeout, ttl in ((0.3, 30.0), (None, 0.3)):
             with elapsed() as took:
-                error = await rejected(Lock(client, "a", ttl=ttl, blocking_timeout=blocking_timeout).acquire())
+                lock = Lock(client, "a", ttl=ttl, blocking_timeout=blocking_timeout)
+                error = await rejected(lock.acquire())
             assert trouble.said in str(error)
             assert 0.28 <= took.seconds < 0.5
 
@@ -346,7 +347,8 @@ async def test_t_n_11_credentials_are_refused_at_once(
     admin = connect(server, password="right")
     await admin.acl_setuser("off", enabled=False, passwords=["+right"])
     client = dress(connect(server, protocol=protocol, **credentials))
-    for ask in (Lock(client, "a").acquire, Lock(client, "a").try_acquire, Lock(client, "a").locked):
+    lock = Lock(client, "a", ttl=2)
+    for ask in (lock.acquire, lock.try_acquire, lock.locked):
         with elapsed() as took:
             error = await rejected(ask())
         assert took.seconds < SLACK
@@ -358,9 +360,9 @@ async def test_t_n_11_credentials_are_refused_at_once(
 async def test_t_n_11_credentials_that_change_while_it_is_held(
     own_server: OwnServer, connect: Connect, keys: Keys
 ) -> None:
-    """A connection stays what it was; one that is made anew is refused, and the lease lasts until its deadline."""
+    """A connection stays what it was; a new one is refused, and the lease lasts until its deadline."""
     server = await own_server(arguments=("--requirepass", "right"))
-    admin = connect(server, password="right", single_connection_client=True)
+    admin = connect(server, password="right")
     client = connect(server, password="right")
     await admin.ping()
     async with Lock(client, "a", ttl=0.9) as lease:
@@ -378,7 +380,7 @@ async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
     own_server: OwnServer, connect: Connect
 ) -> None:
     server = await own_server(arguments=("--requirepass", "right"))
-    admin = connect(server, password="right", single_connection_client=True)
+    admin = connect(server, password="right")
     await admin.ping()
     client = connect(server, password="right")
     async with Lock(admin, "a", ttl=30):

@@ -105,7 +105,7 @@ async def test_t_c_1_cancelled_while_waiting(kind: Kind, far: Redis, client: Red
 
     async def wait() -> None:
         with pytest.raises(LockTimeoutError):
-            await lock.acquire(blocking_timeout=0.05)
+            await lock.acquire(blocking_timeout=0.2)
 
     await sweep(wait)
     assert await holder.owned()

@@ -161,6 +161,13 @@ async def test_metadata_is_kept_byte_for_byte_and_does_not_confuse(lock, metadat
     assert (await lock.value()).split(b":", 2) == [OTHER.encode(), fencing, metadata]
 
 
+async def test_metadata_that_looks_like_a_fencing_token_does_not_confuse(lock) -> None:
+    _, fencing = await lock.acquire(ME, metadata=":17:")
+
+    assert await lock.acquire(ME, metadata=":17:") == [1, fencing]
+    assert await lock.adopt(ME, OTHER, metadata=":17:") == fencing
+
+
 # -- renew ---------------------------------------------------------------------------------------------------
 
 
@@ -355,7 +362,7 @@ async def test_locked_is_whoever_holds_it(lock) -> None:
     assert await lock.locked() == 0
 
     await lock.acquire(OTHER)
-    assert await lock.locked() == 1
+    assert [await lock.locked(), await lock.locked()] == [1, 1]
 
     await lock.release(OTHER)
     assert await lock.locked() == 0
@@ -424,7 +431,7 @@ async def full(own_server, connect, prefix) -> LockScripts:
 async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> None:
     other = LockScripts(full.redis, "aiolocks")
 
-    with pytest.raises(ResponseError, match="OOM"):
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
         await other.acquire(OTHER)
     assert await other.state() == (None, None)
 
@@ -482,7 +489,6 @@ MUTATIONS = [
     ("lock_release", NOT_HELD, ALIKE),
     ("lock_release", NOT_HELD, "false"),
     ("lock_release", "redis.call('DEL', KEYS[1])", "redis.call('DEL', KEYS[1], KEYS[2])"),
-    ("lock_adopt", "not holder or ", ""),
     ("lock_adopt", "holder ~= ARGV[1] and ", ""),
     ("lock_adopt", " and holder ~= ARGV[2]", ""),
     ("lock_adopt", "':' .. ARGV[5]", "':'"),

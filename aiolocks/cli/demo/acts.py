@@ -99,8 +99,14 @@ async def _count(
             scene.timeline.held(worker, told["holds"])
             holds.extend(map(tuple, told["holds"]))
 
-    workers = [stage.begin(worker, "count", key=key, rounds=ROUNDS, lock=lock) for worker in scene.workers]
-    await asyncio.gather(*(worker.until("done", partial(notice, worker.number)) for worker in workers))
+    try:
+        # Not gather: it would leave the others at it when one fails.
+        async with asyncio.TaskGroup() as group:
+            for number in scene.workers:
+                worker = stage.begin(number, "count", key=key, rounds=ROUNDS, lock=lock)
+                group.create_task(worker.until("done", partial(notice, number)))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
     return int(cast("bytes", await stage.redis.get(key)))
 
 
