@@ -15,10 +15,11 @@ from .binding import Binding
 from .handle import Handle
 from .lease import Lease
 from .pending import Pending
-from .session import Session, source_of
+from .session import engine_of, source_of
 
 if TYPE_CHECKING:
     from .claim import Resource
+    from .engine import Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +54,7 @@ class Acquirable(ABC):
         return f"<{type(self).__name__} {self._name!r} ttl={self._options.ttl:g}>"
 
     @abstractmethod
-    def _resource(self, session: Session) -> Resource:
+    def _resource(self, engine: Engine) -> Resource:
         """The name in a session."""
 
     # -- acquiring
@@ -124,11 +125,11 @@ class Acquirable(ABC):
         return await self._bind().adopt(opened.token)
 
     def _bind(self) -> Binding:
-        session = self._source if isinstance(self._source, Session) else Session.of(self._source)
+        engine = engine_of(self._source)
         binding = self._binding
-        if binding is None or binding.session is not session:
+        if binding is None or binding.engine is not engine:
             binding = self._binding = Binding(
-                session, self._resource(session), kind=self._kind, name=self._name, options=self._options
+                engine, self._resource(engine), kind=self._kind, name=self._name, options=self._options
             )
         return binding
 

@@ -24,8 +24,8 @@ from .clock import dependable, milliseconds, seconds
 if TYPE_CHECKING:
     from .arguments import Options
     from .claim import Claim
+    from .engine import Engine
     from .gate import Gate
-    from .session import Session
 
 _LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
@@ -61,6 +61,7 @@ class Acquisition:
         "_call",
         "_deadline",
         "_deadline_timer",
+        "_engine",
         "_fault",
         "_gate",
         "_kind",
@@ -69,7 +70,6 @@ class Acquisition:
         "_once",
         "_options",
         "_refused_until",
-        "_session",
         "_sleep_timer",
         "_stage",
         "_timeout",
@@ -86,7 +86,7 @@ class Acquisition:
 
     def __init__(
         self,
-        session: Session,
+        engine: Engine,
         gate: Gate,
         claim: Claim,
         *,
@@ -96,7 +96,7 @@ class Acquisition:
         blocking_timeout: float | None,
         once: bool,
     ) -> None:
-        self._session = session
+        self._engine = engine
         self._gate = gate
         self.claim = claim
         self._kind = kind
@@ -116,9 +116,9 @@ class Acquisition:
         self._last_round_trip = 0.0
         self._sleep_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
-        self.started = session.now()
+        self.started = engine.now()
         self._deadline = None if once or blocking_timeout is None else self.started + blocking_timeout
-        self.done: asyncio.Future[None] = session.loop.create_future()
+        self.done: asyncio.Future[None] = engine.loop.create_future()
         self.granted = False
         self.fencing_token = 0
         self.sent = 0.0
@@ -127,13 +127,13 @@ class Acquisition:
     # -- steps from outside
 
     def start(self) -> None:
-        self._session.waiting.add(self)
+        self._engine.waiting.add(self)
         if self._once:
             self._gate.try_beside(self)
             self._ask()
             return
         if self._deadline is not None:
-            self._deadline_timer = self._session.loop.call_at(self._deadline, self._deadline_passed)
+            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._deadline_passed)
         self._gate.enter(self)
         if self._stage is Stage.QUEUED:
             self._tell_waiting()
@@ -141,13 +141,13 @@ class Acquisition:
     def take_turn(self, *, woken: bool) -> None:
         """The gate: you are the head, at once or after having waited."""
         if woken:
-            self._session.events.tally.wakeups["local"] += 1
+            self._engine.events.tally.wakeups["local"] += 1
         self._ask()
 
     def prompt(self) -> None:
         """The gate: it has just been let go of here."""
         if self._stage is Stage.SLEEPING:
-            self._session.events.tally.wakeups["local"] += 1
+            self._engine.events.tally.wakeups["local"] += 1
             self._ask()
         elif self._stage is Stage.ASKING:
             self._ask_again = True  # a refusal under way may have been decided before
@@ -160,7 +160,7 @@ class Acquisition:
             self._gate.leave(self)
         elif self.granted:
             self.granted = False
-            self._session.undo(self.claim, self._ttl)
+            self._engine.undo(self.claim, self._ttl)
             self._gate.vacated(self.claim)
 
     def end_with(self, error: LockError) -> None:
@@ -181,11 +181,11 @@ class Acquisition:
         self._call = Call(
             self.claim.acquire(milliseconds(self._ttl)), self._answered, self._failed, until=self._ask_until()
         )
-        self._session.send(self._call)
+        self._engine.send(self._call)
 
     def _ask_until(self) -> float:
         if self._once:
-            return self.started + self._session.command_timeout
+            return self.started + self._engine.settings.command_timeout
         if self._deadline is not None:
             return self._deadline
         return self._silent_since() + self._options.ttl
@@ -197,7 +197,7 @@ class Acquisition:
     def _answered(self, answer: Answer) -> None:
         call, self._call = self._call, None
         assert call is not None
-        now = self._session.now()
+        now = self._engine.now()
         self._answered_at = self._gate.answered_at = now
         self._last_round_trip = now - call.sent
         self._fault = None
@@ -210,7 +210,7 @@ class Acquisition:
                 self._gate.granted(self)
                 return
             # Its time was over before the reply was here: given back, and tried again.
-            self._session.undo(self.claim, self._ttl)
+            self._engine.undo(self.claim, self._ttl)
             self._refused_until = now
         elif answer.remaining_ms is None:
             self._refused_until = None
@@ -228,7 +228,7 @@ class Acquisition:
     def _failed(self, fault: Fault) -> None:
         self._call = None
         self._fault = fault
-        now = self._session.now()
+        now = self._engine.now()
         if self._once or not fault.transient:
             self._give_up(fault.error)
         elif self._deadline is not None:
@@ -245,8 +245,8 @@ class Acquisition:
         """Full-jitter backoff, never past the end of the holder's lease, and not quite to the deadline."""
         self._tell_waiting()
         self._stage = Stage.SLEEPING
-        now = self._session.now()
-        wake = now + self._session.backoff.delay(self._asked - 1)
+        now = self._engine.now()
+        wake = now + self._engine.settings.backoff.delay(self._asked - 1)
         if self._refused_until is not None:
             wake = min(wake, max(self._refused_until, now))
         if self._deadline is not None and wake >= self._deadline:
@@ -255,17 +255,17 @@ class Acquisition:
             if last <= now:
                 return  # the deadline's own timer ends it
             wake = last
-        self._sleep_timer = self._session.loop.call_at(wake, self._slept)
+        self._sleep_timer = self._engine.loop.call_at(wake, self._slept)
 
     def _slept(self) -> None:
         self._sleep_timer = None
-        self._session.events.tally.wakeups["poll"] += 1
+        self._engine.events.tally.wakeups["poll"] += 1
         self._ask()
 
     def _tell_waiting(self) -> None:
         if not self._told:
             self._told = True
-            self._session.events.waiting(self._kind, self._name)
+            self._engine.events.waiting(self._kind, self._name)
 
     # -- the end
 
@@ -284,12 +284,12 @@ class Acquisition:
 
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
         """Counts it, and says who holds it for how long."""
-        self._session.events.tally.timeouts += 1
+        self._engine.events.tally.timeouts += 1
         return LockTimeoutError(
             self._kind.capitalize(),
             self._name,
             blocking_timeout=blocking_timeout,
-            remaining=self._gate.remaining(self._session.now()),
+            remaining=self._gate.remaining(self._engine.now()),
         )
 
     def _give_up(self, error: LockError) -> None:
@@ -300,11 +300,11 @@ class Acquisition:
 
     def _undo(self) -> None:
         call, self._call = self._call, None
-        if call is not None and self._session.forget(call):
-            self._session.undo(self.claim, self._ttl)
+        if call is not None and self._engine.forget(call):
+            self._engine.undo(self.claim, self._ttl)
         elif self._fault is not None and self._fault.unknown:
             # An earlier send ended in silence: whether it was executed, nobody knows.
-            self._session.undo(self.claim, self._ttl)
+            self._engine.undo(self.claim, self._ttl)
 
     def _end(self) -> None:
         self._stage = Stage.ENDED
@@ -312,7 +312,7 @@ class Acquisition:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        self._session.waiting.discard(self)
+        self._engine.waiting.discard(self)
         if not self.done.done():
             self.done.set_result(None)
 

@@ -16,8 +16,8 @@ from .possession import Possession
 if TYPE_CHECKING:
     from .arguments import Options
     from .claim import Claim, Resource
+    from .engine import Engine
     from .gate import Gate
-    from .session import Session
 
 _TOKEN_BYTES: Final = 16  # 128 bits
 
@@ -26,18 +26,16 @@ _TOKEN_BYTES: Final = 16  # 128 bits
 class Binding:
     """What the acquisitions of one lock in one session have in common."""
 
-    __slots__ = ("_gate_key", "_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "session")
+    __slots__ = ("_gate_key", "_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "engine")
 
-    def __init__(
-        self, session: Session, resource: Resource, *, kind: str, name: str, options: Options
-    ) -> None:
-        self.session = session
+    def __init__(self, engine: Engine, resource: Resource, *, kind: str, name: str, options: Options) -> None:
+        self.engine = engine
         self._resource = resource
         self._gate_key = resource.gate_key
         self._kind = kind
         self._name = name
         self._options = options
-        self._metadata = {**session.metadata, **options.metadata}
+        self._metadata = {**engine.settings.metadata, **options.metadata}
         self._user_json = json.dumps(self._metadata, separators=(",", ":"))
 
     async def acquire(self, blocking_timeout: float | None) -> Lease:
@@ -54,12 +52,12 @@ class Binding:
     async def _attempt(
         self, blocking_timeout: float | None, *, once: bool
     ) -> tuple[Lease | None, Acquisition]:
-        session = self.session
-        session.admit()
-        gate = session.gate(self._gate_key)
-        claim = self._resource.claim(secrets.token_hex(_TOKEN_BYTES), session.describe(self._user_json))
+        engine = self.engine
+        engine.admit()
+        gate = engine.gate(self._gate_key)
+        claim = self._resource.claim(secrets.token_hex(_TOKEN_BYTES), engine.describe(self._user_json))
         acquisition = Acquisition(
-            session,
+            engine,
             gate,
             claim,
             kind=self._kind,
@@ -78,16 +76,16 @@ class Binding:
             raise acquisition.error
         if not acquisition.granted:
             return None, acquisition
-        if session.closing:
+        if engine.closing:
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
-        waited = session.now() - acquisition.started
+        waited = engine.now() - acquisition.started
         return self._lease(gate, claim, acquisition.fencing_token, acquisition.sent, waited), acquisition
 
     def _lease(self, gate: Gate, claim: Claim, fencing_token: int, sent: float, waited: float) -> Lease:
         options = self._options
         possession = Possession(
-            self.session,
+            self.engine,
             gate,
             claim,
             kind=self._kind,
@@ -98,34 +96,35 @@ class Binding:
             auto_renew=options.auto_renew,
             sent=sent,
         )
-        gate.entrusted(claim, self.session.watchdog.watch(possession))
-        self.session.events.acquired(possession, waited)
-        return Lease(self.session, possession, metadata=self._metadata, on_lost=options.on_lost)
+        gate.entrusted(claim, self.engine.watchdog.watch(possession))
+        self.engine.events.acquired(possession, waited)
+        return Lease(self.engine, possession, metadata=self._metadata, on_lost=options.on_lost)
 
     async def locked(self) -> bool:
-        return await self.session.ask(self._resource.locked())
+        return await self.engine.ask(self._resource.locked())
 
     async def adopt(self, old: str) -> Lease:
-        session, options = self.session, self._options
-        session.admit()
+        engine, options = self.engine, self._options
+        engine.admit()
         new = secrets.token_hex(_TOKEN_BYTES)
-        metadata = session.describe(self._user_json)
+        metadata = engine.describe(self._user_json)
         ttl_ms = milliseconds(options.ttl if options.max_hold is None else min(options.ttl, options.max_hold))
-        call, adopted = session.start(
-            self._resource.adopt(old, new, ttl_ms, metadata), until=session.now() + session.command_timeout
+        call, adopted = engine.start(
+            self._resource.adopt(old, new, ttl_ms, metadata),
+            until=engine.now() + engine.settings.command_timeout,
         )
         try:
             fencing_token = await adopted
         except BaseException:
-            if session.forget(call):
+            if engine.forget(call):
                 # Whoever has the handle may still adopt: it is given back, in order behind the request.
                 back = self._resource.adopt(new, old, ttl_ms, metadata)
-                until = session.now() + options.ttl
-                session.send(Call(back, ignore, ignore, until=until, in_full=True), at_once=True)
+                until = engine.now() + options.ttl
+                engine.send(Call(back, ignore, ignore, until=until, in_full=True), at_once=True)
             raise
         if fencing_token is None:
             raise LockNotOwnedError(
                 self._kind.capitalize(), self._name, "it was adopted before, released, or its ttl has passed"
             )
-        gate = session.gate(self._gate_key)
+        gate = engine.gate(self._gate_key)
         return self._lease(gate, self._resource.claim(new, metadata), fencing_token, call.sent, 0.0)

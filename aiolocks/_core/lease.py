@@ -14,7 +14,7 @@ from .possession import LeaseState, Possession
 from .scope import LossScope
 
 if TYPE_CHECKING:
-    from .session import Session
+    from .engine import Engine
 
 
 class Lease:
@@ -28,17 +28,17 @@ class Lease:
     loss is then a note on them.
     """
 
-    __slots__ = ("_metadata", "_on_lost", "_possession", "_session")
+    __slots__ = ("_engine", "_metadata", "_on_lost", "_possession")
 
     def __init__(
         self,
-        session: Session,
+        engine: Engine,
         possession: Possession,
         *,
         metadata: Mapping[str, Any],
         on_lost: str,
     ) -> None:
-        self._session = session
+        self._engine = engine
         self._possession = possession
         self._metadata = metadata
         self._on_lost = on_lost
@@ -56,7 +56,7 @@ class Lease:
     @property
     def ttl(self) -> float:
         """Seconds that each renewal asks for; `extend` may change it."""
-        return self._possession.ttl
+        return self._possession.term.ttl
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -103,7 +103,7 @@ class Lease:
             SessionClosedError: The session is closed.
         """
         self._possession.ensure_this_process()
-        return await self._session.ask(self._possession.claim.owned())
+        return await self._engine.ask(self._possession.claim.owned())
 
     async def extend(self, ttl: Seconds | None = None) -> None:
         """Sets a new ttl from now on, which the renewals that follow keep.

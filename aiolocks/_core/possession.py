@@ -20,25 +20,20 @@ from typing import TYPE_CHECKING, Final, final
 
 from .._transport import Call, Fault
 from ..errors import BackendError, LockLostError, LockNotOwnedError
-from .clock import dependable, milliseconds
+from .clock import milliseconds
 from .releasing import Releasing
 from .shield import outlast
+from .term import NEVER, Term
 
 if TYPE_CHECKING:
     from .claim import Claim
+    from .engine import Engine
     from .gate import Gate
     from .scope import LossScope
-    from .session import Session
     from .watchdog import Watch
 
-_RENEWALS_PER_TTL: Final = 3
-_GRID: Final = 32
-"""Renewals fall on a grid of ttl / 32, so that those of many leases leave in one write."""
 _PATIENCE: Final = 1.0
 """Seconds after which an unanswered renewal makes it UNKNOWN; less for a short ttl."""
-_RETRY: Final = 0.02
-"""Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
-_NEVER: Final = float("inf")
 
 
 class LeaseState(enum.Enum):
@@ -73,20 +68,14 @@ class Possession:
 
     __slots__ = (
         "__weakref__",
-        "_at_limit",
-        "_auto_renew",
-        "_hold_end",
+        "_engine",
         "_lost",
         "_pid",
         "_releasing",
         "_renewal",
-        "_renewal_due",
         "_renewal_ttl",
-        "_retries",
-        "_session",
         "_state",
         "claim",
-        "deadline",
         "fencing_token",
         "gate",
         "granted_at",
@@ -94,13 +83,13 @@ class Possession:
         "name",
         "reason",
         "scope",
-        "ttl",
+        "term",
         "watch",
     )
 
     def __init__(
         self,
-        session: Session,
+        engine: Engine,
         gate: Gate,
         claim: Claim,
         *,
@@ -112,17 +101,12 @@ class Possession:
         auto_renew: bool,
         sent: float,
     ) -> None:
-        self._session = session
-        self._auto_renew = auto_renew
-        self._hold_end = None if max_hold is None else sent + max_hold
+        self._engine = engine
         self._state = LeaseState.HELD
         self._lost: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._renewal: Call[bool] | None = None
-        self._renewal_due = 0.0
         self._renewal_ttl = ttl  # what the renewal under way asks for
-        self._retries = 0
-        self._at_limit = False  # what the server has reaches to the end of max_hold
         self._pid = os.getpid()
         self.claim = claim
         self.fencing_token = fencing_token
@@ -130,12 +114,10 @@ class Possession:
         self.granted_at = sent
         self.kind = kind
         self.name = name
-        self.ttl = ttl
-        self.deadline = 0.0
+        self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew)
         self.reason = ""  # why it has ended
         self.scope: LossScope | None = None  # the body that has entered it
         self.watch: Watch | None = None  # the watchdog's
-        self._confirmed(sent, self._ttl_at(sent))
 
     # -- what may be said of it
 
@@ -146,7 +128,7 @@ class Possession:
     @property
     def state(self) -> LeaseState:
         """LOST as soon as the deadline has passed, even before anybody was told."""
-        if self.live and self._session.now() >= self.deadline:
+        if self.live and self._engine.now() >= self.term.deadline:
             return LeaseState.LOST
         return self._state
 
@@ -155,16 +137,11 @@ class Possession:
         """How messages call it."""
         return self.kind.capitalize()
 
-    @property
-    def due(self) -> float:
-        """Loop time at which `tend` has something to do next."""
-        return min(self._renewal_due, self.deadline)
-
     def remaining(self) -> float:
         """Seconds that the holder may still rely on."""
         if not self.live or self._releasing is not None or self._pid != os.getpid():
             return 0.0
-        return max(0.0, self.deadline - self._session.now())
+        return max(0.0, self.term.deadline - self._engine.now())
 
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
@@ -181,14 +158,7 @@ class Possession:
             return "it belongs to the process that forked this one"
         if not self.live:
             return self.reason
-        return "it is being released" if self._releasing else self._too_late()
-
-    def _too_late(self) -> str:
-        if self._at_limit:
-            return "max_hold has passed"
-        if not self._auto_renew:
-            return "its ttl passed, and auto_renew is off"
-        return "its ttl passed without a confirmed renewal"
+        return "it is being released" if self._releasing else self.term.why_over()
 
     async def wait_lost(self) -> None:
         if self._state is LeaseState.LOST:
@@ -201,19 +171,19 @@ class Possession:
 
     def tend(self, now: float) -> float:
         """The watchdog: does what is due, and says when to look again (infinity: never)."""
-        if now >= self.deadline:
-            self.lose(self._too_late())
-            return _NEVER
+        if now >= self.term.deadline:
+            self.lose(self.term.why_over())
+            return NEVER
         if self._renewal is not None:
             self._doubt("its renewal was not answered yet")
-            return self.deadline
-        if now < self._renewal_due:
-            return self.due
-        self._renewal_ttl = ttl = self._ttl_at(now)
+            return self.term.deadline
+        if now < self.term.renewal_due:
+            return self.term.due
+        self._renewal_ttl = ttl = self.term.ttl_at(now)
         renew = self.claim.renew(milliseconds(ttl))
-        self._renewal = Call(renew, self._renewed, self._not_renewed, until=self.deadline)
-        self._session.send(self._renewal)
-        return min(now + min(_PATIENCE, self.ttl / 6), self.deadline)
+        self._renewal = Call(renew, self._renewed, self._not_renewed, until=self.term.deadline)
+        self._engine.send(self._renewal)
+        return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.deadline)
 
     def _renewed(self, held: bool) -> None:  # noqa: FBT001 - a callback
         call, self._renewal = self._renewal, None
@@ -221,10 +191,8 @@ class Possession:
         if not held:
             self.lose("the server no longer has it as the holder")
             return
-        self._retries = 0
-        self._confirmed(call.sent, self._renewal_ttl)
-        self._session.watchdog.watch(self)
-        self._session.events.renewed(self)
+        self._confirmed(call, self._renewal_ttl)
+        self._engine.events.renewed(self)
 
     def _not_renewed(self, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
@@ -233,51 +201,37 @@ class Possession:
             self.lose(str(fault.error))
             return
         self._doubt(str(fault.error))
-        self._renewal_due = self._session.now() + min(_RETRY * 2**self._retries, self.ttl / 12)
-        self._retries = min(self._retries + 1, 16)
-        self._session.watchdog.watch(self)
+        self.term.retry(self._engine.now())
+        self._engine.watchdog.watch(self)
 
     def _drop_renewal(self) -> None:
         if self._renewal is not None:
-            self._session.forget(self._renewal)
+            self._engine.forget(self._renewal)
             self._renewal = None
 
     def _doubt(self, reason: str) -> None:
         if self._state is LeaseState.HELD:
             self._state = LeaseState.UNKNOWN
-            self._session.events.doubted(self, reason)
+            self._engine.events.doubted(self, reason)
 
-    def _ttl_at(self, sent: float) -> float:
-        """The ttl to ask for at that time: never past `max_hold`."""
-        if self._hold_end is None:
-            return self.ttl
-        return max(0.001, min(self.ttl, self._hold_end - sent))
-
-    def _confirmed(self, sent: float, ttl: float) -> None:
-        """The server has it for `ttl` seconds, counted from before the request was sent."""
+    def _confirmed(self, call: Call[bool], ttl: float) -> None:
+        """The server has it for `ttl` seconds from when that was sent."""
         self._state = LeaseState.HELD
-        self.deadline = sent + dependable(ttl)
-        self._at_limit = self._hold_end is not None and sent + ttl >= self._hold_end - 0.001
-        if self._at_limit or not self._auto_renew:
-            self._renewal_due = _NEVER
-            return
-        grid = self.ttl / _GRID
-        self._renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
+        self.term.confirmed(call.sent, ttl)
+        self._engine.watchdog.watch(self)
 
     async def extend(self, ttl: float) -> None:
         """Sets another ttl from now on. See `Lease.extend`."""
         self.ensure_this_process()
         self.ensure_held()
-        session, now = self._session, self._session.now()
-        self.ttl = ttl
-        granted = self._ttl_at(now)
-        # Until the answer is here, the shorter of both times counts. A renewal under way asked for the ttl
-        # of before: its answer must not count any more.
-        until, self.deadline = self.deadline, min(self.deadline, now + dependable(granted))
+        engine, now, until = self._engine, self._engine.now(), self.term.deadline
+        self.term.change(now, ttl)
+        granted = self.term.ttl_at(now)
+        # A renewal under way asked for the ttl of before: its answer must not count any more.
         self._drop_renewal()
-        session.watchdog.watch(self)
-        call, renewed = session.start(
-            self.claim.renew(milliseconds(granted)), until=min(until, now + session.command_timeout)
+        engine.watchdog.watch(self)
+        call, renewed = engine.start(
+            self.claim.renew(milliseconds(granted)), until=min(until, now + engine.settings.command_timeout)
         )
         try:
             held = await renewed
@@ -286,12 +240,11 @@ class Possession:
                 self.ensure_held()
             raise
         finally:
-            session.forget(call)
+            engine.forget(call)
         if not held:
             self.lose("the server no longer has it as the holder")
         elif self.live and self._releasing is None:
-            self._confirmed(call.sent, granted)
-            session.watchdog.watch(self)
+            self._confirmed(call, granted)
         self.ensure_held()
 
     # -- the end
@@ -305,7 +258,7 @@ class Possession:
             self._lost.set()
         if self.scope is not None:
             self.scope.cancel()
-        self._session.events.lost(self, self._session.now() - self.granted_at, reason)
+        self._engine.events.lost(self, self._engine.now() - self.granted_at, reason)
 
     def detach(self) -> None:
         """Nobody here looks after it any more; the ttl runs."""
@@ -314,8 +267,8 @@ class Possession:
 
     async def let_go(self, *, hurried: bool) -> BackendError | LockNotOwnedError | None:
         """Releases, and says what stood in the way. Goes on by itself behind a caller who is cancelled."""
-        if self._releasing is None and self.live and self._session.now() >= self.deadline:
-            self.lose(self._too_late())
+        if self._releasing is None and self.live and self._engine.now() >= self.term.deadline:
+            self.lose(self.term.why_over())
         if not self.live:
             if self._state is LeaseState.LOST and self._releasing is None:
                 await self._give_back()
@@ -325,10 +278,10 @@ class Possession:
         if self._releasing is None:
             # In this order: no renewal may be sent behind the release, and the next local waiter's try is to
             # be sent right behind it.
-            self._session.watchdog.forget(self)
+            self._engine.watchdog.forget(self)
             self._drop_renewal()
             self._releasing = Releasing(
-                self._session, self.claim.release(), until=self.deadline, on_end=self._let_gone
+                self._engine, self.claim.release(), until=self.term.deadline, on_end=self._let_gone
             )
             self.gate.vacated(self.claim)
         releasing = self._releasing
@@ -341,8 +294,8 @@ class Possession:
 
     async def _give_back(self) -> None:
         """What was lost by our clock, or with the session, the server may still have."""
-        self._releasing = Releasing(self._session, self.claim.release(), until=None)
-        if self._session.closing:
+        self._releasing = Releasing(self._engine, self.claim.release(), until=None)
+        if self._engine.closing:
             await outlast(self._releasing.ended, hurried=True)
 
     def _let_gone(self, releasing: Releasing) -> None:
@@ -350,7 +303,7 @@ class Possession:
             self.lose("its release was not confirmed in time; the ttl frees it")
         elif releasing.freed:
             self._end(LeaseState.RELEASED, "it was released")
-            self._session.events.released(self, self._session.now() - self.granted_at)
+            self._engine.events.released(self, self._engine.now() - self.granted_at)
         else:
             self.lose("the server no longer had it as the holder when it was released")
 
@@ -359,6 +312,6 @@ class Possession:
             raise RuntimeError(f"a lease that is {self._state.name} cannot become {state.name}")
         self._state = state
         self.reason = reason
-        self._session.watchdog.forget(self)
+        self._engine.watchdog.forget(self)
         self._drop_renewal()
         self.gate.vacated(self.claim)

@@ -10,7 +10,7 @@ from .._transport import Call, Command, Fault
 from .shield import HURRIED
 
 if TYPE_CHECKING:
-    from .session import Session
+    from .engine import Engine
 
 
 @final
@@ -29,9 +29,9 @@ class Releasing:
     __slots__ = (
         "_call",
         "_command",
+        "_engine",
         "_on_end",
         "_repeated",
-        "_session",
         "_until",
         "_waiters",
         "fault",
@@ -40,13 +40,13 @@ class Releasing:
 
     def __init__(
         self,
-        session: Session,
+        engine: Engine,
         command: Command[bool],
         *,
         until: float | None,
         on_end: Callable[[Releasing], None] | None = None,
     ) -> None:
-        self._session = session
+        self._engine = engine
         self._command = command
         self._until = until
         self._on_end = on_end
@@ -58,7 +58,7 @@ class Releasing:
 
     def ended(self) -> asyncio.Future[None]:
         """A future of its own for each who waits for the end."""
-        waiter: asyncio.Future[None] = self._session.loop.create_future()
+        waiter: asyncio.Future[None] = self._engine.loop.create_future()
         if self._waiters is None:
             waiter.set_result(None)
         else:
@@ -66,9 +66,9 @@ class Releasing:
         return waiter
 
     def _send(self) -> None:
-        until = self._session.now() + HURRIED if self._until is None else self._until
+        until = self._engine.now() + HURRIED if self._until is None else self._until
         self._call = Call(self._command, self._replied, self._failed, until=until)
-        self._session.send(self._call)
+        self._engine.send(self._call)
 
     def _replied(self, freed: bool) -> None:  # noqa: FBT001 - a callback
         self.freed = freed or self._repeated or self._call.unconfirmed
@@ -76,10 +76,10 @@ class Releasing:
 
     def _failed(self, fault: Fault) -> None:
         self._repeated = self._repeated or self._call.unconfirmed
-        pause = self._session.backoff.maximum
-        in_time = self._until is not None and self._session.now() + pause < self._until
-        if in_time and fault.transient and not self._session.closed:
-            self._session.loop.call_later(pause, self._send)
+        pause = self._engine.settings.backoff.maximum
+        in_time = self._until is not None and self._engine.now() + pause < self._until
+        if in_time and fault.transient and not self._engine.closed:
+            self._engine.loop.call_later(pause, self._send)
         else:
             self.fault = fault
             self._finish()

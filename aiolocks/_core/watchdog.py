@@ -71,7 +71,7 @@ class Watchdog:
             watch.kind = possession.kind
             watch.name = possession.name
             self._watches.add(watch)
-        self._push(watch, possession.due)
+        self._push(watch, possession.term.due)
         return watch
 
     def forget(self, possession: Possession) -> None:

@@ -9,7 +9,7 @@ from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
 from .._core.claim import Claim
 from .._core.clock import milliseconds
-from .._core.session import Session
+from .._core.engine import Engine
 from .._transport import Answer, Command, LockCommands
 
 
@@ -73,10 +73,10 @@ class Lock(Acquirable):
         )
         super().__init__(client, name, options)
 
-    def _resource(self, session: Session) -> _LockResource:
-        retention = session.fence_retention_for(self._options.ttl)
+    def _resource(self, engine: Engine) -> _LockResource:
+        retention = engine.fence_retention_for(self._options.ttl)
         return _LockResource(
-            LockCommands(session.prefix, self._name, retention_ms=milliseconds(retention)), self._name
+            LockCommands(engine.settings.prefix, self._name, retention_ms=milliseconds(retention)), self._name
         )
 
 

@@ -18,9 +18,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from aiolocks import LeaseState, Lock, LockLostError, LockTimeoutError, Session
+from aiolocks import Lease, LeaseState, Lock, LockLostError, Session
 from aiolocks.testing import EmbeddedServer, ServerState
-from tests.adversity.tools import SLACK, Keys, elapsed, rejected, warm, with_own_connections
+from tests.adversity.tools import SLACK, Keys, elapsed, rejected, strangers, warm, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.waiting import eventually
 
@@ -53,9 +53,11 @@ def configured(**settings: tuple[str, str]) -> Callable[..., AbstractAsyncContex
     async def lasting(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
         for name, (within, _behind) in settings.items():
             await admin.config_set(name.replace("_", "-"), within)
-        yield
-        for name, (_within, behind) in settings.items():
-            await admin.config_set(name.replace("_", "-"), behind)
+        try:
+            yield
+        finally:
+            for name, (_within, behind) in settings.items():
+                await admin.config_set(name.replace("_", "-"), behind)
 
     return lasting
 
@@ -68,8 +70,10 @@ async def unable_to_save(admin: Redis, server: EmbeddedServer) -> AsyncIterator[
     with suppress(ResponseError):
         await admin.bgsave()
     await eventually(lambda: _last_save_failed(admin))
-    yield
-    await admin.config_set("stop-writes-on-bgsave-error", "no")
+    try:
+        yield
+    finally:
+        await admin.config_set("stop-writes-on-bgsave-error", "no")
 
 
 async def _last_save_failed(admin: Redis) -> bool:
@@ -81,8 +85,10 @@ def replica(*, serving: bool) -> Callable[..., AbstractAsyncContextManager[None]
     async def lasting(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
         await admin.config_set("replica-serve-stale-data", "yes" if serving else "no")
         await admin.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody is there
-        yield
-        await admin.execute_command("REPLICAOF", "NO", "ONE")
+        try:
+            yield
+        finally:
+            await admin.execute_command("REPLICAOF", "NO", "ONE")
 
     return lasting
 
@@ -92,10 +98,12 @@ async def busy(admin: Redis, server: EmbeddedServer) -> AsyncIterator[None]:
     async with server.client(socket_timeout=30) as client:
         looping = asyncio.create_task(client.eval("while true do end", 0))
         await eventually(lambda: _is_busy(admin))
-        yield
-        await admin.script_kill()
-        with suppress(RedisError):
-            await looping
+        try:
+            yield
+        finally:
+            await admin.script_kill()
+            with suppress(RedisError):
+                await looping
 
 
 async def _is_busy(admin: Redis) -> bool:
@@ -108,23 +116,29 @@ async def _is_busy(admin: Redis) -> bool:
 
 @asynccontextmanager
 async def without_permission(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
-    await admin.acl_setuser("default", commands=["-@scripting"])
-    yield
-    await admin.acl_setuser("default", commands=["+@all"])
+    await admin.execute_command("ACL", "SETUSER", "default", "-@scripting")
+    try:
+        yield
+    finally:
+        await admin.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
 @asynccontextmanager
 async def without_inner_permission(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
-    await admin.acl_setuser("default", commands=["-get"])
-    yield
-    await admin.acl_setuser("default", commands=["+@all"])
+    await admin.execute_command("ACL", "SETUSER", "default", "-get")
+    try:
+        yield
+    finally:
+        await admin.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
 @asynccontextmanager
 async def without_key_permission(admin: Redis, _: EmbeddedServer) -> AsyncIterator[None]:
-    await admin.acl_setuser("default", reset_keys=True, keys=["other:*"])
-    yield
-    await admin.acl_setuser("default", keys=["*"])
+    await admin.execute_command("ACL", "SETUSER", "default", "resetkeys", "~other:*")
+    try:
+        yield
+    finally:
+        await admin.execute_command("ACL", "SETUSER", "default", "allkeys")
 
 
 TROUBLES = [
@@ -133,9 +147,7 @@ TROUBLES = [
     Trouble("READONLY", replica(serving=True), "it is a replica"),
     Trouble("MASTERDOWN", replica(serving=False), "it is a replica"),
     Trouble("BUSY", busy, "a script has been running", arguments=("--lua-time-limit", "20")),
-    Trouble(
-        "OOM", configured(maxmemory=("1", "0")), "out of memory", transient=False, hurts_holders=False
-    ),
+    Trouble("OOM", configured(maxmemory=("1", "0")), "out of memory", transient=False, hurts_holders=False),
     Trouble("NOPERM", without_permission, "this user may not", transient=False),
     Trouble("NOPERM inside", without_inner_permission, "this user may not", transient=False),
     Trouble("NOPERM for the key", without_key_permission, "this user may not", transient=False),
@@ -247,19 +259,18 @@ async def test_t_n_11_lease_outlives_a_refused_renewal(trouble: Trouble, setting
 @pytest.mark.parametrize("trouble", HURTING, ids=str)
 async def test_t_n_11_lease_is_lost_at_its_own_deadline(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
-    lock = Lock(client, "a", ttl=0.6)
-    ended = False
-    with elapsed() as took:
-        async with lasting():
-            with pytest.raises(LockLostError, match="without a confirmed renewal"):
-                async with lock as lease:
-                    try:
-                        await asyncio.sleep(5)
-                    finally:
-                        ended = True
-                        took.stop()
-            assert lease.state is LeaseState.LOST
-    assert ended
+    lease = await Lock(client, "a", ttl=0.6).acquire()
+    async with lasting():
+        deadline = asyncio.get_running_loop().time() + lease.remaining()
+        with pytest.raises(LockLostError, match="without a confirmed renewal"):
+            await held_until_cancelled(lease)
+        assert 0 <= asyncio.get_running_loop().time() - deadline < SLACK
+        assert lease.state is LeaseState.LOST
+
+
+async def held_until_cancelled(lease: Lease) -> None:
+    async with lease:
+        await asyncio.sleep(5)
 
 
 @pytest.mark.parametrize("trouble", HURTING, ids=str)
@@ -357,37 +368,43 @@ async def test_t_n_11_credentials_are_refused_at_once(
         assert "right" not in str(error).replace("copyright", "")
 
 
+@asynccontextmanager
+async def other_password(server: EmbeddedServer) -> AsyncIterator[None]:
+    """Beside the connections that are there, which are cut; a new one is refused."""
+    async with strangers(server, 1) as (admin,):
+        await admin.ask("AUTH", "right")
+        await admin.ask("CONFIG", "SET", "requirepass", "other")
+        await admin.ask("CLIENT", "KILL", "TYPE", "normal")
+        try:
+            yield
+        finally:
+            await admin.ask("CONFIG", "SET", "requirepass", "right")
+
+
 async def test_t_n_11_credentials_that_change_while_it_is_held(
-    own_server: OwnServer, connect: Connect, keys: Keys
+    own_server: OwnServer, connect: Connect, dress: Callable[[Redis], Redis], keys: Keys
 ) -> None:
-    """A connection stays what it was; a new one is refused, and the lease lasts until its deadline."""
     server = await own_server(arguments=("--requirepass", "right"))
-    admin = connect(server, password="right")
-    client = connect(server, password="right")
-    await admin.ping()
-    async with Lock(client, "a", ttl=0.9) as lease:
-        await admin.config_set("requirepass", "other")
-        await asyncio.sleep(0.4)
-        assert lease.state is LeaseState.HELD
-        await admin.client_kill_filter(_type="normal", skipme=True)
-        await eventually(lambda: lease.state is LeaseState.UNKNOWN)
-        await admin.config_set("requirepass", "right")
+    client = dress(connect(server, password="right"))
+    async with Lock(client, "a", ttl=1.2) as lease:
+        async with other_password(server):
+            await eventually(lambda: lease.state is LeaseState.UNKNOWN)
+            assert lease.remaining() > 0
         await eventually(lambda: lease.state is LeaseState.HELD)
     assert keys(server) == []
 
 
 async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
-    own_server: OwnServer, connect: Connect
+    own_server: OwnServer, connect: Connect, dress: Callable[[Redis], Redis]
 ) -> None:
     server = await own_server(arguments=("--requirepass", "right"))
-    admin = connect(server, password="right")
-    await admin.ping()
-    client = connect(server, password="right")
-    async with Lock(admin, "a", ttl=30):
-        waiting = asyncio.create_task(Lock(client, "a").acquire())
-        with pytest.raises(LockTimeoutError):
-            await Lock(client, "a").acquire(blocking_timeout=0.05)
-        await admin.config_set("requirepass", "other")
-        await admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
-        assert "password is wrong" in str(await rejected(asyncio.wait_for(waiting, 1)))
-        await admin.config_set("requirepass", "right")
+    client = dress(connect(server, password="right"))
+    lease = await Lock(connect(server, password="right"), "a", ttl=10).acquire()
+    waiting = asyncio.create_task(Lock(client, "a", ttl=2).acquire())
+    await eventually(lambda: Session.of(client).statistics().wakeups["poll"] >= 2)
+    async with other_password(server):
+        with elapsed() as took:
+            error = await rejected(waiting)
+    await lease.release()
+    assert "password is wrong" in str(error)
+    assert took.seconds < 0.3

@@ -73,7 +73,9 @@ async def test_on_a_terminal_it_moves(aiolocks: Aiolocks, server: Server) -> Non
 async def test_without_colours_a_terminal_gets_plain_lines(
     aiolocks: Aiolocks, environment: dict[str, str]
 ) -> None:
-    invocation = await aiolocks("demo", program=with_acts("acts.ACTS[:1]"), terminal=True, environment=environment)
+    invocation = await aiolocks(
+        "demo", program=with_acts("acts.ACTS[:1]"), terminal=True, environment=environment
+    )
     ended = await invocation.end()
     assert ended.status == 0
     assert CONTROL.search(ended.out.replace("\r\n", "\n")) is None
@@ -120,7 +122,10 @@ async def test_a_check_that_fails(aiolocks: Aiolocks, options: tuple[str, ...]) 
 @pytest.mark.parametrize(
     ("play", "message"),
     [
-        ("w = stage.begin(1, 'hold', name='', ttl=1); await w.until('holds')", "worker 1 failed: ValueError: "),
+        (
+            "w = stage.begin(1, 'hold', name='', ttl=1); await w.until('holds')",
+            "worker 1 failed: ValueError: ",
+        ),
         ("w = stage.crew[2]; w.kill(); await w.until('done')", "worker 2 ended by itself, with status -9"),
     ],
 )
@@ -164,7 +169,9 @@ async def test_ctrl_c(aiolocks: Aiolocks, heading: str) -> None:
     await gone(invocation)
 
 
-async def test_term_leaves_no_keys(aiolocks: Aiolocks, server: Server, keys: Callable[..., list[str]]) -> None:
+async def test_term_leaves_no_keys(
+    aiolocks: Aiolocks, server: Server, keys: Callable[..., list[str]]
+) -> None:
     invocation = await aiolocks("demo")
     await invocation.says(HEADINGS[1])
     await eventually(keys)

@@ -119,7 +119,9 @@ def test_a_timeline_stays_and_is_explained() -> None:
     timeline = Timeline(0, length=1)
     timeline.held(1, [(0, 1)])
     timeline.close(1)
-    scene = Scene(3, "Kill", (1,), timeline=timeline, frozen=("dead", "killed"), checks=[Check("this", passed=True)])
+    scene = Scene(
+        3, "Kill", (1,), timeline=timeline, frozen=("dead", "killed"), checks=[Check("this", passed=True)]
+    )
     assert lines(scene) == [
         f"   worker 1  {'#' * 34}",
         "             1.0 s in all   # holds   . waits   z dead   X killed",

@@ -83,7 +83,7 @@ async def test_without_the_optional_commands_a_session_does_not_know_itself(as_u
     session = await as_user()
     await everything(session)
 
-    identity = session._transport._identity
+    identity = session._engine._transport._identity
     assert (identity.client_id, identity.address, identity.run_id) == (None, None, None)
 
 
@@ -91,7 +91,7 @@ async def test_with_the_optional_commands_it_does(as_user) -> None:
     session = await as_user(commands=COMMANDS + KNOWS_ITSELF)
     await everything(session)
 
-    identity = session._transport._identity
+    identity = session._engine._transport._identity
     assert None not in (identity.client_id, identity.address, identity.run_id)
 
 

@@ -65,6 +65,7 @@ class FakeTransport:
         self.sent: list[Call[Any]] = []
         self.at_once: list[Call[Any]] = []
         self.closed = False
+        self.lateness = 0.0  # with which it ends a call whose time has passed
         self.kept: set[Possession] = set()  # so that none is collected unreleased when its test ends
         self._loop = loop
         self._untaken: asyncio.Queue[Call[Any]] = asyncio.Queue()
@@ -82,7 +83,7 @@ class FakeTransport:
         if self.connected:
             call.written = True
             call.sent = self._loop.time()
-        self._loop.call_at(call.until, self._expire, call)
+        self._loop.call_at(call.until + self.lateness, self._expire, call)
         if self.answer is not None:
             self._loop.call_soon(call.reply, self.answer(verb(call)))
         else:

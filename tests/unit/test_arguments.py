@@ -130,7 +130,8 @@ def test_bad_blocking_timeout(call, blocking_timeout, error, said) -> None:
 @pytest.mark.parametrize("argument", ["ttl", "blocking_timeout", "max_hold", "initial", "multiplier"])
 def test_an_int_that_no_float_can_hold_is_out_of_range(argument) -> None:
     make = Backoff if argument in BACKOFF else lock
-    check(lambda: make(**{argument: 10**400}), ValueError, (argument,))
+    with pytest.raises(ValueError, match=argument):
+        make(**{argument: 10**400})
 
 
 @pytest.mark.parametrize("argument", ["blocking_timeout", "max_hold"])
@@ -179,15 +180,6 @@ def test_bad_auto_renew(auto_renew) -> None:
 )
 def test_bad_metadata(make, metadata, error, said) -> None:
     check(lambda: make(metadata=metadata), error, ("metadata", *said))
-
-
-def test_metadata_is_copied() -> None:
-    given: dict[str, Any] = {"list": [1]}
-    session = Session(Redis(), metadata=given)
-
-    given["list"].append(2)
-
-    assert session.metadata == {"list": [1]}
 
 
 @pytest.mark.parametrize("wakeup", ["push", "", None, 1, ["auto"]])

@@ -148,6 +148,16 @@ def test_a_replica_is_not_asked_again_on_this_connection(text) -> None:
     assert faults.refused(read(text)).demoted
 
 
+@pytest.mark.parametrize("text", [*everywhere(WRONGTYPE), REDIS_6_2.format(WRONGTYPE)])
+def test_another_type_of_key_was_written_by_others(text) -> None:
+    assert faults.refused(read(text)).foreign
+
+
+@pytest.mark.parametrize("text", [READONLY, OOM, *UNKNOWN])
+def test_other_refusals_say_nothing_of_the_key(text) -> None:
+    assert not faults.refused(read(text)).foreign
+
+
 @pytest.mark.parametrize("text", [NOREPLICAS, OOM, BUSY.format("Redis"), MISCONF_7])
 def test_a_master_in_trouble_is_still_the_master(text) -> None:
     assert not faults.refused(read(text)).demoted

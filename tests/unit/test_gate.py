@@ -133,7 +133,8 @@ def test_who_lets_go_twice_wakes_one(gate) -> None:
 
 def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> None:
     head, behind = entered(gate, 2)
-    once = Waiter()  # never entered
+    once = Waiter()
+    gate.try_beside(once)
     gate.granted(once)
 
     gate.vacated(once.claim)
@@ -182,10 +183,17 @@ def test_is_idle_when_the_last_holder_has_let_go(gate, idle) -> None:
     assert idle.count == 1
 
 
-def test_is_idle_after_a_single_try_that_was_refused(gate, idle) -> None:
-    gate.leave(Waiter())
+def test_a_single_try_keeps_it_busy_until_it_is_refused(gate, idle) -> None:
+    once = Waiter()
+    gate.try_beside(once)
+    (waiter,) = entered(gate, 1)
+    gate.leave(waiter)
+    assert idle.count == 0
+
+    gate.leave(once)
 
     assert idle.count == 1
+    assert once.told == [], "it asks without being asked to"
 
 
 def test_remaining_is_unknown_at_first(gate) -> None:
@@ -243,6 +251,7 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
             gate.granted(asking[0])
         elif happening == "grant once" and not holders:
             holders = [Waiter()]
+            gate.try_beside(holders[0])
             gate.granted(holders[0])
         elif happening == "vacate" and holders:
             gate.vacated(holders.pop().claim)
@@ -253,3 +262,7 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         if waiting and not holders:
             assert len(asking) == 1
         assert gate.held_here == bool(holders)
+        was_idle, idle.count = idle.count > 0, 0
+        if was_idle:
+            assert not waiting
+            assert not holders

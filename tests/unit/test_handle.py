@@ -70,10 +70,10 @@ def test_garbage_is_refused(text) -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="the type of the fields is not checked: None would break the connection"
+    strict=True, reason="the type of the fields is not checked"
 )
-@pytest.mark.parametrize("token", [None, 5, [TOKEN], {"a": 1}, "", "not hexadecimal"])
-def test_a_token_that_no_lease_has_is_refused(token) -> None:
+@pytest.mark.parametrize("token", [None, 5, [TOKEN], {"a": 1}])
+def test_a_token_that_is_no_str_is_refused(token) -> None:
     with pytest.raises(ValueError, match="this is not a handle that detach"):
         Handle.decode(forged(["lock", "orders:17", token]), kind="lock", name="orders:17")
 
@@ -86,7 +86,7 @@ def test_deeply_nested_garbage_is_refused() -> None:
 
 @pytest.mark.parametrize("handle", [None, b"bytes", 17, HANDLE])
 def test_what_is_no_str_is_a_type_error(handle) -> None:
-    with pytest.raises(TypeError, match="the str that detach.. gave, not"):
+    with pytest.raises(TypeError, match=r"the str that detach\(\) gave, not"):
         Handle.decode(handle, kind="lock", name="orders:17")
 
 

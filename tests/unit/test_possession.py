@@ -16,6 +16,9 @@ from aiolocks import (
     LockLostError,
     LockNotOwnedError,
 )
+from redis.exceptions import ResponseError
+
+from aiolocks._transport import faults
 from aiolocks._core import possession as possession_module
 from tests.unit.fakes import (
     cut,
@@ -92,8 +95,8 @@ async def test_an_error_in_renewing_is_not_a_loss(offline, transport, fail) -> N
     assert lease.state is HELD
 
 
-async def test_after_an_error_it_tries_again_soon_and_then_less_often(make_session, transport, clock) -> None:
-    lease = await hold(make_session(backoff=Backoff(maximum=60, jitter=0)), transport, ttl=30)
+async def test_after_an_error_it_tries_again_soon_and_then_less_often(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30)
     pauses = []
     cut(await transport.asked("renew"))
     for _ in range(12):
@@ -101,10 +104,29 @@ async def test_after_an_error_it_tries_again_soon_and_then_less_often(make_sessi
         cut(await transport.asked("renew"))
         pauses.append(clock.now() - failed_at)
 
-    assert pauses[0] == pytest.approx(0.014)
-    assert pauses == sorted(pauses)
-    assert pauses[-1] == pytest.approx(30 / 6)
+    assert pauses == pytest.approx([min(0.02 * 2**attempt, 30 / 12) for attempt in range(12)])
     assert lease.state is UNKNOWN
+
+
+async def test_after_a_renewal_that_succeeded_it_tries_again_soon_once_more(offline, transport, clock) -> None:
+    await hold(offline, transport, ttl=30)
+    for _ in range(2):
+        for _ in range(5):
+            cut(await transport.asked("renew"))
+        failed_at = clock.now()
+        (await transport.asked("renew")).reply(1)
+
+        assert clock.now() - failed_at == pytest.approx(0.02 * 2**4)
+
+
+async def test_a_key_that_others_have_overwritten_is_a_loss_at_once(offline, transport) -> None:
+    lease = await hold(offline, transport)
+
+    (await transport.asked("renew")).fault(
+        faults.refused(ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
+    )
+
+    assert lease.state is LOST
 
 
 async def test_is_lost_when_the_server_says_so(offline, transport) -> None:
@@ -284,10 +306,23 @@ async def test_every_acquisition_has_128_random_bits_of_its_own(offline, transpo
     assert all(len(bytes.fromhex(token)) == 16 for token in tokens)
 
 
-async def test_metadata_of_session_and_lock_is_read_only(make_session, transport) -> None:
+async def test_metadata_is_the_sessions_and_the_locks_and_read_only(make_session, transport) -> None:
     session = make_session(metadata={"app": "a", "shard": 1})
     lease = await hold(session, transport, metadata={"shard": 2})
 
     assert lease.metadata == {"app": "a", "shard": 2}
     with pytest.raises(TypeError):
         lease.metadata["app"] = "b"  # type: ignore[index]
+
+
+async def test_metadata_is_copied(make_session, transport) -> None:
+    of_session, of_lock = {"list": [1]}, {"dict": {"a": 1}}
+    session = make_session(metadata=of_session)
+    lock = Lock(session, "name", metadata=of_lock)
+    of_session["list"].append(2)
+    of_lock["dict"]["b"] = 2
+
+    acquiring = asyncio.create_task(lock.acquire())
+    grant(await transport.asked("acquire"))
+
+    assert (await acquiring).metadata == {"list": [1], "dict": {"a": 1}}

@@ -84,9 +84,9 @@ async def test_gates_are_forgotten_when_nobody_needs_them(offline, transport) ->
     transport.answer = generous
     for number in range(100):
         async with Lock(offline, f"{number}"):
-            assert len(offline._gates) == 1
+            assert len(offline._engine._gates) == 1
 
-    assert offline._gates == {}
+    assert offline._engine._gates == {}
 
 
 async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> None:
@@ -96,14 +96,18 @@ async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> Non
     acquiring.cancel()
     await turns()
 
-    assert session._gates == {}
+    assert session._engine._gates == {}
 
 
 @pytest.mark.parametrize(
     ("ttl", "retention"), [(0.05, 600), (30, 600), (60, 600), (61, 610)], ids=str
 )
-async def test_a_fence_is_kept_for_ten_ttls_and_no_less_than_the_retention(offline, ttl, retention) -> None:
-    assert offline.fence_retention_for(ttl) == retention
+async def test_a_fence_is_kept_for_ten_ttls_and_no_less_than_the_retention(
+    offline, transport, ttl, retention
+) -> None:
+    await hold(offline, transport, ttl=ttl)
+
+    assert transport.sent[0].command.args[2] == retention * 1000
 
 
 async def test_what_stands_beside_a_lease_says_who_holds_it(make_session, transport) -> None:
@@ -173,12 +177,15 @@ async def test_a_reply_that_no_script_gives_is_a_backend_error(offline, transpor
 # -- closing -------------------------------------------------------------------------------------------------
 
 
-async def test_closing_twice_is_closing_once(make_session, transport) -> None:
+@pytest.mark.parametrize("used", [False, True])
+async def test_closing_twice_is_closing_once(make_session, transport, used) -> None:
     session = make_session()
+    if used:
+        await hold(session, transport)
     await session.aclose()
     await session.aclose()
 
-    assert session.closed
+    assert "closed" in repr(session)
 
 
 async def test_closing_closes_the_transport(make_session, transport) -> None:
@@ -286,7 +293,7 @@ async def test_a_body_may_close_its_own_session(make_session, transport) -> None
 
     with pytest.raises(LockLostError, match="the session was closed"):
         await body()
-    assert session.closing
+    assert "closed" in repr(session)
 
 
 async def test_a_lease_that_was_never_entered_keeps_its_key(make_session, transport) -> None:

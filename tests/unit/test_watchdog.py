@@ -28,9 +28,9 @@ async def test_many_leases_take_one_timer_and_no_task(offline, transport) -> Non
 
     await hold_many(offline, transport, 1000)
 
-    assert len(timers_of(offline.watchdog)) == 1
+    assert len(timers_of(offline._engine.watchdog)) == 1
     assert asyncio.all_tasks() == tasks
-    assert len(offline.watchdog) == 1000
+    assert len(offline._engine.watchdog) == 1000
 
 
 async def test_leases_of_one_moment_are_renewed_in_one_turn(offline, transport, clock) -> None:
@@ -63,10 +63,10 @@ async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:
 async def test_what_was_forgotten_is_never_tended_again(offline, transport) -> None:
     leases = await hold_many(offline, transport, 3)
 
-    offline.watchdog.forget(leases[1]._possession)
+    offline._engine.watchdog.forget(leases[1]._possession)
     await asyncio.sleep(10)
 
-    assert len(offline.watchdog) == 2
+    assert len(offline._engine.watchdog) == 2
     assert transport.verbs.count("renew") == 2
 
 
@@ -74,8 +74,8 @@ async def test_without_anything_to_watch_there_is_no_timer(offline, transport) -
     for lease in await hold_many(offline, transport, 3):
         await lease.release()
 
-    assert timers_of(offline.watchdog) == []
-    assert offline.watchdog._heap == []
+    assert timers_of(offline._engine.watchdog) == []
+    assert offline._engine.watchdog._heap == []
 
 
 async def test_the_heap_stays_compact_over_ten_thousand_leases(offline, transport) -> None:
@@ -85,7 +85,7 @@ async def test_the_heap_stays_compact_over_ten_thousand_leases(offline, transpor
     longest = 0
     for _ in range(10_000):
         await (await lock.acquire()).release()
-        longest = max(longest, len(offline.watchdog._heap))
+        longest = max(longest, len(offline._engine.watchdog._heap))
 
     assert longest <= 2 * 2 + 64
     await kept.release()
@@ -97,7 +97,7 @@ async def test_the_heap_stays_compact_over_ten_thousand_renewals(offline, transp
     for _ in range(10_000):
         await lease.extend()
 
-    assert len(offline.watchdog._heap) <= 2 * 1 + 64
+    assert len(offline._engine.watchdog._heap) <= 2 * 1 + 64
 
 
 async def test_a_collected_lease_warns_and_lets_the_next_one_here_try(offline, transport) -> None:
@@ -140,7 +140,7 @@ async def test_a_lease_collected_in_another_thread_changes_the_session_in_the_lo
         thread.start()
         thread.join()
         gc.collect()
-    assert len(offline.watchdog) == 1, "not before the loop runs"
+    assert len(offline._engine.watchdog) == 1, "not before the loop runs"
 
     grant(await transport.asked("acquire"))
     await behind
@@ -159,5 +159,5 @@ async def test_a_released_lease_is_collected_without_a_word(offline, transport) 
 async def test_watched_possessions_can_be_listed(offline, transport) -> None:
     leases = await hold_many(offline, transport, 3)
 
-    assert {possession.name for possession in offline.watchdog.possessions()} == {"0", "1", "2"}
+    assert {possession.name for possession in offline._engine.watchdog.possessions()} == {"0", "1", "2"}
     assert len(leases) == 3

@@ -1,0 +1,223 @@
+"""A session from its first use on, on one event loop: what everything in the core works with.
+
+The connection ends with the session: closed by it, collected with it, or when the loop shuts down. All
+three are one mechanism, an async generator that was begun. `aclose` closes it; a collected one is closed
+by its loop; and `asyncio.run` and its like end, after cancelling every task, with
+`loop.shutdown_asyncgens`: the one moment at which something that belongs to a loop can still send its
+last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import socket
+from collections.abc import AsyncGenerator, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from .._transport import Call, Command, Fault, Transport, ignore
+from ..errors import SessionClosedError
+from .backoff import Backoff
+from .events import Events
+from .gate import Gate
+from .statistics import SessionStatistics
+from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .acquisition import Acquisition
+    from .claim import Claim
+
+T = TypeVar("T")
+
+_UNWINDING: Final = 1.0
+"""Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
+
+_quote: Final = json.encoder.encode_basestring_ascii
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a session was told; checked. Times in seconds."""
+
+    prefix: str
+    backoff: Backoff
+    command_timeout: float
+    fence_retention: float
+    metadata: dict[str, Any]
+
+
+@final
+class Engine:
+    """The connection, the watchdog, the gates and the counts of one session.
+
+    Invariant: once `closing` is set nobody is admitted; what was admitted before can still release.
+    """
+
+    __slots__ = (
+        "_closing_task",
+        "_gates",
+        "_holder",
+        "_keeper",
+        "_pid",
+        "_transport",
+        "closed",
+        "closing",
+        "events",
+        "loop",
+        "settings",
+        "waiting",
+        "watchdog",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: Transport, settings: Settings, events: Events
+    ) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.events = events
+        self.watchdog = Watchdog(loop)
+        self.waiting: set[Acquisition] = set()
+        self.closing = False
+        self.closed = False
+        self._closing_task: asyncio.Task[None] | None = None
+        self._gates: dict[Hashable, Gate] = {}
+        self._pid = os.getpid()
+        self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self._pid}'
+        self._transport = transport
+        self._keeper = _keep(transport)
+        with contextlib.suppress(StopIteration):  # it stops at its `yield`
+            self._keeper.__anext__().send(None)
+
+    # -- its life
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, and of this process."""
+        return not self.closing and self._pid == os.getpid()
+
+    def admit(self) -> None:
+        """Lets somebody in who wants to use it here and now.
+
+        Raises:
+            SessionClosedError: It was closed.
+            RuntimeError: It belongs to another event loop or process.
+        """
+        if self.closing:
+            raise SessionClosedError("the session is closed")
+        if self.loop is not asyncio.get_running_loop():
+            raise RuntimeError("this session belongs to another event loop: make one Session a loop")
+        if self._pid != os.getpid():
+            raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
+
+    async def aclose(self) -> None:
+        """Ends it; see `Session.aclose`."""
+        if self.loop.is_closed():
+            self.closing = self.closed = True
+            return
+        if self._closing_task is None:
+            # A task of its own: the caller may be one of the bodies that closing cancels.
+            self._closing_task = self.loop.create_task(self._close(), name="aiolocks-close")
+        await asyncio.shield(self._closing_task)
+
+    async def _close(self) -> None:
+        self.closing = True
+        for acquisition in tuple(self.waiting):
+            acquisition.end_with(SessionClosedError("the session was closed while waiting"))
+        held = self.watchdog.possessions()
+        bodies = [possession.scope for possession in held if possession.scope is not None]
+        for possession in held:
+            possession.lose("the session was closed")
+        deadline = self.now() + _UNWINDING
+        # Polled: the end of a body is nobody else's business.
+        while self.now() < deadline and any(body.running for body in bodies):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        self.closed = True
+        await self._keeper.aclose()
+
+    # -- talking to the server
+
+    def now(self) -> float:
+        """The clock of all deadlines."""
+        return self.loop.time()
+
+    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+        self._transport.send(call, at_once=at_once)
+
+    def forget(self, call: Call[Any]) -> bool:
+        return self._transport.forget(call)
+
+    def undo(self, claim: Claim, ttl: float) -> None:
+        """Takes back whatever an acquire of this claim did or may yet do. Synchronous: the last word."""
+        until = self.now() + ttl  # by then the server has done it by itself
+        self.send(Call(claim.release(), ignore, ignore, until=until, in_full=True), at_once=True)
+
+    def start(self, command: Command[T], *, until: float) -> tuple[Call[T], asyncio.Future[T]]:
+        """Sends a command; its end is the future's."""
+        future: asyncio.Future[T] = self.loop.create_future()
+
+        def replied(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def failed(fault: Fault) -> None:
+            if not future.done():
+                future.set_exception(fault.error)
+
+        call = Call(command, replied, failed, until=until)
+        self.send(call)
+        return call, future
+
+    async def ask(self, command: Command[T]) -> T:
+        """One request that has no deadline of its own.
+
+        Raises:
+            BackendError: Refused, or no answer within `command_timeout`.
+        """
+        self.admit()
+        call, future = self.start(command, until=self.now() + self.settings.command_timeout)
+        try:
+            return await future
+        finally:
+            self.forget(call)
+
+    # -- what acquisitions share
+
+    def gate(self, key: Hashable) -> Gate:
+        """Where those queue who want the same thing."""
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate(functools.partial(self._gate_idle, key))
+        return gate
+
+    def _gate_idle(self, key: Hashable, gate: Gate) -> None:
+        if self._gates.get(key) is gate:
+            del self._gates[key]
+
+    def fence_retention_for(self, ttl: float) -> float:
+        """Seconds for which the fence of a name is kept after its last use."""
+        return max(10 * ttl, self.settings.fence_retention)
+
+    def describe(self, user: str) -> str:
+        """What stands on the server beside a lease, as JSON: who holds it, and what the user adds."""
+        task = asyncio.current_task()
+        name = "" if task is None else task.get_name()
+        return f'{{{self._holder},"task":{_quote(name)},"user":{user}}}'
+
+    def statistics(self) -> SessionStatistics:
+        return self.events.tally.snapshot(
+            leases_held=len(self.watchdog),
+            waiters=len(self.waiting),
+            commands_sent=self._transport.commands_sent,
+        )
+
+
+async def _keep(transport: Transport) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await transport.aclose(_UNWINDING)

@@ -1,0 +1,78 @@
+"""Until when a lease may be relied on, and when it is to be renewed: arithmetic, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from .clock import dependable
+
+NEVER: Final = float("inf")
+
+_RENEWALS_PER_TTL: Final = 3
+_GRID: Final = 32
+"""Renewals fall on a grid of ttl / 32, so that those of many leases leave in one write."""
+_RETRY: Final = 0.02
+"""Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
+
+
+@final
+class Term:
+    """The times of one lease, all of the loop's clock.
+
+    Invariant: `deadline` is never later than the end of the lease on the server, if both clocks run alike.
+
+    Args:
+        sent: When the granted request was sent: right before that, not when its reply came.
+        ttl: Seconds that each renewal asks for.
+        max_hold: Seconds after which it ends whatever renewals could do.
+    """
+
+    __slots__ = ("_auto_renew", "_end", "_retries", "at_limit", "deadline", "renewal_due", "ttl")
+
+    def __init__(self, sent: float, *, ttl: float, max_hold: float | None, auto_renew: bool) -> None:
+        self._auto_renew = auto_renew
+        self._end = NEVER if max_hold is None else sent + max_hold
+        self._retries = 0
+        self.ttl = ttl
+        self.deadline = 0.0
+        self.renewal_due = NEVER
+        self.at_limit = False  # what the server has reaches to the end of max_hold
+        self.confirmed(sent, self.ttl_at(sent))
+
+    @property
+    def due(self) -> float:
+        """When there is something to do next."""
+        return min(self.renewal_due, self.deadline)
+
+    def ttl_at(self, sent: float) -> float:
+        """The ttl to ask for at that time: never past `max_hold`."""
+        return max(0.001, min(self.ttl, self._end - sent))
+
+    def confirmed(self, sent: float, ttl: float) -> None:
+        """The server has it for `ttl` seconds, counted from before the request was sent."""
+        self._retries = 0
+        self.deadline = sent + dependable(ttl)
+        self.at_limit = sent + ttl >= self._end - 0.001
+        if self.at_limit or not self._auto_renew:
+            self.renewal_due = NEVER
+        else:
+            grid = self.ttl / _GRID
+            self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
+
+    def retry(self, now: float) -> None:
+        """A renewal failed: soon again, at first."""
+        self.renewal_due = now + min(_RETRY * 2**self._retries, self.ttl / 12)
+        self._retries = min(self._retries + 1, 16)
+
+    def change(self, now: float, ttl: float) -> None:
+        """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
+        self.ttl = ttl
+        self.deadline = min(self.deadline, now + dependable(self.ttl_at(now)))
+
+    def why_over(self) -> str:
+        """What to say when the deadline has passed."""
+        if self.at_limit:
+            return "max_hold has passed"
+        if not self._auto_renew:
+            return "its ttl passed, and auto_renew is off"
+        return "its ttl passed without a confirmed renewal"
