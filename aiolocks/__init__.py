@@ -1,10 +1,11 @@
 """Distributed locks for asyncio, on Redis and Valkey."""
 
 from ._core.backoff import Backoff
+from ._core.events import LockEvent
 from ._core.lease import Lease
 from ._core.possession import LeaseState
 from ._core.session import Session
-from ._core.statistics import SessionStatistics
+from ._core.statistics import Histogram, SessionStatistics
 from ._primitives.lock import Lock
 from .errors import (
     BackendError,
@@ -22,10 +23,12 @@ __all__ = [
     "BackendError",
     "Backoff",
     "ConfigurationError",
+    "Histogram",
     "Lease",
     "LeaseState",
     "Lock",
     "LockError",
+    "LockEvent",
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",

@@ -61,7 +61,8 @@ class LockTimeoutError(LockError, TimeoutError):
             holder = "it is held elsewhere"
         else:
             holder = f"its holder's lease has {remaining:.3f} s left unless renewed"
-        super().__init__(f"{kind} {name!r} was not acquired within {blocking_timeout:g} s: {holder}")
+        when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
+        super().__init__(f"{kind} {name!r} was not acquired {when}: {holder}")
 
 
 class LockLostError(LockError):

@@ -75,6 +75,7 @@ class Acquisition:
         "_timeout",
         "_told",
         "_ttl",
+        "_unsettled",
         "claim",
         "done",
         "error",
@@ -113,6 +114,7 @@ class Acquisition:
         self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
         self._answered_at = float("-inf")
         self._fault: Fault | None = None
+        self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
         self._last_round_trip = 0.0
         self._sleep_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -201,6 +203,7 @@ class Acquisition:
         self._answered_at = self._gate.answered_at = now
         self._last_round_trip = now - call.sent
         self._fault = None
+        self._unsettled = False
         if isinstance(answer, Granted):
             if now < call.sent + dependable(self._ttl):
                 self.granted = True
@@ -226,8 +229,11 @@ class Acquisition:
             self._sleep()
 
     def _failed(self, fault: Fault) -> None:
-        self._call = None
+        call, self._call = self._call, None
+        assert call is not None
         self._fault = fault
+        if fault.unknown and (call.written or call.unconfirmed):
+            self._unsettled = True
         now = self._engine.now()
         if self._once or not fault.transient:
             self._give_up(fault.error)
@@ -300,10 +306,7 @@ class Acquisition:
 
     def _undo(self) -> None:
         call, self._call = self._call, None
-        if call is not None and self._engine.forget(call):
-            self._engine.undo(self.claim, self._ttl)
-        elif self._fault is not None and self._fault.unknown:
-            # An earlier send ended in silence: whether it was executed, nobody knows.
+        if (call is not None and self._engine.forget(call)) or self._unsettled:
             self._engine.undo(self.claim, self._ttl)
 
     def _end(self) -> None:

@@ -20,7 +20,7 @@ _HOOKS: Final = ("on_acquired", "on_waiting", "on_released", "on_lost", "on_rene
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class LockEvent:
     """What a listener is told.
 
     Attributes:
@@ -44,7 +44,7 @@ class Events:
     """The one place through which everything passes that others may want to know of.
 
     A listener has any of the methods `on_waiting`, `on_acquired`, `on_renewed`, `on_released` and `on_lost`,
-    which take one `Event`. None may be a coroutine function: they are called in the middle of a step that
+    which take one `LockEvent`. None may be a coroutine function: they are called in the middle of a step that
     must not be interrupted. What one raises is logged and harms nothing.
     """
 
@@ -52,7 +52,7 @@ class Events:
 
     def __init__(self, listeners: Iterable[object]) -> None:
         self.tally: Final = Tally()
-        self._hooks: dict[str, list[Callable[[Event], object]]] = {name: [] for name in _HOOKS}
+        self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in _HOOKS}
         for listener in listeners:
             self._add(listener)
 
@@ -72,7 +72,7 @@ class Events:
     def waiting(self, kind: str, name: str) -> None:
         log.debug("%s %r: waiting", kind, name)
         if hooks := self._hooks["on_waiting"]:
-            _tell(hooks, Event(kind=kind, name=name))
+            _tell(hooks, LockEvent(kind=kind, name=name))
 
     def acquired(self, possession: Possession, seconds: float) -> None:
         self.tally.acquisitions += 1
@@ -102,8 +102,8 @@ class Events:
             _tell(hooks, _of(possession, seconds, reason))
 
 
-def _of(possession: Possession, seconds: float, reason: str = "") -> Event:
-    return Event(
+def _of(possession: Possession, seconds: float, reason: str = "") -> LockEvent:
+    return LockEvent(
         kind=possession.kind,
         name=possession.name,
         fencing_token=possession.fencing_token,
@@ -112,7 +112,7 @@ def _of(possession: Possession, seconds: float, reason: str = "") -> Event:
     )
 
 
-def _tell(hooks: list[Callable[[Event], object]], event: Event) -> None:
+def _tell(hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:
     for hook in hooks:
         try:
             hook(event)

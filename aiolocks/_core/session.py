@@ -46,7 +46,7 @@ class Session:
         command_timeout: Seconds that a single request without a deadline of its own may take.
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
             least ten times the ttl. It only matters if the server's clock is set back.
-        metadata: Goes with every lease of the session: JSON values, shown by `inspect`.
+        metadata: Goes with every lease of the session: JSON values, readable by whoever can read the keys.
         listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`.
 
     Raises:

@@ -39,7 +39,7 @@ class Lock(Acquirable):
         max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
         on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
             on.
-        metadata: JSON values to show to whoever inspects the lock.
+        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

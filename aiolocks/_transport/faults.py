@@ -36,8 +36,17 @@ _FATAL: Final = {
 _CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join([*_TRANSIENT, *_FATAL]) + r")\b")
 # An unknown or refused command is quoted with its first arguments, and tokens are among them.
 _QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)
-_INNER_DENIAL: Final = "can't run this command or subcommand"
-_INNER_KEY_DENIAL: Final = "can't access at least one of the keys"
+# How Redis 6.2, 7 and Valkey 9 word a denial of what a script calls.
+_INNER_DENIAL: Final = re.compile(
+    r"can't run this command or subcommand|can't access at least one of the keys|ACL failure in script"
+)
+# Of these, some are connection errors in redis-py; all were sent by the server.
+_ANSWERS: Final = (
+    driver.AuthenticationError,
+    driver.AuthorizationError,
+    driver.BusyLoadingError,
+    driver.ResponseError,
+)
 
 
 @final
@@ -70,7 +79,7 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = found[1] if found else ""
     if isinstance(error, driver.AuthenticationError):
         code = code or "WRONGPASS"
-    elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL in text or _INNER_KEY_DENIAL in text:
+    elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL.search(text):
         code = "NOPERM"
     elif isinstance(error, driver.OutOfMemoryError):
         code = "OOM"
@@ -116,32 +125,41 @@ def unreadable(error: Exception) -> Fault:
 
 def is_final(error: BaseException) -> bool:
     """Whether connecting again would fail in the same way (credentials, certificates, database)."""
-    if isinstance(error, (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)):
+    if _certificate(error):
         return True
-    if isinstance(error, driver.BusyLoadingError):
-        return False
-    if isinstance(error, driver.ResponseError):
-        return not refused(error).transient
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    answer = _answer(error)
+    return answer is not None and not refused(answer).transient
 
 
-def of_driver(error: BaseException, keys: tuple[bytes, ...]) -> Fault:
+def of_driver(error: BaseException, keys: tuple[bytes, ...] = ()) -> Fault:
     """Whatever a call of the driver's client raised."""
-    if isinstance(error, (driver.BusyLoadingError, driver.AuthenticationError, driver.AuthorizationError)):
-        return refused(error, keys)
+    if (answer := _answer(error)) is not None:
+        return refused(answer, keys)
     if isinstance(error, (driver.ConnectionError, driver.TimeoutError, OSError)):
         return unreachable(error)
-    if isinstance(error, driver.ResponseError):
-        return refused(error, keys)
     fault = BackendError(f"the Redis client failed: {_said(error)}")
     fault.__cause__ = error
     # RedisClusterException and the like: the topology may be known again in a moment.
     return Fault(fault, transient=isinstance(error, driver.RedisClusterException))
+
+
+def _answer(error: BaseException) -> Exception | None:
+    """The error that the server answered with, if it was one: some ways of connecting wrap it in another."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, _ANSWERS):
+            return link
+        link = link.__cause__
+    return None
+
+
+def _certificate(error: BaseException) -> bool:
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, ssl.SSLCertVerificationError):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def _said(error: BaseException) -> str:

@@ -187,7 +187,9 @@ class Multiplexed(asyncio.Protocol):
             if call.until > now:
                 earliest = min(earliest, call.until)
                 continue
-            call.fault(faults.unanswered(self._connector.trouble))
+            trouble = self._connector.trouble
+            never_sent = trouble is not None and not (call.written or call.unconfirmed)
+            call.fault(faults.unreachable(trouble) if never_sent else faults.unanswered(trouble))
         if earliest < self._sweep_at:
             self._sweep_by(earliest)
 

@@ -33,6 +33,7 @@ class ServerState(Enum):
     NEW = "new"
     """Not started yet."""
     RUNNING = "running"
+    """Started, and answering."""
     PAUSED = "paused"
     """Stopped by SIGSTOP: its connections stay open, nothing is answered."""
     DEAD = "dead"

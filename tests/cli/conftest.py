@@ -64,7 +64,9 @@ class Invocation:
         os.kill(self._process.pid, number)
 
     async def end(self, *, within: float = 10) -> Ended:
-        """Wait until it has ended."""
+        """Close its input, and wait until it has ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # before Python 3.12, `communicate` does not
         async with asyncio.timeout(within):
             out, err = await self._process.communicate()
         self.out += out.decode(errors="replace")
@@ -74,27 +76,27 @@ class Invocation:
 
     def blocked(self) -> set[int]:
         """The signals that it blocks."""
-        try:
-            status = Path(f"/proc/{self._process.pid}/status").read_text()
-        except FileNotFoundError:
+        if sys.platform != "linux":
             pytest.skip("needs /proc to see what is blocked")
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
         (mask,) = re.findall(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)
         return {number for number in signal.valid_signals() if int(mask, 16) >> (number - 1) & 1}
 
-    def processes(self) -> list[str]:
-        """All that it has started, itself included, and that still lives."""
-        if not Path("/proc/self/environ").exists():
-            pytest.skip("needs /proc to find processes")
-        found: list[str] = []
+    def processes(self) -> list[int]:
+        """It and all that it has started, as far as it lives: found by what is in the environment."""
+        found: list[int] = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if self._mark.encode() in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    found.append(int(process.name))
         return found
 
     async def close(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
+        for process in self.processes():  # whoever holds our pipes open
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         await self._process.communicate()
 
 
@@ -157,4 +159,6 @@ async def aiolocks(server: Server, tmp_path: Path) -> AsyncIterator[Aiolocks]:
 
 async def gone(invocation: Invocation) -> None:
     """Everything that it has started has ended."""
+    if sys.platform != "linux":
+        pytest.skip("needs /proc to find processes")
     await eventually(lambda: not invocation.processes(), within=5)

@@ -16,7 +16,7 @@ HOUR = 3_600_000
 
 
 class LockScripts:
-    """The steps of one lock under a name of its own, in the server's terms: arguments and replies as they travel.
+    """The steps of one lock under a name of its own; arguments and replies as they travel.
 
     Args:
         mutant: Texts to run instead of those in the files, by the name of the script.
@@ -29,7 +29,9 @@ class LockScripts:
         self.fence = key(prefix, "lock", name, "fence")
         self._mutant = mutant or {}
 
-    async def acquire(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}") -> Any:
+    async def acquire(
+        self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
+    ) -> Any:
         return await self.run("lock_acquire", [self.lock, self.fence], token, ttl, retention, metadata)
 
     async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:

@@ -1,4 +1,4 @@
-"""The minimal ACL: with what is documented everything works, and without any word of it something does not."""
+"""The minimal ACL: with what is documented everything works, and each word of it is needed."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from hypothesis import settings
 from redis.asyncio import Redis
 
 from aiolocks import Session
@@ -13,6 +14,10 @@ from aiolocks._core import session as session_module
 from aiolocks._core.possession import Possession
 from aiolocks._core.watchdog import Watch, Watchdog
 from tests.unit.fakes import FakeTransport, VirtualClock
+
+# The same examples in every run, and no complaint of a machine that was busy.
+settings.register_profile("aiolocks", derandomize=True, deadline=None)
+settings.load_profile("aiolocks")
 
 
 @pytest.fixture

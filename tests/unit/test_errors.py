@@ -29,6 +29,17 @@ EXAMPLES = [
 ]
 
 
+MESSAGES = [
+    "Lock 'orders' was not acquired within 2 s: its holder's lease has 1.500 s left unless renewed",
+    "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere",
+    "Lock 'orders' was lost: its ttl passed",
+    "Lock 'orders' is not owned: it was adopted before",
+    "the session is closed",
+    "wakeup='tracking' is not available",
+    "Redis did not answer within 5 s",
+]
+
+
 @pytest.mark.parametrize(
     ("error", "also"),
     [(LockTimeoutError, TimeoutError), (ConfigurationError, ValueError), (LockError, Exception)],
@@ -50,21 +61,7 @@ def test_there_is_one_base_and_everything_is_exported() -> None:
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    list(
-        zip(
-            EXAMPLES,
-            [
-                "Lock 'orders' was not acquired within 2 s: its holder's lease has 1.500 s left unless renewed",
-                "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere",
-                "Lock 'orders' was lost: its ttl passed",
-                "Lock 'orders' is not owned: it was adopted before",
-                "the session is closed",
-                "wakeup='tracking' is not available",
-                "Redis did not answer within 5 s",
-            ],
-            strict=True,
-        )
-    ),
+    list(zip(EXAMPLES, MESSAGES, strict=True)),
 )
 def test_message(error, message) -> None:
     assert str(error) == message

@@ -16,6 +16,7 @@ from tests.unit.fakes import (
     dependable,
     hold,
     lose,
+    releasing,
     turns,
 )
 
@@ -180,7 +181,25 @@ async def test_the_answer_to_a_renewal_from_before_an_extension_does_not_count(o
     extension = await transport.asked("renew")
 
     renewal.reply(1)
+    assert lease.remaining() == dependable(5)
     extension.reply(1)
     await extending
 
     assert lease.remaining() == dependable(5)
+
+
+async def test_an_extension_that_a_release_overtook_starts_nothing_again(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    extending = asyncio.create_task(lease.extend(60))
+    extension = await transport.asked("renew")
+    task = releasing(lease)
+    release = await transport.asked("release")
+
+    extension.reply(1)
+    with pytest.raises(LockLostError, match="it is being released"):
+        await extending
+    await asyncio.sleep(25)  # a renewal would be due
+    assert transport.unasked == []
+
+    release.reply(1)
+    await task

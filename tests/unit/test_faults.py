@@ -28,9 +28,10 @@ WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 BUSY = "BUSY {} is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 MISCONF = (
-    "MISCONF {0} is configured to save RDB snapshots, but {1} to persist {2} disk. Commands that may modify the data "
-    "set are disabled, because this instance is configured to report errors during writes if RDB snapshotting fails "
-    "(stop-writes-on-bgsave-error option). Please check the {0} logs for details about the RDB error."
+    "MISCONF {0} is configured to save RDB snapshots, but {1} to persist {2} disk. Commands that may modify "
+    "the data set are disabled, because this instance is configured to report errors during writes if RDB "
+    "snapshotting fails (stop-writes-on-bgsave-error option). Please check the {0} logs for details about "
+    "the RDB error."
 )
 MISCONF_6_2 = MISCONF.format("Redis", "it is currently not able", "on")
 MISCONF_7 = MISCONF.format("Redis", "it's currently unable", "to")
@@ -40,8 +41,9 @@ DENIED_KEY = (
     "The user executing the script can't access at least one of the keys mentioned in the command arguments"
 )
 NO_HELLO = (
-    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> "
-    "option can be used to authenticate the client and select the RESP protocol version at the same time"
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
+    "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
+    "same time"
 )
 
 

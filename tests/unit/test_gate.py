@@ -227,7 +227,7 @@ def test_repr(gate) -> None:
     assert repr(gate) == "<Gate held_here=False asking=True queued=2>"
 
 
-# What may happen to a gate: somebody comes, leaves, is granted it, lets go. Numbers choose among those it can befall.
+# Somebody comes, leaves, is granted it, lets go. The number chooses among those whom it can befall.
 happenings = st.lists(
     st.tuples(st.sampled_from(["enter", "leave", "grant", "grant once", "vacate"]), st.integers(0, 5))
 )

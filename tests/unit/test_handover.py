@@ -80,6 +80,16 @@ async def test_adopting_swaps_the_token_and_keeps_the_fencing_token(offline, tra
     assert lease.state is DETACHED
 
 
+async def test_adopting_asks_for_no_more_than_max_hold(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    adopting = asyncio.create_task(Lock(offline, "name", ttl=20, max_hold=5).adopt(lease.detach()))
+    adoption = await transport.asked("adopt")
+    assert adoption.command.args[2] == 5000
+    adoption.reply(b"17")
+
+    assert (await adopting).remaining() == dependable(5)
+
+
 async def test_an_adopted_lease_is_renewed_and_keeps_others_here_waiting(offline, transport) -> None:
     transport.answer = generous
     lease = await Lock(offline, "name").adopt((await Lock(offline, "name").acquire()).detach())

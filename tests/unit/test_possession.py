@@ -8,18 +8,15 @@ import os
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from aiolocks import (
-    Backoff,
     LeaseState,
     Lock,
     LockLostError,
     LockNotOwnedError,
 )
-from redis.exceptions import ResponseError
-
 from aiolocks._transport import faults
-from aiolocks._core import possession as possession_module
 from tests.unit.fakes import (
     cut,
     demoted,
@@ -108,7 +105,9 @@ async def test_after_an_error_it_tries_again_soon_and_then_less_often(offline, t
     assert lease.state is UNKNOWN
 
 
-async def test_after_a_renewal_that_succeeded_it_tries_again_soon_once_more(offline, transport, clock) -> None:
+async def test_after_a_renewal_that_succeeded_it_tries_again_soon_once_more(
+    offline, transport, clock
+) -> None:
     await hold(offline, transport, ttl=30)
     for _ in range(2):
         for _ in range(5):
@@ -271,8 +270,9 @@ async def test_an_end_is_final(offline, transport, end) -> None:
 
 async def test_a_forked_child_does_not_own_and_sends_nothing(offline, transport, monkeypatch) -> None:
     lease = await hold(offline, transport)
+    child = os.getpid() + 1
     with monkeypatch.context() as patched:
-        patched.setattr(possession_module.os, "getpid", lambda pid=os.getpid(): pid + 1)
+        patched.setattr(os, "getpid", lambda: child)
 
         assert lease.remaining() == 0
         with pytest.raises(LockLostError, match="the process that forked this one"):

@@ -1,4 +1,4 @@
-"""What users import: the names of the contract, their parameters, their docstrings, and no secret in a `repr`."""
+"""What users import: names, parameters and docstrings as in the contract, and no secret in a `repr`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ COMMON = {
 CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if not name.startswith("_")]
 MEMBERS = {
     Lock: "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__",
-    Lease: "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release wait_lost "
-    "detach __aenter__ __aexit__",
+    Lease: "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release "
+    "wait_lost detach __aenter__ __aexit__",
     Session: "of aclose statistics __aenter__ __aexit__",
     Backoff: "delay",
 }

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from aiolocks import (
-    Backoff,
     BackendError,
+    Backoff,
     LeaseState,
     LockLostError,
     LockNotOwnedError,

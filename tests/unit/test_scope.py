@@ -1,4 +1,4 @@
-"""`async with`: a loss cancels the body and becomes `LockLostError`; whatever else happens to the body wins."""
+"""`async with`: a loss cancels the body and becomes `LockLostError`; whatever else befalls the body wins."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ async def test_the_bodys_own_exception_wins_and_has_a_note(lease, transport, clo
             clock.jump(30)
             raise KeyError("body")
 
-    assert caught.value.__notes__ == ["aiolocks: Lock 'name' was lost: its ttl passed without a confirmed renewal"]
+    assert caught.value.__notes__ == [
+        "aiolocks: Lock 'name' was lost: its ttl passed without a confirmed renewal"
+    ]
 
 
 async def test_an_exception_that_the_cancellation_was_turned_into_wins(lease, losing) -> None:
@@ -132,6 +134,22 @@ async def test_a_cancellation_from_outside_alone_stays_one(lease, transport) -> 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert lease.state is LeaseState.RELEASED
+
+
+async def test_a_cancellation_from_outside_is_held_up_for_a_second_at_most(lease, transport, clock) -> None:
+    async def body() -> None:
+        async with lease:
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(body())
+    await asyncio.sleep(1)
+    task.cancel()
+    began = clock.now()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.now() - began == pytest.approx(1)
+    assert transport.unasked == ["release"]
 
 
 async def test_a_loss_inside_of_a_timeout_is_no_timeout(lease, losing) -> None:
@@ -285,7 +303,9 @@ async def test_a_loss_that_shows_only_on_release_is_a_lock_lost_error(lease, tra
         await task
 
 
-async def test_an_unconfirmed_release_is_raised_only_behind_a_body_that_ended_cleanly(lease, transport) -> None:
+async def test_an_unconfirmed_release_is_raised_only_behind_a_body_that_ended_cleanly(
+    lease, transport
+) -> None:
     async def body() -> None:
         async with lease:
             pass
@@ -352,14 +372,15 @@ async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
     task = asyncio.current_task()
     assert task is not None
     scope = LossScope(cancels=True)
-    scope.cancel()
-    scope.cancel()
-    assert task.cancelling() == 1
+    for _ in range(2):
+        asyncio.get_running_loop().call_soon(scope.cancel)
     with pytest.raises(asyncio.CancelledError) as caught:
-        await asyncio.sleep(0)
+        await asyncio.sleep(60)
+    assert task.cancelling() == 1
 
     assert scope.leave(caught.type)
-    scope.cancel()
+    asyncio.get_running_loop().call_soon(scope.cancel)
+    await asyncio.sleep(0.01)
     assert task.cancelling() == 0
 
 

@@ -32,7 +32,9 @@ module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative
 
 
 def test_the_scripts_are_the_frozen_ones() -> None:
-    digests = {path.stem: hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest() for path in SCRIPTS}
+    digests = {
+        path.stem: hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest() for path in SCRIPTS
+    }
 
     assert digests == FROZEN
 

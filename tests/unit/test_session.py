@@ -10,7 +10,7 @@ import socket
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Backoff, BackendError, LeaseState, Lock, LockLostError, Session, SessionClosedError
+from aiolocks import BackendError, Backoff, LeaseState, Lock, LockLostError, Session, SessionClosedError
 from tests.unit.fakes import cut, generous, grant, hold, refuse, turns
 
 
@@ -99,9 +99,7 @@ async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> Non
     assert session._engine._gates == {}
 
 
-@pytest.mark.parametrize(
-    ("ttl", "retention"), [(0.05, 600), (30, 600), (60, 600), (61, 610)], ids=str
-)
+@pytest.mark.parametrize(("ttl", "retention"), [(0.05, 600), (30, 600), (60, 600), (61, 610)], ids=str)
 async def test_a_fence_is_kept_for_ten_ttls_and_no_less_than_the_retention(
     offline, transport, ttl, retention
 ) -> None:
@@ -138,7 +136,9 @@ async def test_locked_is_what_the_server_says(offline, transport) -> None:
         assert await asking is answer
 
 
-async def test_a_question_without_an_answer_ends_after_command_timeout(make_session, transport, clock) -> None:
+async def test_a_question_without_an_answer_ends_after_command_timeout(
+    make_session, transport, clock
+) -> None:
     asking = asyncio.create_task(Lock(make_session(command_timeout=2), "name").locked())
     began = clock.now()
 
@@ -210,7 +210,9 @@ async def test_a_closed_session_admits_nothing(make_session, transport, act) -> 
     assert transport.sent == []
 
 
-async def test_closing_loses_the_leases_and_ends_the_bodies_that_entered_them(make_session, transport) -> None:
+async def test_closing_loses_the_leases_and_ends_the_bodies_that_entered_them(
+    make_session, transport
+) -> None:
     session = make_session()
     transport.answer = generous
     entered = asyncio.Event()
@@ -280,6 +282,30 @@ async def test_closing_waits_for_a_stubborn_body_for_one_second_and_leaves_its_k
     assert transport.verbs == ["acquire"]
     with pytest.raises(LockLostError):
         await task
+
+
+async def test_closing_does_not_wait_for_what_a_task_does_behind_its_body(
+    make_session, transport, clock
+) -> None:
+    session = make_session()
+    transport.answer = generous
+    entered = asyncio.Event()
+
+    async def body() -> None:
+        with pytest.raises(LockLostError):
+            async with Lock(session, "name"):
+                entered.set()
+                await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    began = clock.now()
+
+    await session.aclose()
+
+    assert clock.now() - began < 0.1
+    await task
 
 
 async def test_a_body_may_close_its_own_session(make_session, transport) -> None:

@@ -129,7 +129,9 @@ async def test_a_collected_lease_is_not_renewed(offline, transport) -> None:
     assert offline.statistics().leases_held == 0
 
 
-async def test_a_lease_collected_in_another_thread_changes_the_session_in_the_loop(offline, transport) -> None:
+async def test_a_lease_collected_in_another_thread_changes_the_session_in_the_loop(
+    offline, transport
+) -> None:
     leases = [await hold(offline, transport)]
     behind = asyncio.create_task(Lock(offline, "name").acquire())
     await turns()

@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 Event = dict[str, Any]
@@ -118,7 +119,7 @@ async def _start() -> Process:
     return await asyncio.create_subprocess_exec(
         # From wherever this process has its modules; -P, or the current directory would come first.
         sys.executable, "-P", "-m", "aiolocks.cli.demo.worker",
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
         stdin=PIPE, stdout=PIPE,
         start_new_session=True,  # Ctrl-C is for the demo, which ends them
     )  # fmt: skip

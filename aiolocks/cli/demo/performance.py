@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
 import click
@@ -52,14 +52,15 @@ async def perform(url: str, screen: Screen) -> Sequence[Scene]:
 
 async def _play(url: str, screen: Screen) -> Sequence[Scene]:
     try:
-        async with asyncio.timeout(_PATIENCE), connected(url) as server, Crew(WORKERS) as crew:
-            prefix = f"aiolocks-demo-{secrets.token_hex(4)}"
-            try:
-                screen.say(f"{WORKERS} worker processes on {await _name(server)}\n")
-                stage = Stage(crew=crew, redis=server.client, url=server.url, prefix=prefix)
-                return [await _show(stage, screen, number) for number in range(1, len(ACTS) + 1)]
-            finally:
-                await _remove_keys(server.client, prefix)
+        async with (
+            asyncio.timeout(_PATIENCE),
+            connected(url) as server,
+            _prefix(server.client) as prefix,
+            Crew(WORKERS) as crew,
+        ):
+            screen.say(f"{WORKERS} worker processes on {await _name(server)}\n")
+            stage = Stage(crew=crew, redis=server.client, url=server.url, prefix=prefix)
+            return [await _show(stage, screen, number) for number in range(1, len(ACTS) + 1)]
     except WorkerFailedError as error:
         raise CommandError(str(error), 1) from None
     except TimeoutError:
@@ -88,10 +89,15 @@ async def _name(server: Server) -> str:
     return f"Redis {info.get('redis_version', '')}"
 
 
-async def _remove_keys(redis: Redis, prefix: str) -> None:
-    """They all expire by themselves; this is only sooner."""
-    with suppress(RedisError, TimeoutError):
-        async with asyncio.timeout(1):
-            scan = redis.scan_iter(f"{prefix}*")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            async for key in cast("AsyncIterator[bytes]", scan):
-                await redis.unlink(key)
+@asynccontextmanager
+async def _prefix(redis: Redis) -> AsyncGenerator[str, None]:
+    """What the keys of one demo begin with. All expire by themselves; at the end they go at once."""
+    prefix = f"aiolocks-demo-{secrets.token_hex(4)}"
+    try:
+        yield prefix
+    finally:
+        with suppress(RedisError, TimeoutError):
+            async with asyncio.timeout(1):
+                scan = redis.scan_iter(f"{prefix}*")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+                async for key in cast("AsyncIterator[bytes]", scan):
+                    await redis.unlink(key)

@@ -1,0 +1,78 @@
+"""The times of a lease: arithmetic that must never promise more than the server does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiolocks._core.arguments import SHORTEST_TTL
+from aiolocks._core.term import NEVER, Term
+
+times = st.floats(min_value=0, max_value=1e6)
+ttls = st.floats(min_value=SHORTEST_TTL, max_value=3600)
+limits = st.none() | st.floats(min_value=SHORTEST_TTL, max_value=36_000)
+
+
+def term(sent: float, ttl: float, max_hold: float | None = None, *, auto_renew: bool = True) -> Term:
+    return Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew)
+
+
+@given(times, ttls, limits)
+def test_promises_less_than_the_server_does(sent, ttl, max_hold) -> None:
+    granted = term(sent, ttl, max_hold)
+
+    assert sent < granted.deadline < sent + min(ttl, max_hold or ttl)
+
+
+@given(times, ttls)
+def test_a_renewal_is_due_after_a_third_or_up_to_a_thirty_second_of_the_ttl_before(sent, ttl) -> None:
+    due = term(sent, ttl).due - sent
+
+    assert ttl / 3 - ttl / 32 - 1e-6 <= due <= ttl / 3 + 1e-6
+
+
+@given(times, ttls, st.floats(min_value=SHORTEST_TTL, max_value=36_000), st.floats(min_value=0, max_value=1))
+def test_what_is_asked_for_ends_with_max_hold(sent, ttl, max_hold, part) -> None:
+    later = sent + max_hold * part
+    asked = term(sent, ttl, max_hold).ttl_at(later)
+
+    assert asked <= ttl
+    assert later + asked <= sent + max_hold + 0.001 + 1e-6
+
+
+def test_what_reaches_to_the_end_of_max_hold_is_not_renewed() -> None:
+    limited = term(0, 30, max_hold=45)
+    assert not limited.at_limit
+
+    limited.confirmed(15, limited.ttl_at(15))
+
+    assert limited.at_limit
+    assert limited.renewal_due == NEVER
+    assert limited.due == limited.deadline < 45
+    assert limited.why_over() == "max_hold has passed"
+
+
+def test_without_auto_renew_only_the_deadline_is_due() -> None:
+    kept = term(0, 30, auto_renew=False)
+
+    assert kept.due == kept.deadline
+
+
+@given(times, ttls, ttls)
+def test_a_change_counts_as_the_shorter_time_until_it_is_confirmed(sent, old, new) -> None:
+    changed = term(sent, old)
+    before = changed.deadline
+    changed.change(sent, new)
+    assert changed.deadline == min(before, term(sent, new).deadline)
+
+    changed.confirmed(sent, new)
+    assert changed.deadline == term(sent, new).deadline
+
+
+@pytest.mark.parametrize("ttl", [0.05, 30.0, 3600.0])
+def test_a_failed_renewal_is_retried_a_thousand_times_without_waiting_longer_than_a_twelfth(ttl) -> None:
+    failing = term(0, ttl)
+    for _ in range(1000):
+        failing.retry(now=0)
+        assert 0 < failing.renewal_due <= ttl / 12
