@@ -188,8 +188,10 @@ class Multiplexed(asyncio.Protocol):
                 earliest = min(earliest, call.until)
                 continue
             trouble = self._connector.trouble
-            never_sent = trouble is not None and not (call.written or call.unconfirmed)
-            call.fault(faults.unreachable(trouble) if never_sent else faults.unanswered(trouble))
+            if trouble is None or call.written or call.unconfirmed:
+                call.fault(faults.unanswered(trouble))
+            else:
+                call.fault(faults.unreachable(trouble))
         if earliest < self._sweep_at:
             self._sweep_by(earliest)
 

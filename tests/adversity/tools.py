@@ -174,19 +174,21 @@ async def strangers(server: Any, number: int) -> AsyncIterator[list[Stranger]]:
 async def repeating(action: Callable[[], Any], *, every: float) -> AsyncIterator[None]:
     """Repeat a coroutine function beside the block, with pauses of `every` seconds."""
 
-    async def repeat() -> None:
-        while True:
-            await action()
-            await asyncio.sleep(every)
+    over = asyncio.Event()
 
+    async def repeat() -> None:
+        while not over.is_set():
+            await action()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), every)
+
+    # Not cancelled: redis-py may swallow it (Python 3.11).
     task = asyncio.create_task(repeat())
     try:
         yield
     finally:
-        if task.done():
-            task.result()  # it has failed
-        task.cancel()
-        await asyncio.wait([task])
+        over.set()
+        await task
 
 
 # -- time and history ----------------------------------------------------------------------------------------

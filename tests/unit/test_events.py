@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, LeaseState, Lock
-from aiolocks._core.events import Event
+from aiolocks._core.events import LockEvent
 from tests.unit.fakes import generous, grant, hold, lose, refuse, releasing
 
 
@@ -17,7 +17,7 @@ class Recorder:
     """A listener to everything."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Event]] = []
+        self.told: list[tuple[str, LockEvent]] = []
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("on_"):
@@ -28,7 +28,7 @@ class Recorder:
     def names(self) -> list[str]:
         return [name for name, _ in self.told]
 
-    def last(self) -> Event:
+    def last(self) -> LockEvent:
         return self.told[-1][1]
 
 
@@ -42,12 +42,12 @@ async def test_a_life_from_the_wait_to_the_release(make_session, transport, reco
     acquiring = asyncio.create_task(Lock(session, "name").acquire())
     refuse(await transport.asked("acquire"))
     refuse(await transport.asked("acquire"))
-    assert recorder.told == [("on_waiting", Event(kind="lock", name="name"))], "once"
+    assert recorder.told == [("on_waiting", LockEvent(kind="lock", name="name"))], "once"
 
     grant(await transport.asked("acquire"), fencing_token=42)
     lease = await acquiring
     assert recorder.told[1:] == [
-        ("on_acquired", Event(kind="lock", name="name", fencing_token=42, seconds=pytest.approx(4)))
+        ("on_acquired", LockEvent(kind="lock", name="name", fencing_token=42, seconds=pytest.approx(4)))
     ]
 
     (await transport.asked("renew")).reply(1)
@@ -84,7 +84,7 @@ async def test_a_loss_says_why(make_session, transport, recorder) -> None:
     await lose(lease, transport)
 
     assert recorder.names == ["on_acquired", "on_lost"]
-    assert recorder.last() == Event(
+    assert recorder.last() == LockEvent(
         kind="lock",
         name="name",
         fencing_token=17,
@@ -97,7 +97,7 @@ async def test_a_listener_may_listen_to_a_part(make_session, transport) -> None:
     released = []
 
     class Listener:
-        def on_released(self, event: Event) -> None:
+        def on_released(self, event: LockEvent) -> None:
             released.append(event.name)
 
     transport.answer = generous
@@ -111,7 +111,7 @@ async def test_what_a_listener_raises_is_logged_and_harms_nobody(
     make_session, transport, recorder, caplog
 ) -> None:
     class Broken:
-        def on_acquired(self, event: Event) -> None:
+        def on_acquired(self, event: LockEvent) -> None:
             raise ZeroDivisionError("broken")
 
         on_waiting = on_renewed = on_released = on_acquired
