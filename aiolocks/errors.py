@@ -39,7 +39,8 @@ class LockError(Exception):
 
 
 def _restore(cls: type[LockError], args: tuple[Any, ...], fields: dict[str, Any]) -> LockError:
-    error = cls.__new__(cls, *args)
+    error = cls.__new__(cls)
+    error.args = args
     error.__dict__.update(fields)
     return error
 

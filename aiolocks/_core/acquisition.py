@@ -135,7 +135,7 @@ class Acquisition:
             self._ask()
             return
         if self._deadline is not None:
-            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._deadline_passed)
+            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
         self._gate.enter(self)
         if self._stage is Stage.QUEUED:
             self._tell_waiting()
@@ -180,6 +180,8 @@ class Acquisition:
         self._stage = Stage.ASKING
         self._ask_again = False
         self._asked += 1
+        if self._gate.silent_since is None:
+            self._gate.silent_since = self._engine.now()
         self._call = Call(
             self.claim.acquire(milliseconds(self._ttl)), self._answered, self._failed, until=self._ask_until()
         )
@@ -188,19 +190,25 @@ class Acquisition:
     def _ask_until(self) -> float:
         if self._once:
             return self.started + self._engine.settings.command_timeout
-        if self._deadline is not None:
-            return self._deadline
-        return self._silent_since() + self._options.ttl
+        return self._silence_ends() if self._deadline is None else self._deadline
 
-    def _silent_since(self) -> float:
-        """Since when the server has said neither yes nor no, here or to those before us in the queue."""
-        return max(self.started, self._answered_at, self._gate.answered_at)
+    def _silence_ends(self) -> float:
+        """When the server will have said neither yes nor no for a ttl, to us or to who asked before us."""
+        since = self._gate.silent_since
+        return max(self.started, self._engine.now() if since is None else since) + self._options.ttl
+
+    def _wait_ends(self) -> float | None:
+        """When to give up, as things stand; None while there is no reason to."""
+        if self._deadline is None and self._fault is not None:
+            return self._silence_ends()
+        return self._deadline
 
     def _answered(self, answer: Answer) -> None:
         call, self._call = self._call, None
         assert call is not None
         now = self._engine.now()
         self._answered_at = self._gate.answered_at = now
+        self._gate.silent_since = None
         self._last_round_trip = now - call.sent
         self._fault = None
         self._unsettled = False
@@ -231,37 +239,32 @@ class Acquisition:
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
         assert call is not None
-        self._fault = fault
+        if self._fault is None or self._fault.unknown or not fault.unknown:
+            self._fault = fault  # what the server has said is more than that it is silent now
         if fault.unknown and (call.written or call.unconfirmed):
             self._unsettled = True
-        now = self._engine.now()
         if self._once or not fault.transient:
-            self._give_up(fault.error)
-        elif self._deadline is not None:
-            if now >= self._deadline:
-                self._deadline_passed()
-            else:
-                self._sleep()
-        elif now >= self._silent_since() + self._options.ttl:
             self._give_up(fault.error)
         else:
             self._sleep()
 
     def _sleep(self) -> None:
-        """Full-jitter backoff, never past the end of the holder's lease, and not quite to the deadline."""
+        """Backs off, never past the end of the holder's lease, and not quite to the end of the wait."""
         self._tell_waiting()
         self._stage = Stage.SLEEPING
-        now = self._engine.now()
-        wake = now + self._engine.settings.backoff.delay(self._asked - 1)
-        if self._refused_until is not None:
-            wake = min(wake, max(self._refused_until, now))
-        if self._deadline is not None and wake >= self._deadline:
+        now, end = self._engine.now(), self._wait_ends()
+        if end is not None and now >= end:
+            self._out_of_time()
+            return
+        wake, then = now + self._engine.settings.backoff.delay(self._asked - 1), self._slept
+        if self._refused_until is not None and self._refused_until > now:
+            wake = min(wake, self._refused_until)
+        if end is not None and wake >= end:
             # Before giving up, once more, if there is time for an answer.
-            last = self._deadline - max(2 * self._last_round_trip, _LAST_TRY)
-            if last <= now:
-                return  # the deadline's own timer ends it
-            wake = last
-        self._sleep_timer = self._engine.loop.call_at(wake, self._slept)
+            wake = end - max(2 * self._last_round_trip, _LAST_TRY)
+            if wake <= now:
+                wake, then = end, self._out_of_time
+        self._sleep_timer = self._engine.loop.call_at(wake, then)
 
     def _slept(self) -> None:
         self._sleep_timer = None
@@ -275,13 +278,12 @@ class Acquisition:
 
     # -- the end
 
-    def _deadline_passed(self) -> None:
+    def _out_of_time(self) -> None:
         if self._stage is Stage.ENDED or self._call is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
-        assert self._timeout is not None
         refused = self._answered_at > float("-inf")
         refused_before_us = self._gate.held_here or self._gate.answered_at >= self.started
-        if refused or refused_before_us:
+        if self._timeout is not None and (refused or refused_before_us):
             self._give_up(self.timed_out(self._timeout))
         elif self._fault is not None:
             self._give_up(self._fault.error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -60,7 +59,7 @@ def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGE
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be {allowed}, not {value!r} ({type(value).__name__})")
-    if not math.isfinite(value) or not least <= value <= most:
+    if not least <= value <= most:  # also refuses NaN
         raise ValueError(f"{what} must be {allowed}, not {value!r}")
     return float(value)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
+import sys
 from dataclasses import dataclass
 from typing import final
 
@@ -39,7 +39,7 @@ class Backoff:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"Backoff {name} must be a number, not {type(value).__name__}")
-            if not math.isfinite(value):
+            if not abs(value) <= sys.float_info.max:  # also refuses NaN
                 raise ValueError(f"Backoff {name} must be finite, not {value!r}")
         if self.initial <= 0:
             raise ValueError(f"Backoff initial must be more than 0 s, not {self.initial!r}")

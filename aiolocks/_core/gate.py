@@ -35,6 +35,7 @@ class Gate:
         "_queue",
         "answered_at",
         "refused_until",
+        "silent_since",
     )
 
     def __init__(self, on_idle: Callable[[Gate], None]) -> None:
@@ -47,6 +48,7 @@ class Gate:
         # What the server said last to anybody here; times of the loop.
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
+        self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
 
     @property
     def held_here(self) -> bool:

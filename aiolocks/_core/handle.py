@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from typing import Final, Self, final
@@ -39,7 +38,9 @@ class Handle:
                 raise ValueError
             fields = json.loads(base64.urlsafe_b64decode(text[len(_MARK) :]))
             handle = cls(*fields)
-        except (ValueError, TypeError, binascii.Error):
+            if not all(isinstance(field, str) for field in fields):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
             raise ValueError("this is not a handle that detach() gave") from None
         if (handle.kind, handle.name) != (kind, name):
             raise ValueError(f"the handle is of {handle.kind} {handle.name!r}, not of {kind} {name!r}")

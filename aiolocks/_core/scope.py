@@ -41,9 +41,15 @@ class LossScope:
 
     def cancel(self) -> None:
         """The lease is lost: the body is to stop."""
-        if self._cancels and not self._left and not self._cancelled and not self._task.done():
-            self._cancelled = True
-            self._task.cancel()
+        if not self._cancels or self._left or self._cancelled or self._task.done():
+            return
+        if asyncio.current_task() is self._task:
+            # The body has found the loss itself, and is told by an exception. A cancellation now would wait
+            # for its next suspension, wherever that is; if it goes on regardless, it is cancelled then.
+            self._task.get_loop().call_soon(self.cancel)
+            return
+        self._cancelled = True
+        self._task.cancel()
 
     def leave(self, exc_type: type[BaseException] | None) -> bool:
         """The body has ended: whether by our own cancellation and nothing else."""

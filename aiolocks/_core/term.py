@@ -68,6 +68,8 @@ class Term:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.deadline = min(self.deadline, now + dependable(self.ttl_at(now)))
+        if self.renewal_due < NEVER:
+            self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
 
     def why_over(self) -> str:
         """What to say when the deadline has passed."""

@@ -21,11 +21,12 @@ if held then
 end
 
 -- The server's clock is the floor, so that a lost fence (restart, eviction) does not begin again at 1.
--- Microseconds since 1970 are exact in a double until 2255; only %.0f prints them in full.
+-- Microseconds since 1970 are exact in a double, that is below 2^53, until 2255; only %.0f prints them in
+-- full. A fence beyond that is nothing that was ever granted.
 local time = redis.call('TIME')
 local minted = time[1] * 1000000 + time[2]
 local last = tonumber(redis.call('GET', fence) or 0) or 0
-if last >= minted then minted = last + 1 end
+if last >= minted and last < 9007199254740992 then minted = last + 1 end
 minted = string.format('%.0f', minted)
 
 redis.call('SET', lock, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)

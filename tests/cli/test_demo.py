@@ -154,10 +154,11 @@ async def test_a_server_that_dies(aiolocks: Aiolocks, own_server: OwnServer) -> 
 # -- an early end
 
 
-@pytest.mark.parametrize("heading", [HEADINGS[1], HEADINGS[3]])
-async def test_ctrl_c(aiolocks: Aiolocks, heading: str) -> None:
-    invocation = await aiolocks("demo", url="embedded:", terminal=True)
-    await invocation.says(heading)
+@pytest.mark.parametrize("act", [1, 3])
+async def test_ctrl_c(aiolocks: Aiolocks, act: int) -> None:
+    program = with_acts(f"acts.ACTS[{act}:]")
+    invocation = await aiolocks("demo", url="embedded:", terminal=True, program=program)
+    await invocation.says(HEADINGS[act][1:])
     await asyncio.sleep(0.5)
     await invocation.type("\x03")
     ended = await invocation.end(within=3)
@@ -181,8 +182,8 @@ async def test_term_leaves_no_keys(
 
 
 async def test_kill_leaves_no_process(aiolocks: Aiolocks) -> None:
-    invocation = await aiolocks("demo", url="embedded:")
-    await invocation.says(HEADINGS[3])
+    invocation = await aiolocks("demo", url="embedded:", program=with_acts("acts.ACTS[3:]"))
+    await invocation.says(HEADINGS[3][1:])
     await asyncio.sleep(0.7)  # one of them is stopped by now
     invocation.send(signal.SIGKILL)
     await gone(invocation)

@@ -85,7 +85,7 @@ async def test_75_when_the_lock_is_held_elsewhere(aiolocks: Aiolocks, redis: Red
         ended = await (await aiolocks("run", "job", "--wait", wait, "--", "echo", "ran")).end()
     assert ended.status == 75
     assert ended.out == ""
-    assert re.fullmatch(rf"aiolocks: Lock 'job' was not acquired within {wait} s: .*\n", ended.err)
+    assert re.fullmatch(r"aiolocks: Lock 'job' was not acquired .*\n", ended.err)
 
 
 async def test_it_waits_for_ever_unless_told_otherwise(aiolocks: Aiolocks, redis: Redis) -> None:

@@ -163,7 +163,7 @@ async def test_a_single_try_asks_once_and_does_not_wait(offline, transport, cloc
 
     outcome = await failure(task)
 
-    assert outcome is None or "within 0 s: its holder's lease has 1.501 s left" in str(outcome)
+    assert outcome is None or "at the first try: its holder's lease has 1.501 s left" in str(outcome)
     assert clock.now() == began
     assert transport.unasked == []
 
@@ -467,6 +467,29 @@ async def test_cancelled_asleep_behind_a_broken_connection_it_is_undone(make_ses
 async def test_cancelled_asleep_behind_an_error_reply_nothing_is_sent(make_session, transport) -> None:
     task = waiting(make_session(backoff=SLOW))
     demoted(await transport.asked("acquire"))
+    await turns()
+
+    await cancel(task)
+
+    assert transport.unasked == []
+
+
+async def test_an_error_reply_behind_a_broken_connection_leaves_the_doubt(make_session, transport) -> None:
+    task = waiting(make_session(backoff=SLOW))
+    call = await transport.asked("acquire")
+    cut(call)
+    demoted(await transport.asked("acquire"))
+    await turns()
+
+    await cancel(task)
+
+    assert is_undo_of(await transport.asked("release"), call)
+
+
+async def test_a_connection_that_never_came_about_leaves_no_doubt(make_session, transport) -> None:
+    transport.connected = False
+    task = waiting(make_session(backoff=SLOW))
+    cut(await transport.asked("acquire"))
     await turns()
 
     await cancel(task)

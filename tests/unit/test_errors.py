@@ -21,6 +21,7 @@ from aiolocks import (
 EXAMPLES = [
     LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=1.5),
     LockTimeoutError("Lock", "orders", blocking_timeout=0.5, remaining=None),
+    LockTimeoutError("Lock", "orders", blocking_timeout=0, remaining=None),
     LockLostError("Lock", "orders", "its ttl passed"),
     LockNotOwnedError("Lock", "orders", "it was adopted before"),
     SessionClosedError("the session is closed"),
@@ -32,6 +33,7 @@ EXAMPLES = [
 MESSAGES = [
     "Lock 'orders' was not acquired within 2 s: its holder's lease has 1.500 s left unless renewed",
     "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere",
+    "Lock 'orders' was not acquired at the first try: it is held elsewhere",
     "Lock 'orders' was lost: its ttl passed",
     "Lock 'orders' is not owned: it was adopted before",
     "the session is closed",

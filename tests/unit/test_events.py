@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from aiolocks import Backoff, LeaseState, Lock
-from aiolocks._core.events import LockEvent
+from aiolocks import Backoff, LeaseState, Lock, LockEvent
 from tests.unit.fakes import generous, grant, hold, lose, refuse, releasing
 
 

@@ -40,6 +40,7 @@ DENIED_COMMAND = "The user executing the script can't run this command or subcom
 DENIED_KEY = (
     "The user executing the script can't access at least one of the keys mentioned in the command arguments"
 )
+VALKEY_DENIED_COMMAND = "User u has no permissions to run the 'time' command"
 NO_HELLO = (
     "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
     "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
@@ -97,10 +98,8 @@ FATAL = [
     (REDIS_6_2.format(DENIED_KEY), "minimal ACL"),
     (REDIS_7.format(f"ERR {DENIED_COMMAND}"), "minimal ACL"),
     (REDIS_7.format(f"ERR {DENIED_KEY}"), "minimal ACL"),
-]
-FATAL_UNEXPLAINED_ON_VALKEY = [
-    VALKEY_9.format("ERR ACL failure in script: User u has no permissions to run the 'time' command"),
-    VALKEY_9.format("ERR ACL failure in script: No permissions to access a key"),
+    (VALKEY_9.format(f"ERR ACL failure in script: {VALKEY_DENIED_COMMAND}"), "minimal ACL"),
+    (VALKEY_9.format("ERR ACL failure in script: No permissions to access a key"), "minimal ACL"),
 ]
 UNKNOWN = [
     "ERR unknown command 'FOO', with args beginning with: 'a' 'b' ",
@@ -127,14 +126,6 @@ def test_what_would_be_refused_again_is_told_at_once(text, hint) -> None:
     assert not fault.unknown
     assert hint in str(fault.error)
     assert "'aiolocks:lock:{n}'" in str(fault.error)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="Valkey words it differently: 'ACL failure in script' is not recognised"
-)
-@pytest.mark.parametrize("text", FATAL_UNEXPLAINED_ON_VALKEY)
-def test_what_valkey_does_not_allow_inside_a_script_is_explained(text) -> None:
-    assert "minimal ACL" in str(faults.refused(read(text), KEYS).error)
 
 
 @pytest.mark.parametrize("text", UNKNOWN)
@@ -255,6 +246,22 @@ def test_whatever_a_client_raises_is_mapped(error, transient, unknown) -> None:
     assert (fault.transient, fault.unknown) == (transient, unknown)
     assert isinstance(fault.error, BackendError)
     assert fault.error.__cause__ is error
+
+
+def wrapped(error: Exception) -> Exception:
+    """As some ways of connecting do."""
+    outer = driver.ConnectionError(f"connecting: {error}")
+    outer.__cause__ = error
+    return outer
+
+
+def test_what_the_server_answered_is_found_inside_of_what_the_driver_made_of_it() -> None:
+    fault = faults.of_driver(wrapped(read("NOAUTH Authentication required.")), KEYS)
+
+    assert "credentials" in str(fault.error)
+    assert not fault.transient
+    assert faults.is_final(wrapped(read("NOAUTH Authentication required.")))
+    assert not faults.is_final(wrapped(read("LOADING Redis is loading the dataset in memory")))
 
 
 def certificate_refused() -> Exception:

@@ -10,7 +10,17 @@ import pytest
 from redis.asyncio import Redis
 
 import aiolocks
-from aiolocks import Backoff, Lease, LeaseState, Lock, LockError, Session, SessionStatistics
+from aiolocks import (
+    Backoff,
+    Histogram,
+    Lease,
+    LeaseState,
+    Lock,
+    LockError,
+    LockEvent,
+    Session,
+    SessionStatistics,
+)
 from tests.unit.fakes import generous, hold
 
 # Frozen here, so that a change of the contract is a decision.
@@ -18,10 +28,12 @@ NAMES = {
     "BackendError",
     "Backoff",
     "ConfigurationError",
+    "Histogram",
     "Lease",
     "LeaseState",
     "Lock",
     "LockError",
+    "LockEvent",
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",
@@ -101,7 +113,14 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
     assert name.startswith("__") or inspect.getdoc(member)
 
 
-@pytest.mark.parametrize(("cls", "names"), [(SessionStatistics, STATISTICS)])
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (SessionStatistics, STATISTICS),
+        (Histogram, {"bounds", "counts", "total"}),
+        (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason"}),
+    ],
+)
 def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, names) -> None:
     assert {field.name for field in dataclasses.fields(cls)} == names
     assert all(f"{name}: " in cls.__doc__ for name in names)
@@ -139,7 +158,7 @@ def test_states_are_those_of_the_contract() -> None:
     assert [state.name for state in LeaseState] == ["HELD", "UNKNOWN", "LOST", "RELEASED", "DETACHED"]
 
 
-@pytest.mark.parametrize("cls", [Lock, Lease, Backoff, SessionStatistics])
+@pytest.mark.parametrize("cls", [Lock, Lease, Backoff, SessionStatistics, Histogram, LockEvent])
 def test_takes_no_attributes_that_are_not_its_own(cls) -> None:
     assert "__dict__" not in dir(cls)
 

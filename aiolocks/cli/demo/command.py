@@ -18,7 +18,7 @@ See what a lock does, with four worker processes on a private server. It takes s
 1  Without a lock, updates of one counter are lost.
 2  With Lock, none is, and fencing tokens rise.
 3  A holder is killed: another takes over when its lease ends.
-4  A holder is stopped past its ttl: its late write is refused by its fencing token.
+4  A holder is stopped past its ttl: the store refuses its late write.
 
 \b
   aiolocks demo
