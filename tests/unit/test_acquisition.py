@@ -288,7 +288,6 @@ async def test_a_wait_behind_a_holder_here_asks_nothing_and_names_what_it_has_le
     assert transport.unasked == []
 
 
-@pytest.mark.xfail(strict=True, reason="a refusal behind the deadline falls asleep, and nothing will wake it")
 async def test_a_refusal_between_the_deadline_and_the_end_of_the_call_ends_it(offline, transport) -> None:
     """Timers for one moment may fire in two turns of the loop, with a reply between them."""
     transport.lateness = 0.002
@@ -379,7 +378,58 @@ async def test_faults_until_the_deadline_are_a_backend_error_with_its_cause(offl
         await cutting
 
 
-@pytest.mark.xfail(strict=True, reason="the time of silence is not counted from when it came to ask")
+async def test_faults_alone_for_a_whole_ttl_are_silence_too(offline, transport, clock) -> None:
+    task = waiting(offline, ttl=7)
+    began = clock.now()
+
+    async def keep_cutting() -> None:
+        while True:
+            cut(await transport.asked("acquire"))
+
+    cutting = asyncio.create_task(keep_cutting())
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(7, abs=0.01)
+    with pytest.raises(AssertionError, match="asked to release"):
+        await cutting
+
+
+async def test_a_fault_right_before_the_end_of_the_wait_is_the_last(offline, transport, clock) -> None:
+    task = waiting(offline, ttl=7)
+    began = clock.now()
+    call = await transport.asked("acquire")
+    await asyncio.sleep(6.999)
+    cut(call)
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(7)
+    assert transport.unasked == ["release"]
+
+
+async def test_silence_counts_for_nobody_before_he_came(offline, transport, clock) -> None:
+    head = waiting(offline, ttl=10)
+    await transport.asked("acquire")
+    await asyncio.sleep(8)
+    task = waiting(offline, ttl=10)
+    began = clock.now()
+
+    assert isinstance(await failure(head), BackendError)
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(10)
+
+
+async def test_what_the_server_has_said_is_told_rather_than_that_it_is_silent_now(
+    make_session, transport
+) -> None:
+    task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
+    demoted(await transport.asked("acquire"))
+    await transport.asked("acquire")
+
+    error = await failure(task)
+
+    assert isinstance(error, BackendError)
+    assert "the master has changed" in str(error)
+
+
 async def test_a_long_wait_behind_a_holder_here_is_not_silence(offline, transport) -> None:
     lease = await hold(offline, transport, ttl=1, auto_renew=True)
     task = waiting(offline, ttl=1)
@@ -396,7 +446,6 @@ async def test_a_long_wait_behind_a_holder_here_is_not_silence(offline, transpor
     assert (await task).state is LeaseState.HELD
 
 
-@pytest.mark.xfail(strict=True, reason="the time of silence is not counted from when it came to ask")
 async def test_a_sleep_that_is_longer_than_the_ttl_is_not_silence(make_session, transport) -> None:
     task = waiting(make_session(backoff=SLOW), ttl=1)
     refuse(await transport.asked("acquire"), remaining_ms=60_000)

@@ -80,16 +80,7 @@ def pickled(error: LockError) -> LockError:
 
 
 @pytest.mark.parametrize("travel", [pickled, copy.copy, copy.deepcopy])
-@pytest.mark.parametrize(
-    "error",
-    [
-        pytest.param(error, marks=pytest.mark.xfail(strict=True, reason="OSError.__new__ leaves args empty"))
-        if isinstance(error, OSError)
-        else error
-        for error in EXAMPLES
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("error", EXAMPLES, ids=str)
 def test_survives_a_journey(error, travel) -> None:
     back = travel(error)
 

@@ -158,7 +158,6 @@ async def test_a_cancelled_extension_counts_as_the_shorter_time(offline, transpo
     assert lease.remaining() == dependable(30)
 
 
-@pytest.mark.xfail(strict=True, reason="extend() leaves the next renewal due where the longer ttl had put it")
 async def test_after_a_cancelled_extension_to_a_shorter_ttl_it_is_still_renewed_in_time(
     offline, transport
 ) -> None:

@@ -69,14 +69,12 @@ def test_garbage_is_refused(text) -> None:
         Handle.decode(text, kind="lock", name="orders:17")
 
 
-@pytest.mark.xfail(strict=True, reason="the type of the fields is not checked")
 @pytest.mark.parametrize("token", [None, 5, [TOKEN], {"a": 1}])
 def test_a_token_that_is_no_str_is_refused(token) -> None:
     with pytest.raises(ValueError, match="this is not a handle that detach"):
         Handle.decode(forged(["lock", "orders:17", token]), kind="lock", name="orders:17")
 
 
-@pytest.mark.xfail(strict=True, raises=RecursionError, reason="RecursionError is not caught in Handle.decode")
 def test_deeply_nested_garbage_is_refused() -> None:
     with pytest.raises(ValueError, match="this is not a handle that detach"):
         Handle.decode(forged_text("[" * 200_000), kind="lock", name="orders:17")

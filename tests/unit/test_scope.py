@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from contextlib import suppress
 from typing import Any
 
@@ -256,15 +255,6 @@ async def test_on_lost_ignore_does_not_hide_the_bodys_exception(offline, transpo
     assert len(caught.value.__notes__) == 1
 
 
-LEFT_BEHIND = pytest.mark.xfail(
-    sys.version_info < (3, 13),
-    strict=True,
-    raises=asyncio.CancelledError,
-    reason="before 3.13, uncancel() does not take back a cancel() that was not delivered yet",
-)
-
-
-@LEFT_BEHIND
 async def test_a_loss_that_the_body_itself_finds_leaves_no_cancellation_behind(lease, transport) -> None:
     async def deny_extension() -> None:
         (await transport.asked("renew")).reply(0)
@@ -278,7 +268,22 @@ async def test_a_loss_that_the_body_itself_finds_leaves_no_cancellation_behind(l
     assert cancelling() == 0
 
 
-@LEFT_BEHIND
+async def test_a_body_that_goes_on_behind_a_loss_that_it_found_itself_is_cancelled(lease, transport) -> None:
+    async def deny_extension() -> None:
+        (await transport.asked("renew")).reply(0)
+
+    denying = asyncio.create_task(deny_extension())
+    with pytest.raises(LockLostError):
+        async with lease:
+            with suppress(LockLostError):
+                await lease.extend(60)
+            await asyncio.sleep(60)
+            raise AssertionError("went on")
+
+    await denying
+    assert cancelling() == 0
+
+
 async def test_a_release_in_the_body_that_comes_too_late_leaves_no_cancellation_behind(
     lease, transport, clock
 ) -> None:

@@ -57,6 +57,8 @@ def test_without_auto_renew_only_the_deadline_is_due() -> None:
     kept = term(0, 30, auto_renew=False)
 
     assert kept.due == kept.deadline
+    kept.change(now=1, ttl=20)
+    assert kept.due == kept.deadline
 
 
 @given(times, ttls, ttls)

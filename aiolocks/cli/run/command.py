@@ -10,7 +10,6 @@ import click
 
 from ..exits import CommandError
 from ..server import redis_option
-from .keeper import Keeper, Order
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -78,6 +77,8 @@ def run(*, name: str, ttl: float, wait: float | None, kill_after: float, url: st
     """See `_HELP`."""
     if os.name != "posix":
         raise CommandError("run needs a POSIX system", 1)
+    from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
+
     command: list[str] = click.get_current_context().meta[__name__]
     order = Order(url=url, name=name, command=tuple(command), ttl=ttl, wait=wait, kill_after=kill_after)
     try:

@@ -1,0 +1,153 @@
+"""A server whose wall clock steps: T-S-9, T-S-10 and T-F-2 of the list of faults.
+
+No lock can do anything about a clock that jumps ahead of all leases. Its holders find out, and their fencing
+tokens tell who came later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Lease, LeaseState, Lock, LockLostError, LockNotOwnedError, LockTimeoutError
+from tests.adversity.tools import SLACK, Keys, elapsed, with_own_connections
+from tests.conftest import Connect
+from tests.support.skew import SkewedServer
+from tests.support.waiting import eventually
+
+POLL = 0.064
+"""Seconds that a waiter sleeps at the most."""
+HOUR = 3600.0
+
+
+@pytest.fixture(params=["multiplexed", "plain"])
+def skewed_client(request: pytest.FixtureRequest, connect: Connect, skewed_server: SkewedServer) -> Redis:
+    client = connect(skewed_server.server)
+    return with_own_connections(client) if request.param == "plain" else client
+
+
+async def _until_lost(lease: Lease) -> None:
+    async with lease:
+        await asyncio.sleep(10)
+
+
+async def test_t_s_9_clock_jumps_ahead_of_a_lease(
+    skewed_server: SkewedServer, skewed_client: Redis, connect: Connect
+) -> None:
+    """The lock is free at once. Its holder is told by its next renewal, and has the smaller fencing token."""
+    elsewhere = connect(skewed_server.server)
+    lease = await Lock(skewed_client, "a", ttl=0.9).acquire()
+    holding = asyncio.create_task(_until_lost(lease))
+    waiting = asyncio.create_task(Lock(elsewhere, "a", ttl=5).acquire())
+    await eventually(Lock(elsewhere, "a").locked)
+    with elapsed() as took:
+        await skewed_server.advance(60)
+        other = await waiting
+        assert took.seconds < POLL + 2 * SLACK
+        assert other.fencing_token > lease.fencing_token
+        with pytest.raises(LockLostError, match="no longer has it"):
+            await holding
+    assert took.seconds < 0.3 + 2 * SLACK
+    assert await other.owned()
+    await other.release()
+
+
+@pytest.mark.parametrize("seconds", [60, HOUR])
+async def test_t_s_10_clock_steps_back_while_it_is_held(
+    skewed_server: SkewedServer, skewed_client: Redis, connect: Connect, keys: Keys, seconds: float
+) -> None:
+    """The lease would last an hour; its next renewal gives it its ttl again."""
+    looking = connect(skewed_server.server)
+    async with Lock(skewed_client, "a", ttl=0.9) as lease:
+        (key,) = keys(skewed_server.server)
+        await skewed_server.advance(-seconds)
+        assert await looking.pttl(key) > (seconds - 1) * 1000
+        await eventually(lambda: _ends_soon(looking, key), within=0.3 + SLACK)
+        assert lease.state is LeaseState.HELD
+        assert lease.remaining() <= 0.9
+    assert keys(skewed_server.server) == []
+
+
+async def _ends_soon(redis: Redis, key: str) -> bool:
+    return await redis.pttl(key) <= 900
+
+
+async def test_t_s_10_clock_stepped_back_under_a_dead_holder(
+    skewed_server: SkewedServer, skewed_client: Redis, connect: Connect, keys: Keys
+) -> None:
+    """It lives on for as long as the step; who waits looks again as often as ever, and is told the truth."""
+    dead = connect(skewed_server.server)
+    lease = await Lock(dead, "a", ttl=0.3, auto_renew=False).acquire()
+    await skewed_server.advance(-60)
+    with pytest.raises(LockTimeoutError) as caught:
+        await Lock(skewed_client, "a", ttl=0.3).acquire(blocking_timeout=0.5)
+    assert caught.value.remaining is not None
+    assert 58 < caught.value.remaining < 61
+    waiting = asyncio.create_task(Lock(skewed_client, "a", ttl=0.3).acquire())
+    await asyncio.sleep(0.5)
+    with elapsed() as took:
+        await dead.delete(*keys(skewed_server.server))
+        other = await waiting
+    assert took.seconds < POLL + SLACK
+    assert other.fencing_token > lease.fencing_token
+    await other.release()
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+
+
+async def test_t_s_10_clock_steps_back_between_grant_and_release(
+    skewed_server: SkewedServer, skewed_client: Redis, keys: Keys
+) -> None:
+    async with Lock(skewed_client, "a", ttl=5):
+        await skewed_server.advance(-HOUR)
+    assert keys(skewed_server.server) == []
+
+
+async def test_t_f_2_fencing_tokens_rise_through_every_step_while_the_fence_is_kept(
+    skewed_server: SkewedServer, skewed_client: Redis
+) -> None:
+    tokens = []
+    for step in (0, -HOUR, 2 * HOUR, -HOUR, -24 * HOUR, 60, -60, 400, 0):
+        await skewed_server.advance(step)
+        for _ in range(3):
+            async with Lock(skewed_client, "a", ttl=5) as lease:
+                tokens.append(lease.fencing_token)
+    assert tokens == sorted(set(tokens))
+    assert max(tokens) < 2**53
+
+
+async def test_t_f_2_after_a_loss_they_rise_above_all_that_were_granted_by_a_sane_clock(
+    skewed_server: SkewedServer, skewed_client: Redis, connect: Connect
+) -> None:
+    """Though the clock was behind when the data were lost, or had been, and the tokens with it."""
+    admin = connect(skewed_server.server)
+    tokens = []
+
+    async def grant() -> None:
+        async with Lock(skewed_client, "a", ttl=5) as lease:
+            tokens.append(lease.fencing_token)
+
+    await grant()
+    await skewed_server.set_offset(-HOUR)
+    await grant()
+    await admin.flushall()
+    await skewed_server.set_offset(0)
+    await grant()
+    assert tokens == sorted(set(tokens))
+
+
+async def test_t_f_2_fence_outlasts_the_step_that_ended_the_lock(
+    skewed_server: SkewedServer, skewed_client: Redis, connect: Connect
+) -> None:
+    """A jump ahead that ends a lock leaves its fence, which is kept far longer."""
+    lock, elsewhere = Lock(skewed_client, "a", ttl=5), Lock(connect(skewed_server.server), "a", ttl=5)
+    first = await lock.acquire()
+    await skewed_server.advance(60)
+    async with elsewhere as second:
+        await skewed_server.advance(-60)
+    async with elsewhere as third:
+        assert first.fencing_token < second.fencing_token < third.fencing_token
+    with pytest.raises(LockNotOwnedError):
+        await first.release()
