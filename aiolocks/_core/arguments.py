@@ -22,6 +22,10 @@ _NAME_BYTES: Final = 1024
 
 # What the same thing is called elsewhere, or what is easily taken for it.
 _SLIPS: Final = {
+    "auto_renew": "Lock(..., auto_renew=...)",
+    "blocking_timeout": "acquire(blocking_timeout=...)",
+    "max_hold": "Lock(..., max_hold=...)",
+    "ttl": "Lock(..., ttl=...), or lease.extend(ttl)",
     "auto_renewal": "auto_renew=",
     "blocking": "try_acquire(), or blocking_timeout=0 for one try",
     "expire": "ttl= (how long the lease lasts)",

@@ -57,7 +57,7 @@ class Backoff:
         if attempt < 0:
             raise ValueError(f"attempt must not be negative, not {attempt!r}")
         try:
-            ceiling = min(self.initial * self.multiplier**attempt, self.maximum)
+            ceiling = min(self.initial * float(self.multiplier) ** attempt, self.maximum)
         except OverflowError:
             ceiling = self.maximum
         return ceiling - ceiling * self.jitter * random.random()  # noqa: S311 - not a secret

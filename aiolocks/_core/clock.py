@@ -11,7 +11,7 @@ _DRIFT_FIXED: Final = 0.002
 
 def milliseconds(seconds: float) -> int:
     """Rounds up: a ttl is never shorter on the server than what was asked for."""
-    # 1.1 s is 1100.0000000000002 ms in binary and must not become 1101.
+    # 0.1 + 0.2 s is 300.00000000000006 ms in binary, and must not become 301.
     return math.ceil(round(seconds * 1000, 6))
 
 

@@ -15,6 +15,7 @@ from ..errors import BackendError
 _TRANSIENT: Final = {
     "BUSY": "a script has been running for too long on it",
     "CLUSTERDOWN": "its cluster has no majority",
+    "KILLED": "the script was killed by an administrator",
     "LOADING": "it is loading its data",
     "MASTERDOWN": "it is a replica that has lost its master",
     "MISCONF": "it cannot persist its data and refuses writes",
@@ -81,6 +82,8 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = code or "WRONGPASS"
     elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL.search(text):
         code = "NOPERM"
+    elif "killed by user" in text:
+        code = "KILLED"
     elif isinstance(error, driver.OutOfMemoryError):
         code = "OOM"
     elif isinstance(error, driver.BusyLoadingError):

@@ -32,7 +32,7 @@ class Identity:
 
     def same_server(self, other: Identity) -> bool:
         """Whether the other's number means the same connection here, beyond doubt."""
-        return self.run_id is not None and self.run_id == other.run_id
+        return self.client_id is not None and self.run_id is not None and self.run_id == other.run_id
 
 
 @final
@@ -47,7 +47,13 @@ class IdentityProbe:
     async def identity(self) -> Identity:
         client, server = self._ask("CLIENT", "INFO"), self._ask("INFO", "server")
         of_client, of_server = await _fields(client, b"=", None), await _fields(server, b":", b"\r\n")
-        return Identity(of_client.get(b"id"), of_client.get(b"addr"), of_server.get(b"run_id"))
+        found = Identity(of_client.get(b"id"), of_client.get(b"addr"), of_server.get(b"run_id"))
+        if not found.same_server(found):
+            log.info(
+                "CLIENT INFO or INFO is denied: after a broken connection, what it still sends may hold a "
+                "lock for a ttl"
+            )
+        return found
 
     async def kill(self, old: Identity) -> None:
         """Makes the server drop the old connection, with whatever of it is still on its way."""

@@ -9,7 +9,7 @@
 local held = redis.call('GET', KEYS[1])
 if not held then return '' end
 local holder, fencing = string.match(held, '^(%x+):(%d+):')
-if not holder or (holder ~= ARGV[1] and holder ~= ARGV[2]) then return '' end
+if holder ~= ARGV[1] and holder ~= ARGV[2] then return '' end
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
 redis.call('SET', KEYS[1], ARGV[2] .. ':' .. fencing .. ':' .. ARGV[5], 'PX', ARGV[3])
 return fencing

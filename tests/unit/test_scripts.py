@@ -20,7 +20,7 @@ WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_t
 # What servers know the scripts by. Whoever changes one changes its line here, and looks at tests/lua again.
 FROZEN = {
     "lock_acquire": "90fdab291c5a8bb32ec0d56711f74eba87a46247",
-    "lock_adopt": "0ade35055fe44c4b394410d71ccf7f353a576a6c",
+    "lock_adopt": "4233ae26841f50637c656c1bc88747c127291db9",
     "lock_locked": "0cb906a1d4f715d231707586a41df55854c3c480",
     "lock_owned": "f997f377c949e56a0fb440034befb421e112e170",
     "lock_release": "5c7ba9e6de74760af571f99ead242471dbaad990",
