@@ -139,6 +139,8 @@ class Acquisition:
         self._gate.enter(self)
         if self._stage is Stage.QUEUED:
             self._tell_waiting()
+            if self._deadline is None:
+                self._sleep_timer = self._engine.loop.call_at(self._silence_ends(), self._listen)
 
     def take_turn(self, *, woken: bool) -> None:
         """The gate: you are the head, at once or after having waited."""
@@ -172,6 +174,14 @@ class Acquisition:
             self._end()
             self._undo()
             self._gate.leave(self)
+
+    def _listen(self) -> None:
+        """Queued: those in front may be willing to wait for longer than we are."""
+        silence_ends = self._silence_ends()
+        if self._gate.silent_since is not None and self._engine.now() >= silence_ends:
+            self._give_up(BackendError(f"Redis did not answer for {self._options.ttl:g} s"))
+        else:
+            self._sleep_timer = self._engine.loop.call_at(silence_ends, self._listen)
 
     # -- asking
 

@@ -85,6 +85,7 @@ def lock_name(value: object, what: str = "name") -> str:
             "a client; the client comes first" if hasattr(value, "execute_command") else type(value).__name__
         )
         raise TypeError(f"{what} must be a str, not {given}")
+    value = str.__str__(value)  # of a str that is also an Enum, the value
     if not value:
         raise ValueError(f"{what} must not be empty")
     try:

@@ -115,6 +115,8 @@ class Binding:
         )
         try:
             fencing_token = await adopted
+            if engine.closing:
+                raise SessionClosedError("the session was closed while waiting")
         except BaseException:
             if engine.forget(call):
                 # Whoever has the handle may still adopt: it is given back, in order behind the request.

@@ -15,7 +15,7 @@ import functools
 import json
 import os
 import socket
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -59,6 +59,7 @@ class Engine:
     """
 
     __slots__ = (
+        "_asking",
         "_closing_task",
         "_gates",
         "_holder",
@@ -86,6 +87,7 @@ class Engine:
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
         self._gates: dict[Hashable, Gate] = {}
+        self._asking: set[asyncio.Future[Any]] = set()  # single requests that somebody waits for
         self._pid = os.getpid()
         self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self._pid}'
         self._transport = transport
@@ -128,6 +130,9 @@ class Engine:
         self.closing = True
         for acquisition in tuple(self.waiting):
             acquisition.end_with(SessionClosedError("the session was closed while waiting"))
+        for future in tuple(self._asking):
+            if not future.done():
+                future.set_exception(SessionClosedError("the session was closed while waiting"))
         held = self.watchdog.possessions()
         bodies = [possession.scope for possession in held if possession.scope is not None]
         for possession in held:
@@ -137,7 +142,8 @@ class Engine:
         while self.now() < deadline and any(body.running for body in bodies):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         self.closed = True
-        await self._keeper.aclose()
+        with contextlib.suppress(StopAsyncIteration):
+            await self._keeper.asend(max(0.05, deadline - self.now()))
 
     # -- talking to the server
 
@@ -156,9 +162,13 @@ class Engine:
         until = self.now() + ttl  # by then the server has done it by itself
         self.send(Call(claim.release(), ignore, ignore, until=until, in_full=True), at_once=True)
 
-    def start(self, command: Command[T], *, until: float) -> tuple[Call[T], asyncio.Future[T]]:
-        """Sends a command; its end is the future's."""
+    def start(
+        self, command: Command[T], *, until: float, make: Callable[[], Command[T]] | None = None
+    ) -> tuple[Call[T], asyncio.Future[T]]:
+        """Sends a command; its end is the future's, or the session's."""
         future: asyncio.Future[T] = self.loop.create_future()
+        self._asking.add(future)
+        future.add_done_callback(self._asking.discard)
 
         def replied(result: T) -> None:
             if not future.done():
@@ -168,7 +178,7 @@ class Engine:
             if not future.done():
                 future.set_exception(fault.error)
 
-        call = Call(command, replied, failed, until=until)
+        call = Call(command, replied, failed, until=until, make=make)
         self.send(call)
         return call, future
 
@@ -198,10 +208,6 @@ class Engine:
         if self._gates.get(key) is gate:
             del self._gates[key]
 
-    def fence_retention_for(self, ttl: float) -> float:
-        """Seconds for which the fence of a name is kept after its last use."""
-        return max(10 * ttl, self.settings.fence_retention)
-
     def describe(self, user: str) -> str:
         """What stands on the server beside a lease, as JSON: who holds it, and what the user adds."""
         task = asyncio.current_task()
@@ -216,8 +222,9 @@ class Engine:
         )
 
 
-async def _keep(transport: Transport) -> AsyncGenerator[None, None]:
+async def _keep(transport: Transport) -> AsyncGenerator[None, float]:
+    grace = _UNWINDING
     try:
-        yield
+        grace = yield
     finally:
-        await transport.aclose(_UNWINDING)
+        await transport.aclose(grace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
@@ -18,8 +17,8 @@ class Gate:
     """First come, first served. However many tasks wait here, the server sees one.
 
     Invariants:
-    - nobody asks while somebody in this session is known to hold it, except who tries just once;
-    - otherwise, if anybody waits, exactly one asks: the head;
+    - if anybody waits and nobody in this session is known to hold it, exactly one asks: the head;
+    - nobody begins to ask while somebody here is known to hold it, except who tries just once;
     - whoever leaves, by any way, passes its place on in the same step.
 
     Args:
@@ -39,7 +38,7 @@ class Gate:
     )
 
     def __init__(self, on_idle: Callable[[Gate], None]) -> None:
-        self._queue: deque[Acquisition] = deque()
+        self._queue: dict[Acquisition, None] = {}  # in order; who leaves may stand anywhere
         self._head: Acquisition | None = None
         self._beside: set[Acquisition] = set()  # who tries just once
         self._holder: Claim | None = None
@@ -63,7 +62,7 @@ class Gate:
         return None if self.refused_until is None else max(0.0, self.refused_until - now)
 
     def enter(self, acquisition: Acquisition) -> None:
-        self._queue.append(acquisition)
+        self._queue[acquisition] = None
         self._admit(woken=False)
 
     def try_beside(self, acquisition: Acquisition) -> None:
@@ -72,18 +71,13 @@ class Gate:
 
     def leave(self, acquisition: Acquisition) -> None:
         """Without having got it."""
-        self._beside.discard(acquisition)
-        if self._head is acquisition:
-            self._head = None
-        elif acquisition in self._queue:
-            self._queue.remove(acquisition)
+        self._gone(acquisition)
+        self._queue.pop(acquisition, None)
         self._admit(woken=True)
 
     def granted(self, acquisition: Acquisition) -> None:
         """Somebody here holds it now: a head, or who tried just once."""
-        self._beside.discard(acquisition)
-        if self._head is acquisition:
-            self._head = None
+        self._gone(acquisition)
         self._holder = acquisition.claim
         self._possession = None
 
@@ -102,11 +96,19 @@ class Gate:
         else:
             self._admit(woken=True)
 
+    def _gone(self, acquisition: Acquisition) -> None:
+        self._beside.discard(acquisition)
+        if self._head is acquisition:
+            self._head = None
+        if self._head is None and not self._beside and (self._holder is not None or not self._queue):
+            self.silent_since = None  # nobody has a question open
+
     def _admit(self, *, woken: bool) -> None:
         if self._head is not None or self._holder is not None:
             return
         if self._queue:
-            self._head = self._queue.popleft()
+            self._head = next(iter(self._queue))
+            del self._queue[self._head]
             self._head.take_turn(woken=woken)
         elif not self._beside:
             self._on_idle(self)

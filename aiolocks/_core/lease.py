@@ -102,7 +102,7 @@ class Lease:
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
             SessionClosedError: The session is closed.
         """
-        self._possession.ensure_this_process()
+        self._possession.ensure_here()
         return await self._engine.ask(self._possession.claim.owned())
 
     async def extend(self, ttl: Seconds | None = None) -> None:
@@ -130,7 +130,7 @@ class Lease:
             LockNotOwnedError: It was lost, or handed over by `detach`.
             BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
         """
-        self._possession.ensure_this_process()
+        self._possession.ensure_here()
         error = await self._possession.let_go(hurried=False)
         if error is not None:
             raise error
@@ -155,6 +155,8 @@ class Lease:
         possession = self._possession
         if possession.scope is not None:
             raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
+        if possession.state is LeaseState.LOST:
+            possession.lose(possession.term.why_over())  # too late: whoever waits behind need not wait for us
         possession.ensure_held()
         possession.scope = LossScope(cancels=self._on_lost == "cancel")
         return self
@@ -183,9 +185,12 @@ class Lease:
         possession = self._possession
         if possession.state is LeaseState.DETACHED:
             return None
-        possession.ensure_this_process()
         cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
-        error = await possession.let_go(hurried=cancelled)
+        try:
+            possession.ensure_here()
+            error = await possession.let_go(hurried=cancelled)
+        except LockNotOwnedError as not_here:  # a fork of the holder
+            return not_here
         if isinstance(error, LockNotOwnedError):
             return LockLostError(possession.label, possession.name, possession.reason)
         return error

@@ -18,8 +18,8 @@ import enum
 import os
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import Call, Fault
-from ..errors import BackendError, LockLostError, LockNotOwnedError
+from .._transport import Call, Command, Fault
+from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
 from .releasing import Releasing
 from .shield import outlast
@@ -68,12 +68,13 @@ class Possession:
 
     __slots__ = (
         "__weakref__",
+        "_asked_ttl",
         "_engine",
+        "_extending",
         "_lost",
         "_pid",
         "_releasing",
         "_renewal",
-        "_renewal_ttl",
         "_state",
         "claim",
         "fencing_token",
@@ -106,7 +107,8 @@ class Possession:
         self._lost: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._renewal: Call[bool] | None = None
-        self._renewal_ttl = ttl  # what the renewal under way asks for
+        self._asked_ttl = ttl  # by the last renewal that was made
+        self._extending: asyncio.Lock | None = None
         self._pid = os.getpid()
         self.claim = claim
         self.fencing_token = fencing_token
@@ -148,10 +150,12 @@ class Possession:
         if self.remaining() <= 0.0:
             raise LockLostError(self.label, self.name, self._why_not_held())
 
-    def ensure_this_process(self) -> None:
-        """Raises `LockNotOwnedError` in a process that was forked from the holder."""
+    def ensure_here(self) -> None:
+        """Raises unless this is the process and the event loop of the holder."""
         if self._pid != os.getpid():
             raise LockNotOwnedError(self.label, self.name, self._why_not_held())
+        if asyncio.get_running_loop() is not self._engine.loop:
+            raise RuntimeError(f"this lease of {self.label} {self.name!r} belongs to another event loop")
 
     def _why_not_held(self) -> str:
         if self._pid != os.getpid():
@@ -179,9 +183,9 @@ class Possession:
             return self.term.deadline
         if now < self.term.renewal_due:
             return self.term.due
-        self._renewal_ttl = ttl = self.term.ttl_at(now)
-        renew = self.claim.renew(milliseconds(ttl))
-        self._renewal = Call(renew, self._renewed, self._not_renewed, until=self.term.deadline)
+        self._renewal = Call(
+            self._renew(), self._renewed, self._not_renewed, until=self.term.deadline, make=self._renew
+        )
         self._engine.send(self._renewal)
         return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.deadline)
 
@@ -191,7 +195,7 @@ class Possession:
         if not held:
             self.lose("the server no longer has it as the holder")
             return
-        self._confirmed(call, self._renewal_ttl)
+        self._confirmed(call, self._asked_ttl)
         self._engine.events.renewed(self)
 
     def _not_renewed(self, fault: Fault) -> None:
@@ -216,36 +220,54 @@ class Possession:
 
     def _confirmed(self, call: Call[bool], ttl: float) -> None:
         """The server has it for `ttl` seconds from when that was sent."""
+        if not self.live:
+            return
         self._state = LeaseState.HELD
         self.term.confirmed(call.sent, ttl)
         self._engine.watchdog.watch(self)
 
+    def _renew(self) -> Command[bool]:
+        """A renewal as of now: its ttl must not reach past `max_hold`, however long it has waited."""
+        self._asked_ttl = self.term.ttl_at(self._engine.now())
+        return self.claim.renew(milliseconds(self._asked_ttl))
+
     async def extend(self, ttl: float) -> None:
         """Sets another ttl from now on. See `Lease.extend`."""
-        self.ensure_this_process()
-        self.ensure_held()
+        self.ensure_here()
+        if self._extending is None:
+            self._extending = asyncio.Lock()
+        async with self._extending:  # the answer to an older one must not count behind a newer one
+            self.ensure_held()
+            await self._extend(ttl)
+
+    async def _extend(self, ttl: float) -> None:
         engine, now, until = self._engine, self._engine.now(), self.term.deadline
         self.term.change(now, ttl)
-        granted = self.term.ttl_at(now)
         # A renewal under way asked for the ttl of before: its answer must not count any more.
         self._drop_renewal()
         engine.watchdog.watch(self)
         call, renewed = engine.start(
-            self.claim.renew(milliseconds(granted)), until=min(until, now + engine.settings.command_timeout)
+            self._renew(), until=min(until, now + engine.settings.command_timeout), make=self._renew
         )
         try:
             held = await renewed
-        except BackendError:
-            if self._releasing is None:
-                self.ensure_held()
+        except LockError:
+            if call.ended_by is not None and call.ended_by.foreign:
+                self.lose(str(call.ended_by.error))
+            self._ensure_not_lost()
             raise
         finally:
             engine.forget(call)
-        if not held:
-            self.lose("the server no longer has it as the holder")
-        elif self.live and self._releasing is None:
-            self._confirmed(call, granted)
+        if self._releasing is None:
+            if held:
+                self._confirmed(call, self._asked_ttl)
+            else:
+                self.lose("the server no longer has it as the holder")
         self.ensure_held()
+
+    def _ensure_not_lost(self) -> None:
+        if self.state is LeaseState.LOST:
+            self.ensure_held()
 
     # -- the end
 
@@ -299,6 +321,8 @@ class Possession:
             await outlast(self._releasing.ended, hurried=True)
 
     def _let_gone(self, releasing: Releasing) -> None:
+        if not self.live:
+            return
         if releasing.fault is not None:
             self.lose("its release was not confirmed in time; the ttl frees it")
         elif releasing.freed:

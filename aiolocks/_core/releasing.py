@@ -86,8 +86,10 @@ class Releasing:
 
     def _finish(self) -> None:
         waiters, self._waiters = self._waiters, None
-        if self._on_end is not None:
-            self._on_end(self)
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
+        try:
+            if self._on_end is not None:
+                self._on_end(self)
+        finally:
+            for waiter in waiters or ():
+                if not waiter.done():
+                    waiter.set_result(None)

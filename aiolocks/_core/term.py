@@ -51,7 +51,7 @@ class Term:
     def confirmed(self, sent: float, ttl: float) -> None:
         """The server has it for `ttl` seconds, counted from before the request was sent."""
         self._retries = 0
-        self.deadline = sent + dependable(ttl)
+        self.deadline = min(sent + dependable(ttl), self._end)
         self.at_limit = sent + ttl >= self._end - 0.001
         if self.at_limit or not self._auto_renew:
             self.renewal_due = NEVER

@@ -74,23 +74,25 @@ class Lock(Acquirable):
         super().__init__(client, name, options)
 
     def _resource(self, engine: Engine) -> _LockResource:
-        retention = engine.fence_retention_for(self._options.ttl)
-        return _LockResource(
-            LockCommands(engine.settings.prefix, self._name, retention_ms=milliseconds(retention)), self._name
+        settings = engine.settings
+        commands = LockCommands(
+            settings.prefix, self._name, retention_ms=milliseconds(settings.fence_retention)
         )
+        return _LockResource(commands, self._name, milliseconds(self._options.ttl))
 
 
 @final
 class _LockResource:
-    __slots__ = ("_commands", "gate_key")
+    __slots__ = ("_commands", "_ttl_ms", "gate_key")
 
-    def __init__(self, commands: LockCommands, name: str) -> None:
+    def __init__(self, commands: LockCommands, name: str, ttl_ms: int) -> None:
         self._commands = commands
+        self._ttl_ms = ttl_ms
         # Shared with the other kinds of the same name space: one holder for all of them.
         self.gate_key: Hashable = ("lock", name)
 
     def claim(self, token: str, metadata: str) -> Claim:
-        return _LockClaim(self._commands, token, metadata)
+        return _LockClaim(self._commands, token, metadata, self._ttl_ms)
 
     def locked(self) -> Command[bool]:
         return self._commands.locked()
@@ -101,21 +103,24 @@ class _LockResource:
 
 @final
 class _LockClaim:
-    __slots__ = ("_commands", "_metadata", "token")
+    __slots__ = ("_commands", "_metadata", "_ttl_ms", "token")
 
-    def __init__(self, commands: LockCommands, token: str, metadata: str) -> None:
+    def __init__(self, commands: LockCommands, token: str, metadata: str, ttl_ms: int) -> None:
         self._commands = commands
         self._metadata = metadata
+        self._ttl_ms = ttl_ms  # what was asked for last
         self.token = token
 
     def acquire(self, ttl_ms: int) -> Command[Answer]:
+        self._ttl_ms = ttl_ms
         return self._commands.acquire(self.token, ttl_ms, self._metadata)
 
     def renew(self, ttl_ms: int) -> Command[bool]:
+        self._ttl_ms = ttl_ms
         return self._commands.renew(self.token, ttl_ms)
 
     def release(self) -> Command[bool]:
-        return self._commands.release(self.token)
+        return self._commands.release(self.token, self._ttl_ms)
 
     def owned(self) -> Command[bool]:
         return self._commands.owned(self.token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import Any
 
 from redis import Redis as _SyncRedis
@@ -13,7 +12,7 @@ from redis.asyncio.cluster import RedisCluster
 
 from .calls import Call, Command, Transport, ignore
 from .commands import Answer, Granted, LockCommands, Refused
-from .driver import Link, drivable
+from .driver import Link, drivable, over_pool
 from .faults import Fault
 from .multiplexed import Multiplexed
 from .plain import Plain
@@ -57,10 +56,12 @@ def check_client(client: object) -> None:
 def open_transport(client: Any, loop: asyncio.AbstractEventLoop) -> Transport:
     """The best way to this client's server; connects when first needed."""
     if isinstance(client, Redis) and drivable(client):
+        # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
+        # close it.
         pool = client.connection_pool
-        # Weakly: an open connection is known to the loop, and must not keep alive who would close it.
-        weak_client = weakref.ref(client)
         return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol), lambda: Plain(weak_client(), loop), loop
+            lambda protocol: Link.open(pool, protocol=protocol), lambda: Plain(over_pool(pool), loop), loop
         )
-    return Plain(client, loop)
+    if isinstance(client, Redis):
+        return Plain(over_pool(client.connection_pool), loop)
+    return Plain(client.execute_command, loop)

@@ -58,8 +58,8 @@ class Command(Generic[T]):
         if script is None:
             return self.args
         if in_full:
-            return (b"EVAL", script.text, len(self.keys), *self.keys, *self.args)
-        return (b"EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
+            return ("EVAL", script.text, len(self.keys), *self.keys, *self.args)
+        return ("EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
 
     def __repr__(self) -> str:
         # Arguments hold tokens: never shown.
@@ -70,13 +70,21 @@ class Command(Generic[T]):
 class Call(Generic[T]):
     """A command under way. Ends exactly once: with a reply, with a fault, or because its caller left.
 
+    Args:
+        command: What to send.
+        until: Loop time after which nobody wants the reply.
+        in_full: Send the script's text at once.
+        make: Makes the command anew for each time that it is written, where what it says depends on when.
+
     The callbacks run inside the loop's callbacks and must not raise; neither is called once the
     caller has left (`Transport.forget`).
     """
 
     __slots__ = (
+        "_make",
         "command",
         "done",
+        "ended_by",
         "in_full",
         "on_fault",
         "on_reply",
@@ -94,8 +102,11 @@ class Call(Generic[T]):
         *,
         until: float,
         in_full: bool = False,
+        make: Callable[[], Command[T]] | None = None,
     ) -> None:
         self.command = command
+        self._make = make
+        self.ended_by: Fault | None = None
         self.on_reply = on_reply
         self.on_fault = on_fault
         self.until = until  # loop time after which nobody wants the reply
@@ -105,6 +116,12 @@ class Call(Generic[T]):
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
         self.done = False
 
+    def words(self) -> tuple[Argument, ...]:
+        """The words of the request, as they are right now: it may have waited for a connection."""
+        if self._make is not None:
+            self.command = self._make()
+        return self.command.words(in_full=self.in_full)
+
     def reply(self, raw: Any) -> None:
         """Ends it with the server's answer."""
         if self.done:
@@ -113,7 +130,8 @@ class Call(Generic[T]):
         try:
             result = self.command.parse(raw)
         except (TypeError, ValueError, IndexError) as error:
-            self.on_fault(unreadable(error))
+            self.ended_by = unreadable(error)
+            self.on_fault(self.ended_by)
         else:
             self.on_reply(result)
 
@@ -121,6 +139,7 @@ class Call(Generic[T]):
         """Ends it without an answer."""
         if not self.done:
             self.done = True
+            self.ended_by = fault
             self.on_fault(fault)
 
     def __repr__(self) -> str:

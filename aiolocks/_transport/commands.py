@@ -44,7 +44,11 @@ Answer = Granted | Refused
 
 @final
 class LockCommands:
-    """The steps of one lock under its name."""
+    """The steps of one lock under its name.
+
+    Args:
+        retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
+    """
 
     __slots__ = ("_keys", "_retention_ms")
 
@@ -53,18 +57,22 @@ class LockCommands:
         self._retention_ms = retention_ms
 
     def acquire(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
-        return Command(_ACQUIRE, self._keys, (token, ttl_ms, self._retention_ms, metadata), _answer, token)
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata)
+        return Command(_ACQUIRE, self._keys, args, _answer, token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        return Command(_RENEW, self._keys, (token, ttl_ms, self._retention_ms), _truth, token)
+        return Command(_RENEW, self._keys, (token, ttl_ms, self._retention(ttl_ms)), _truth, token)
 
-    def release(self, token: str) -> Command[bool]:
-        return Command(_RELEASE, self._keys, (token, self._retention_ms), _truth, token)
+    def release(self, token: str, ttl_ms: int) -> Command[bool]:
+        return Command(_RELEASE, self._keys, (token, self._retention(ttl_ms)), _truth, token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, self._retention_ms, metadata)
+        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         # One lane for both directions: giving back follows what it gives back.
         return Command(_ADOPT, self._keys, args, _fencing_token, min(old, new))
+
+    def _retention(self, ttl_ms: int) -> int:
+        return max(10 * ttl_ms, self._retention_ms)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys[:1], (token,), _truth, token)

@@ -62,7 +62,7 @@ class Connector:
 
     async def _connect(self) -> None:
         delay = _FIRST
-        while self._wanted():
+        while self._wanted() and not self._closed:
             try:
                 await self._establish(self._protocol)
             except (driver.RedisError, OSError, TimeoutError) as error:

@@ -10,6 +10,7 @@ at the object; where either is not as expected, the plain transport serves.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 import hiredis
@@ -113,6 +114,20 @@ class Link:
     async def wait_closed(self) -> None:
         """Waits until the transport has closed."""
         await self._writer.wait_closed()
+
+
+def over_pool(pool: Any) -> Callable[..., Awaitable[Any]]:
+    """Executes one command on a connection of the pool, once: a client would send it again by itself."""
+
+    async def execute_command(*words: Any) -> Any:
+        connection: Any = await pool.get_connection()
+        try:
+            await connection.send_command(*words)
+            return await connection.read_response(disable_decoding=True)
+        finally:
+            await pool.release(connection)
+
+    return execute_command
 
 
 def reply_reader(not_enough: object) -> hiredis.Reader:

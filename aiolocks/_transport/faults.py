@@ -91,7 +91,10 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
     elif isinstance(error, driver.ReadOnlyError):
         code = "READONLY"
     meaning = _TRANSIENT.get(code) or _FATAL.get(code)
-    of_key = f" for key {keys[0].decode(errors='replace')!r}" if keys and code in _FATAL else ""
+    # Of a wrong type, the server does not say which key has it.
+    named = keys if code == "WRONGTYPE" else keys[:1]
+    of_key = " for key " + " or ".join(repr(key.decode(errors="replace")) for key in named)
+    of_key = of_key if keys and code in _FATAL else ""
     said = f"{meaning} ({text})" if meaning else text
     fault = BackendError(f"Redis refused{of_key}: {said}")
     fault.__cause__ = error if text == str(error) else driver.ResponseError(text)

@@ -125,7 +125,7 @@ class Multiplexed(asyncio.Protocol):
                 continue
             call.sent = now
             call.written = True
-            parts.append(_pack(call.command.words(in_full=call.in_full)))
+            parts.append(_pack(call.words()))
             self._inflight.append(call)
         if parts:
             self._commands += len(parts)
@@ -276,20 +276,15 @@ class Multiplexed(asyncio.Protocol):
         if link.transport.is_closing():
             raise driver.ConnectionError("closed by the server while connecting")
         probe = IdentityProbe(self._ask)
-        before = self._identity
-        if before is None:
-            self._open()
-            self._identity = await probe.identity()
-            await probe.warn_of_eviction()
-        else:
-            self._identity = await probe.identity()
-            if self._identity.same_server(before):
-                await probe.kill(before)
-            self._open()
-
-    def _open(self) -> None:
+        identity, before = await probe.identity(), self._identity
+        if before is not None and identity.same_server(before):
+            await probe.kill(before)
+        # Not before: until here it has carried nothing, and the one before may still have to be dropped.
+        self._identity = identity
         self._ready = True
         self._flush()
+        if before is None:
+            await probe.warn_of_eviction()
 
     def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
         """A bare command on this very connection, ahead of the queue."""
@@ -327,15 +322,12 @@ class Multiplexed(asyncio.Protocol):
         """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
         if self._fallback is not None:
             await self._fallback.aclose(grace)
-        deadline = self._loop.time() + grace
-        # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
-        while self._loop.time() < deadline and (self._wanted() or self._inflight):
-            if not self._ready:
-                self._connector.start()
-            await asyncio.sleep(0.001)
-        self._closed = True
-        await self._connector.aclose()
-        self.close_now()
+        try:
+            await self._drain(self._loop.time() + grace)
+            self._closed = True
+            await self._connector.aclose()
+        finally:
+            self._close()
         if (link := self._link) is not None:
             try:
                 async with asyncio.timeout(1.0):
@@ -343,7 +335,14 @@ class Multiplexed(asyncio.Protocol):
             except (OSError, TimeoutError):
                 link.transport.abort()
 
-    def close_now(self) -> None:
+    async def _drain(self, deadline: float) -> None:
+        # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
+        while self._loop.time() < deadline and (self._wanted() or self._inflight):
+            if not self._ready:
+                self._connector.start()
+            await asyncio.sleep(0.001)
+
+    def _close(self) -> None:
         """Closes without waiting; what was written is still sent."""
         self._closed = True
         for timer in (self._sweeper, self._stall_timer):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 import redis.exceptions as driver
@@ -28,7 +29,11 @@ _ABANDONED: Final = 1.0
 
 @final
 class Plain:
-    """The transport over `client.execute_command`.
+    """The transport over what executes one command.
+
+    Args:
+        execute_command: Takes its words. It must not send them again by itself: what became of a first send
+            that was not answered has to be known here.
 
     Invariants:
     - of each lane (one possession) at most one request is under way; the others wait in their order, so that
@@ -36,8 +41,10 @@ class Plain:
     - a lane with calls is either in `_ready` or with a worker; while `_ready` holds any, a worker is alive.
     """
 
-    def __init__(self, client: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._client = client
+    def __init__(
+        self, execute_command: Callable[..., Awaitable[Any]], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._execute_command = execute_command
         self._loop = loop
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[_Lane] = deque()
@@ -49,21 +56,29 @@ class Plain:
         if self._closed:
             call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
             return
-        # What belongs to no possession has no order to keep.
-        name = call.command.lane or f"#{id(call)}"
+        name = _lane_of(call)
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = _Lane(name)
             self._ready.append(lane)
-        lane.append(call, self._loop.call_at(call.until, _expire, call))
-        if lane.worker is not None and lane.calls[0].done and lane.hurry is None:
-            # The request under way was abandoned: it has a bounded time to end.
-            lane.hurry = self._loop.call_later(_ABANDONED, lane.worker.cancel)
+        lane.append(call, self._loop.call_at(call.until, self._expire, lane, call))
         self._hire()
 
     def forget(self, call: Call[Any]) -> bool:
         call.done = True
+        lane = self._lanes.get(_lane_of(call))
+        if lane is not None:
+            self._hurry(lane)
         return call.written or call.unconfirmed
+
+    def _expire(self, lane: _Lane, call: Call[Any]) -> None:
+        call.fault(faults.unanswered(None))
+        self._hurry(lane)
+
+    def _hurry(self, lane: _Lane) -> None:
+        """A request under way that was abandoned has a bounded time to end: others wait for its worker."""
+        if lane.worker is not None and lane.calls[0].done and lane.hurry is None:
+            lane.hurry = self._loop.call_later(_ABANDONED, lane.worker.cancel)
 
     def _hire(self) -> None:
         if self._ready and len(self._workers) < _WIDTH and not self._closed:
@@ -114,28 +129,30 @@ class Plain:
 
     async def _request(self, call: Call[Any]) -> Any:
         try:
-            return await self._send(call, in_full=call.in_full)
+            return await self._send(call)
         except driver.NoScriptError:
-            return None if call.done else await self._send(call, in_full=True)
+            call.in_full = True
+            return None if call.done else await self._send(call)
 
-    async def _send(self, call: Call[Any], *, in_full: bool) -> Any:
+    async def _send(self, call: Call[Any]) -> Any:
         call.sent = self._loop.time()
         call.written = True
         self.commands_sent += 1
-        return _as_bytes(await self._client.execute_command(*call.command.words(in_full=in_full)))
+        return _as_bytes(await self._execute_command(*call.words()))
 
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
-        while self._workers and (left := deadline - self._loop.time()) > 0:
-            await asyncio.wait(tuple(self._workers), timeout=left)
-        self._closed = True
-        for lane in self._lanes.values():
-            lane.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
-        workers = tuple(self._workers)
-        for worker in workers:
-            worker.cancel()
-        if workers:
-            await asyncio.wait(workers, timeout=1.0)
+        try:
+            while self._workers and (left := deadline - self._loop.time()) > 0:
+                await asyncio.wait(tuple(self._workers), timeout=left)
+        finally:
+            self._closed = True
+            for lane in self._lanes.values():
+                lane.end()
+            for worker in self._workers:
+                worker.cancel()
+        if self._workers:
+            await asyncio.wait(tuple(self._workers), timeout=1.0)
 
 
 @final
@@ -162,16 +179,17 @@ class _Lane:
             self.hurry.cancel()
             self.hurry = None
 
-    def fault(self, fault: faults.Fault) -> None:
+    def end(self) -> None:
         """Ends everything that is left."""
         for call in self.calls:
-            call.fault(fault)
+            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
         for timer in self.timers:
             timer.cancel()
 
 
-def _expire(call: Call[Any]) -> None:
-    call.fault(faults.unanswered(None))
+def _lane_of(call: Call[Any]) -> str:
+    # What belongs to no possession has no order to keep.
+    return call.command.lane or f"#{id(call)}"
 
 
 def _as_bytes(reply: Any) -> Any:
