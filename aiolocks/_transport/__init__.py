@@ -9,10 +9,11 @@ from redis import Redis as _SyncRedis
 from redis import RedisCluster as _SyncRedisCluster
 from redis.asyncio.client import Pipeline, PubSub, Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import ConnectionPool
 
 from .calls import Call, Command, Transport, ignore
 from .commands import Answer, Granted, LockCommands, Refused
-from .driver import Link, drivable, over_pool
+from .driver import Executor, Link, drivable
 from .faults import Fault
 from .multiplexed import Multiplexed
 from .plain import Plain
@@ -60,8 +61,18 @@ def open_transport(client: Any, loop: asyncio.AbstractEventLoop) -> Transport:
         # close it.
         pool = client.connection_pool
         return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol), lambda: Plain(over_pool(pool), loop), loop
+            lambda protocol: Link.open(pool, protocol=protocol), lambda: _plain(pool, loop), loop
         )
     if isinstance(client, Redis):
-        return Plain(over_pool(client.connection_pool), loop)
-    return Plain(client.execute_command, loop)
+        return _plain(client.connection_pool, loop)
+    # The cluster's own connections: it alone knows which node has the slot.
+    return Plain(client.execute_command, _nothing_to_close, loop)
+
+
+def _plain(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
+    executor = Executor(pool)
+    return Plain(executor, executor.aclose, loop)
+
+
+async def _nothing_to_close() -> None:
+    pass

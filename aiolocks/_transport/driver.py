@@ -10,7 +10,6 @@ at the object; where either is not as expected, the plain transport serves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 import hiredis
@@ -73,17 +72,7 @@ class Link:
             NotDrivableError: The stream is not one of asyncio's.
             redis.exceptions.RedisError, OSError, TimeoutError: As from redis-py; nothing is left open.
         """
-        arguments = {
-            name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS
-        }
-        arguments.update(
-            protocol=protocol,
-            decode_responses=False,
-            health_check_interval=0,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            retry_on_timeout=False,
-        )
+        arguments = {**_arguments(pool), "protocol": protocol, "decode_responses": False}
         connection: Any = pool.connection_class(**arguments)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -116,18 +105,33 @@ class Link:
         await self._writer.wait_closed()
 
 
-def over_pool(pool: Any) -> Callable[..., Awaitable[Any]]:
-    """Executes one command on a connection of the pool, once: a client would send it again by itself."""
+def _arguments(pool: ConnectionPool) -> dict[str, Any]:
+    """What the pool's connections are made with, but for what would send or connect again behind our back."""
+    kept = {name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS}
+    retry = {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "retry_on_timeout": False}
+    return {**kept, **retry, "health_check_interval": 0}
 
-    async def execute_command(*words: Any) -> Any:
-        connection: Any = await pool.get_connection()
+
+@final
+class Executor:
+    """Executes single commands, each once, over a few connections like those of a pool, beside it."""
+
+    __slots__ = ("_pool",)
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        arguments: Any = _arguments(pool)
+        self._pool: Any = ConnectionPool(connection_class=pool.connection_class, **arguments)
+
+    async def __call__(self, *words: Any) -> Any:
+        connection = await self._pool.get_connection()
         try:
             await connection.send_command(*words)
             return await connection.read_response(disable_decoding=True)
         finally:
-            await pool.release(connection)
+            await self._pool.release(connection)
 
-    return execute_command
+    async def aclose(self) -> None:
+        await self._pool.aclose()
 
 
 def reply_reader(not_enough: object) -> hiredis.Reader:

@@ -111,7 +111,7 @@ def unreachable(error: BaseException) -> Fault:
     """No connection, or it broke."""
     fault = BackendError(f"Redis cannot be reached: {_said(error)}")
     fault.__cause__ = error
-    return Fault(fault, transient=True)
+    return Fault(fault, transient=not _certificate(error))
 
 
 def unanswered(trouble: BaseException | None) -> Fault:

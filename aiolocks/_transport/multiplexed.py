@@ -188,7 +188,8 @@ class Multiplexed(asyncio.Protocol):
                 earliest = min(earliest, call.until)
                 continue
             trouble = self._connector.trouble
-            if trouble is None or call.written or call.unconfirmed:
+            sent = call.written or call.unconfirmed
+            if sent or trouble is None or isinstance(trouble, (TimeoutError, driver.TimeoutError)):
                 call.fault(faults.unanswered(trouble))
             else:
                 call.fault(faults.unreachable(trouble))

@@ -1,4 +1,4 @@
-"""The transport for clients whose connections cannot be driven: it calls the client itself.
+"""The transport for clients whose connections cannot be driven: each request takes a connection by itself.
 
 Serves `RedisCluster`, fakeredis and connection classes of the user's own. A few worker tasks, which live
 while there is something to do, make the calls: no cancellation of a caller ever reaches the driver.
@@ -20,7 +20,7 @@ from . import faults
 from .calls import Call
 
 _WIDTH: Final = 16
-"""Requests under way at once: each takes a connection of the user's pool, most of which are the user's."""
+"""Requests under way at once: each takes a connection."""
 _RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5
 _ABANDONED: Final = 1.0
@@ -34,6 +34,7 @@ class Plain:
     Args:
         execute_command: Takes its words. It must not send them again by itself: what became of a first send
             that was not answered has to be known here.
+        close: Closes the connections that it used.
 
     Invariants:
     - of each lane (one possession) at most one request is under way; the others wait in their order, so that
@@ -42,9 +43,13 @@ class Plain:
     """
 
     def __init__(
-        self, execute_command: Callable[..., Awaitable[Any]], loop: asyncio.AbstractEventLoop
+        self,
+        execute_command: Callable[..., Awaitable[Any]],
+        close: Callable[[], Awaitable[None]],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._execute_command = execute_command
+        self._close_connections = close
         self._loop = loop
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[_Lane] = deque()
@@ -153,6 +158,7 @@ class Plain:
                 worker.cancel()
         if self._workers:
             await asyncio.wait(tuple(self._workers), timeout=1.0)
+        await self._close_connections()
 
 
 @final

@@ -22,6 +22,7 @@ from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import (
     ACQUIRE,
     RENEW,
+    SLACK,
     Formed,
     Keys,
     Witness,
@@ -363,9 +364,9 @@ async def test_t_n_8_three_hundred_waiters_take_none_of_the_users_connections(
     pool = client.connection_pool
     witness = Witness()
     async with Session(client, listeners=[witness]) as session:
-        lock = Lock(client, "a", ttl=1)
-        elsewhere = Lock(session, "a", ttl=1)
-        holder = Lock(redis, "a", ttl=1)
+        lock = Lock(client, "a", ttl=0.5)
+        elsewhere = Lock(session, "a", ttl=0.5)
+        holder = Lock(redis, "a", ttl=0.5)
         lease = await holder.acquire()
         entered = 0
 
@@ -375,14 +376,14 @@ async def test_t_n_8_three_hundred_waiters_take_none_of_the_users_connections(
                 entered += 1
 
         waiting = [asyncio.create_task(enter((lock, elsewhere)[number % 2])) for number in range(300)]
-        for _ in range(30):
+        for _ in range(20):
             await asyncio.sleep(0.1)
             assert lease.state is LeaseState.HELD
             assert not pool._in_use_connections
             assert not pool._available_connections
         assert Session.of(client).statistics().waiters == session.statistics().waiters == 150
         # One in each session asks; nobody spins.
-        assert session.statistics().commands_sent < 3 / 0.032 * 2
+        assert session.statistics().commands_sent < 2 / 0.032 * 2
         await lease.release()
         await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert entered == 300
@@ -411,11 +412,14 @@ async def test_t_n_8_server_that_admits_no_more_connections(
         # The inspector, our session, and these.
         async with strangers(server, 3):
             newcomer = connect(server)
-            with elapsed() as took:
-                error = await rejected(Lock(newcomer, "b").acquire(blocking_timeout=0.3))
-            assert took.seconds < 0.5
-            assert "max number of clients reached" in str(error)
-            assert isinstance(error.__cause__, RedisConnectionError)
+            errors = []
+            for _ in range(10):
+                with elapsed() as took:
+                    errors.append(await rejected(Lock(newcomer, "b").acquire(blocking_timeout=0.1)))
+                assert took.seconds < 0.1 + SLACK
+                assert isinstance(errors[-1].__cause__, RedisConnectionError)
+            # Now and then the server closes the socket before the client has written to it.
+            assert any("max number of clients reached" in str(error) for error in errors)
             waiting = asyncio.create_task(Lock(newcomer, "b").acquire(blocking_timeout=3))
             await asyncio.sleep(0.6)
             assert lease.state is LeaseState.HELD

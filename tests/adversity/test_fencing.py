@@ -16,6 +16,7 @@ from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import Keys, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.history import Hold, exclusion, fencing
+from tests.support.servers import Server
 
 PERSISTENCE = {"none": (), "aof": ("--appendonly", "yes", "--appendfsync", "always")}
 
@@ -142,3 +143,21 @@ async def test_t_f_1_history_of_tasks_on_a_server_that_keeps_crashing(
     if persistence == "aof":
         assert exclusion(holds) == []
     assert keys(server) == []
+
+
+@pytest.mark.parametrize(("retention", "kept"), [(0.5, 600), (900, 900)])
+async def test_the_fence_is_kept_for_ten_times_the_ttl_that_was_asked_for_last(
+    connect: Connect, server: Server, retention: float, kept: float
+) -> None:
+    """Also where that is not the ttl of the lock; and a release does not make it less."""
+    redis = connect()
+
+    async def is_kept() -> float:
+        return round(await redis.pttl("aiolocks:lock.fence:{a}") / 1000, -1)
+
+    async with Session(redis, fence_retention=retention) as session:
+        lease = await Lock(session, "a", ttl=5).acquire()
+        await lease.extend(60)
+        assert await is_kept() == kept
+        await lease.release()
+        assert await is_kept() == kept

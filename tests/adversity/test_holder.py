@@ -94,7 +94,7 @@ async def test_t_h_1_loop_blocked_while_the_answer_to_a_renewal_was_waiting(
 
 async def test_t_h_1_loop_blocked_for_less_than_the_ttl(client: Redis) -> None:
     async with Lock(client, "a", ttl=0.6) as lease:
-        for _ in range(3):
+        for _ in range(2):
             time.sleep(0.4)  # noqa: ASYNC251 - that is the fault
             lease.ensure_held()
             await asyncio.sleep(0.05)
@@ -165,10 +165,10 @@ async def hold(url: str, name: str, ttl: float) -> None:
 
 async def test_t_h_3_killed(redis: Redis, server: Server, workers: Workers, keys: Keys) -> None:
     for waiting_before in (True, False):
-        worker = await workers.start(hold, url=server.url, name="a", ttl=1.0)
+        worker = await workers.start(hold, url=server.url, name="a", ttl=0.7)
         await worker.told("inside")
         acquiring = asyncio.create_task(Lock(redis, "a", ttl=5).acquire()) if waiting_before else None
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)
         worker.kill()
         (key,) = keys()
         left = await redis.pttl(key) / 1000
@@ -311,13 +311,13 @@ async def test_t_h_5_every_single_renewal_fails_once(connect: Connect, through: 
         Lock(session, "a", ttl=0.6) as lease,
     ):
         failed = [through.reset_after(RENEW, nth=nth) for nth in range(1, 40, 2)]
-        until = asyncio.get_running_loop().time() + 1.8
+        until = asyncio.get_running_loop().time() + 1.2
         while asyncio.get_running_loop().time() < until:
             lease.ensure_held()
             await asyncio.sleep(0.005)
     through._traps.clear()
-    assert sum(event.is_set() for event in failed) >= 5
-    assert len(witness.renewed) >= 5
+    assert sum(event.is_set() for event in failed) >= 3
+    assert len(witness.renewed) >= 3
     assert witness.lost == []
 
 
@@ -459,13 +459,14 @@ def test_t_h_8_ttl_too_short_to_be_kept() -> None:
 async def test_t_h_8_ttl_of_a_few_round_trips_is_kept(client: Redis, through: Proxy) -> None:
     through.delay = 0.06
     async with Lock(client, "a", ttl=0.4) as lease:
-        until = asyncio.get_running_loop().time() + 1.2
+        until = asyncio.get_running_loop().time() + 0.8
         while asyncio.get_running_loop().time() < until:
             lease.ensure_held()
             await asyncio.sleep(0.01)
     through.delay = 0.0
 
 
+@pytest.mark.soak
 async def test_t_h_5_lease_outlives_a_half_open_connection(connect: Connect, through: Proxy) -> None:
     """A new connection is made while there is time left."""
     client = connect(through)

@@ -162,24 +162,26 @@ async def test_t_n_2_release_of_what_somebody_else_holds_is_told_in_spite_of_a_l
 
 
 @pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
-@pytest.mark.parametrize("form", FORMS)
 async def test_t_n_1_reply_to_renewal_lost(
-    connect: Connect, through: Proxy, form: str, settings: tuple[int, bool]
+    connect: Connect, through: Proxy, settings: tuple[int, bool]
 ) -> None:
-    client = connect(Formed(through, form), protocol=settings[0], decode_responses=settings[1])
-    await warm(client)
-    witness = Witness()
-    async with (
-        Session(client, listeners=[witness]) as session,
-        Lock(session, "a", ttl=0.9) as lease,
-    ):
-        lost = through.reset_after(RENEW)
-        await asyncio.wait_for(lost.wait(), 0.9)
-        await eventually(lambda: len(witness.renewed) >= 2)
-        assert lease.state is LeaseState.HELD
-        assert await lease.owned()
-    assert lease.state is LeaseState.RELEASED
-    assert witness.lost == []
+    async def keep(form: str) -> None:
+        client = connect(Formed(through, form), protocol=settings[0], decode_responses=settings[1])
+        await warm(client)
+        witness = Witness()
+        async with (
+            Session(client, listeners=[witness]) as session,
+            Lock(session, form, ttl=0.9) as lease,
+        ):
+            lost = through.reset_after(lambda request: RENEW(request) and f"{{{form}}}".encode() in request[3])
+            await asyncio.wait_for(lost.wait(), 0.9)
+            await eventually(lambda: len(witness.renewed) >= 2)
+            assert lease.state is LeaseState.HELD
+            assert await lease.owned()
+        assert lease.state is LeaseState.RELEASED
+        assert witness.lost == []
+
+    await asyncio.gather(*map(keep, FORMS))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +226,9 @@ async def test_t_n_3_each_step_sent_twice_leaves_what_it_leaves_sent_once(
         request = [request for request in through.requests if match(request)][-1]
         before = await state()
         replies = [await redis.execute_command(*request), await redis.execute_command(*request)]
-        assert replies[0] == replies[1]
         assert await state() == before
+        if match is not ACQUIRE or replies[0][0]:  # a refusal tells the time that is left
+            assert replies[0] == replies[1]
         return replies[0]
 
     lease = await lock.acquire()
@@ -251,7 +254,7 @@ async def test_t_n_4_never_relied_on_for_longer_than_the_server_keeps_it(
     eye = blocking(server.url)  # looks within one step of the loop: nothing can be confirmed meanwhile
     slack = []
     try:
-        for replies_take in (0.0, 0.15, 0.08):
+        for replies_take in (0.15, 0.0):
             through.delay_replies = replies_take
             async with Lock(client, "a", ttl=0.6) as lease:
                 (key,) = keys()
@@ -335,7 +338,7 @@ async def test_t_n_5_wait_on_a_stopped_server_ends_in_time(
     async def acquire(client: Redis) -> float:
         with elapsed() as took:
             error = await rejected(Lock(client, "a").acquire(blocking_timeout=0.3))
-        assert "did not answer" in str(error)
+        assert "did not answer" in str(error) or "cannot be reached" in str(error)
         return took.seconds
 
     took = await asyncio.gather(*map(acquire, clients))
@@ -460,8 +463,9 @@ async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
     arrived: dict[bytes, list[float]] = {}  # by key: when requests for it came by, which is after they began
     look_at(
         through,
-        lambda request: (ACQUIRE(request) or RENEW(request))
-        and arrived.setdefault(request[3], []).append(loop.time()),
+        lambda request: (
+            (ACQUIRE(request) or RENEW(request)) and arrived.setdefault(request[3], []).append(loop.time())
+        ),
     )
     confirmed: dict[str, int] = {}
 
@@ -675,3 +679,46 @@ async def test_t_n_10_without_the_quick_parser(connect: Connect, through: Proxy,
     async with Lock(client, "a", ttl=0.3) as lease:
         await asyncio.sleep(0.35)
         assert await lease.owned()
+
+
+# -- what the wait for a connection must not change ----------------------------------------------------------
+
+
+async def test_a_renewal_that_waited_for_a_connection_does_not_outlast_max_hold(
+    client: Redis, through: Proxy, keys: Keys
+) -> None:
+    with elapsed() as held:
+        lease = await Lock(client, "a", ttl=1.2, max_hold=1.3).acquire()
+        await asyncio.sleep(0.1)
+        through.refuse = True
+        through.cut()
+        await asyncio.sleep(0.6)  # a renewal was made after 0.4 s, for 0.9 s more
+        through.refuse = False
+        renewed = through.count(RENEW)
+        await eventually(lambda: through.count(RENEW) > renewed, within=0.4)
+        await asyncio.sleep(1.3 + 0.05 - held.seconds)
+    assert lease.state is LeaseState.LOST
+    assert keys() == []
+
+
+async def test_connections_that_hang_do_not_use_up_the_plain_transport(
+    connect: Connect, through: Proxy
+) -> None:
+    """It has sixteen workers; whoever waited for what they do has left long ago."""
+    redis = connect(Formed(through, "own connections"), socket_timeout=None)
+    async with Session(redis, command_timeout=0.2) as session:
+        lock = Lock(session, "a")
+        await lock.locked()
+        through.blackhole = True
+        answers = await asyncio.gather(*(lock.locked() for _ in range(16)), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [BackendError] * 16
+        through.blackhole = False
+        deafen(through)  # those connections stay as they are, new ones are fine
+
+        async def works() -> bool:
+            try:
+                return not await lock.locked()
+            except BackendError:
+                return False
+
+        assert await eventually(works, within=3)

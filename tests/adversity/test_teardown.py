@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.conftest import OwnServer
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.waiting import eventually
@@ -232,3 +233,45 @@ async def test_a_collected_client_takes_its_connection_along(server: Server) -> 
         "dev",
     )
     assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["multiplexed", "plain"])
+async def test_a_session_whose_closing_was_given_up_leaves_no_connection(
+    own_server: OwnServer, plain: bool
+) -> None:
+    """The loop ends while the session still waits for an answer that does not come."""
+    server = await own_server(port=0)
+
+    async def pause(process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"connected\n"
+        server.pause()
+        process.stdin.write(b"go on\n")
+
+    script = """
+        async def main():
+            redis = client(plain=PLAIN)
+            session = Session(redis)
+            await Lock(session, "a").locked()
+            print("connected", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+            asking = asyncio.create_task(Lock(session, "a").locked())
+            await asyncio.sleep(0.01)
+            try:
+                async with asyncio.timeout(0.05):
+                    await session.aclose()
+            except TimeoutError:
+                print("gave up")
+            try:
+                await asking
+            except LockError as error:
+                print(type(error).__name__)
+            await redis.aclose()
+
+        asyncio.run(main())
+        """
+    script = f"PLAIN = {plain}\n" + textwrap.dedent(script)
+    status, out, err = await run(script, server.url, "-X", "dev", while_running=pause)
+    server.resume()
+    assert (status, out, err) == (0, "gave up\nSessionClosedError\n", "")

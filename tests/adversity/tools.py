@@ -276,4 +276,3 @@ async def rejected(awaitable: Any) -> BackendError:
 def arguments(*pairs: str) -> Sequence[str]:
     """Arguments of a server: ``arguments("maxmemory 1mb")``."""
     return [word for pair in pairs for word in f"--{pair}".split(" ", 1)]
-

@@ -81,8 +81,7 @@ class FakeTransport:
         if at_once:
             self.at_once.append(call)
         if self.connected:
-            call.written = True
-            call.sent = self._loop.time()
+            self.write(call)
         self._loop.call_at(call.until + self.lateness, self._expire, call)
         if self.answer is not None:
             self._loop.call_soon(call.reply, self.answer(verb(call)))
@@ -100,6 +99,12 @@ class FakeTransport:
         call.fault(faults.unanswered(None))
 
     # -- what the test does
+
+    def write(self, call: Call[Any]) -> None:
+        """Writes it now, as a connection that has just come about does with what waited for it."""
+        call.words()  # made anew, where it depends on when
+        call.written = True
+        call.sent = self._loop.time()
 
     async def asked(self, expected: str) -> Call[Any]:
         """The next request, which must be this one; waits for it."""

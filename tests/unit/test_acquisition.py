@@ -457,6 +457,50 @@ async def test_a_sleep_that_is_longer_than_the_ttl_is_not_silence(make_session, 
     assert (await task).state is LeaseState.HELD
 
 
+async def test_what_a_try_that_has_left_was_not_told_is_no_silence_to_others(offline, transport) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    task = waiting(offline, ttl=1)
+    looking = trying(offline)
+    await transport.asked("acquire")
+    await cancel(looking)
+    await transport.asked("release")  # its undo
+    await asyncio.sleep(2)
+
+    release = asyncio.create_task(lease.release())
+    (await transport.asked("release")).reply(1)
+    await release
+    grant(await transport.asked("acquire"))
+
+    assert (await task).state is LeaseState.HELD
+
+
+async def test_whoever_is_queued_bears_no_longer_silence_than_its_own_ttl(offline, transport, clock) -> None:
+    head = waiting(offline, ttl=30)
+    await transport.asked("acquire")
+    queued = waiting(offline, ttl=1)
+    began = clock.now()
+
+    error = await failure(queued)
+
+    assert isinstance(error, BackendError)
+    assert "did not answer for 1 s" in str(error)
+    assert clock.now() - began == pytest.approx(1, abs=0.01)
+    assert not head.done()
+    await cancel(head)
+
+
+async def test_whoever_is_queued_is_not_in_silence_while_the_head_is_refused(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, queued = waiting(session, ttl=30), waiting(session, ttl=1)
+    refuse(await transport.asked("acquire"), remaining_ms=60_000)
+
+    await asyncio.sleep(5)
+
+    assert not queued.done()
+    await cancel(queued)
+    await cancel(head)
+
+
 # -- leaving -------------------------------------------------------------------------------------------------
 
 

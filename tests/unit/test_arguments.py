@@ -5,6 +5,7 @@ Each message says what was given and what is allowed.
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Callable
@@ -74,6 +75,19 @@ def test_any_other_str_is_a_good_name(name) -> None:
 )
 def test_bad_prefix(prefix, error, said) -> None:
     check(lambda: Session(Redis(), prefix=prefix), error, ("prefix", *said))
+
+
+class Named(str, enum.Enum):  # noqa: UP042 - just that is what is tried
+    """As they were before `enum.StrEnum`: `format` gives the name of the member, not its value."""
+
+    A = "a"
+
+
+def test_a_str_that_is_an_enum_is_its_value() -> None:
+    name = lock(name=Named.A).name
+
+    assert (type(name), name) == (str, "a")
+    assert "prefix='a'" in repr(Session(Redis(), prefix=Named.A))
 
 
 # -- durations -----------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from redis.exceptions import ResponseError
 
 from aiolocks import (
     BackendError,
     LeaseState,
     LockLostError,
 )
+from aiolocks._transport import faults
 from tests.unit.fakes import (
     cut,
     dependable,
@@ -202,3 +204,71 @@ async def test_an_extension_that_a_release_overtook_starts_nothing_again(offline
 
     release.reply(1)
     await task
+
+
+async def test_not_the_holder_is_no_loss_to_an_extension_that_a_release_overtook(offline, transport) -> None:
+    """Both were executed, both answers lost, and both repeated."""
+    lease = await hold(offline, transport, ttl=30)
+    extending = asyncio.create_task(lease.extend(60))
+    extension = await transport.asked("renew")
+    task = releasing(lease)
+    release = await transport.asked("release")
+
+    extension.unconfirmed = True
+    extension.reply(0)
+    with pytest.raises(LockLostError, match="it is being released"):
+        await extending
+    release.unconfirmed = True
+    release.reply(0)
+
+    await task
+    assert lease.state is LeaseState.RELEASED
+
+
+async def test_of_two_extensions_at_once_the_second_follows_the_answer_to_the_first(
+    offline, transport
+) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    longer, shorter = asyncio.create_task(lease.extend(60)), asyncio.create_task(lease.extend(5))
+    extension = await transport.asked("renew")
+    await turns()
+    assert extension.command.args[1] == 60_000
+    assert transport.unasked == []
+
+    extension.reply(1)
+    await longer
+    extension = await transport.asked("renew")
+    assert extension.command.args[1] == 5000
+    cut(extension)  # executed or not
+
+    with pytest.raises(BackendError):
+        await shorter
+    assert lease.remaining() == dependable(5)
+
+
+async def test_an_extension_that_waited_for_a_connection_reaches_no_further_than_max_hold(
+    make_session, transport
+) -> None:
+    lease = await hold(make_session(command_timeout=20), transport, ttl=30, max_hold=32, auto_renew=False)
+    transport.connected = False
+    extending = asyncio.create_task(lease.extend())
+    extension = await transport.asked("renew")
+    await asyncio.sleep(12)
+
+    transport.write(extension)
+    extension.reply(1)
+    await extending
+
+    assert extension.command.args[1] == pytest.approx(20_000, abs=1)
+    assert lease.remaining() == dependable(20)
+
+
+async def test_extending_over_a_key_that_others_have_overwritten_is_a_loss(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    extending = asyncio.create_task(lease.extend(60))
+    overwritten = ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+    (await transport.asked("renew")).fault(faults.refused(overwritten, (b"key",)))
+
+    with pytest.raises(LockLostError, match="WRONGTYPE"):
+        await extending
+    assert lease.state is LOST

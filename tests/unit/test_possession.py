@@ -250,6 +250,24 @@ async def test_is_lost_after_max_hold_whatever_renewals_could_do(offline, transp
     renewing.cancel()
 
 
+async def test_a_renewal_that_waited_for_a_connection_reaches_no_further_than_max_hold(
+    offline, transport, clock
+) -> None:
+    lease = await hold(offline, transport, ttl=30, max_hold=32)
+    granted_at = clock.now()
+    transport.connected = False
+    renewal = await transport.asked("renew")  # made for 22 s or so
+    await asyncio.sleep(granted_at + 25 - clock.now())
+
+    transport.write(renewal)
+    renewal.reply(1)
+
+    assert renewal.command.args[1] == pytest.approx(7000, abs=1)
+    assert lease.remaining() == dependable(7)
+    await lease.wait_lost()
+    assert clock.now() - granted_at <= 32
+
+
 # -- the rules ---------------------------------------------------------------------------------------------
 
 

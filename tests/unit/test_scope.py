@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from aiolocks import BackendError, Lease, LeaseState, Lock, LockLostError, LockNotOwnedError
 from aiolocks._core.scope import LossScope
-from tests.unit.fakes import deny, generous, lose
+from tests.unit.fakes import deny, generous, lose, turns
 
 LOST = "Lock 'name' was lost: the server no longer has it as the holder"
 NOTE = f"aiolocks: {LOST}"
@@ -366,6 +368,40 @@ async def test_what_was_lost_cannot_be_entered(lease, transport) -> None:
     with pytest.raises(LockLostError):
         async with lease:
             raise AssertionError("entered")
+
+
+async def test_what_is_entered_too_late_is_lost_there_and_then(offline, transport, clock, recwarn) -> None:
+    """Whoever waits behind it here need not wait for the watchdog, or for the garbage collector."""
+    lease = await acquired(Lock(offline, "name"), transport)
+    behind = asyncio.create_task(Lock(offline, "name").acquire())
+    await turns()
+    taken = len(transport.sent)
+    clock.jump(31)
+
+    with pytest.raises(LockLostError, match="its ttl passed"):
+        await lease.__aenter__()
+
+    assert transport.verbs[taken:] == ["acquire"]
+    assert offline.statistics().leases_held == 0
+    transport.kept.clear()
+    del lease
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+    behind.cancel()
+    await turns()
+
+
+async def test_a_fork_of_the_holder_keeps_what_the_body_raised(lease, transport, monkeypatch) -> None:
+    child = os.getpid() + 1
+    with monkeypatch.context() as patched:
+        with pytest.raises(ValueError, match="the body") as caught:
+            async with lease:
+                patched.setattr(os, "getpid", lambda: child)
+                raise ValueError("the body")
+        assert transport.unasked == []
+
+    assert len(caught.value.__notes__) == 1
+    assert "the process that forked this one" in caught.value.__notes__[0]
 
 
 async def test_what_was_not_entered_cannot_be_left(lease) -> None:

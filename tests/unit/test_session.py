@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import socket
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from aiolocks import BackendError, Backoff, LeaseState, Lock, LockLostError, Session, SessionClosedError
-from tests.unit.fakes import cut, generous, grant, hold, refuse, turns
+from tests.unit.fakes import FakeTransport, cut, generous, grant, hold, refuse, turns
 
 
 async def test_the_default_session_of_a_client_is_always_the_same(transport) -> None:
@@ -343,4 +344,42 @@ async def test_a_grant_that_finds_the_session_closing_is_given_back(make_session
     with pytest.raises(SessionClosedError):
         await acquiring
     assert transport.unasked == ["release"]
+    await closing
+
+
+async def closing_while(act: str, session: Session, transport: FakeTransport) -> asyncio.Task[Any]:
+    """Asks something, closes the session before there is an answer, and returns the asker."""
+    lease = await hold(session, transport)
+    lock = Lock(session, "name")
+    questions = {"locked": lock.locked, "owned": lease.owned, "adopt": lambda: lock.adopt(lease.detach())}
+    asking = asyncio.create_task(questions[act]())
+    await transport.asked(act)
+    await session.aclose()
+    return asking
+
+
+@pytest.mark.parametrize("act", ["locked", "owned", "adopt"])
+async def test_closing_ends_every_question(make_session, transport, clock, act) -> None:
+    began = clock.now()
+    asking = await closing_while(act, make_session(), transport)
+
+    with pytest.raises(SessionClosedError, match="the session was closed while waiting"):
+        await asking
+    assert clock.now() - began < 0.1
+    assert transport.unasked == (["adopt"] if act == "adopt" else [])  # whatever was done is undone
+
+
+async def test_an_adoption_that_finds_the_session_closing_is_given_back(make_session, transport) -> None:
+    session = make_session()
+    lease = await hold(session, transport)
+    adopting = asyncio.create_task(Lock(session, "name").adopt(lease.detach()))
+    adoption = await transport.asked("adopt")
+    closing = asyncio.create_task(session.aclose())
+    await turns(1)
+    adoption.reply(b"17")  # its task runs behind the first step of closing
+
+    with pytest.raises(SessionClosedError):
+        await adopting
+    back = await transport.asked("adopt")
+    assert back.command.args[:2] == (adoption.command.args[1], adoption.command.args[0])
     await closing
