@@ -10,7 +10,7 @@ at the object; where either is not as expected, the plain transport serves.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import hiredis
 import redis.exceptions as driver
@@ -119,8 +119,8 @@ class Executor:
     __slots__ = ("_pool",)
 
     def __init__(self, pool: ConnectionPool) -> None:
-        arguments: Any = _arguments(pool)
-        self._pool: Any = ConnectionPool(connection_class=pool.connection_class, **arguments)
+        own_pool = cast("Any", ConnectionPool)  # whose arguments are typed one by one
+        self._pool = own_pool(connection_class=pool.connection_class, **_arguments(pool))
 
     async def __call__(self, *words: Any) -> Any:
         connection = await self._pool.get_connection()

@@ -326,18 +326,7 @@ async def test_t_n_10_tls(
     assert keys(server) == []
 
 
-@pytest.mark.parametrize(
-    "transport",
-    [
-        "multiplexed",
-        pytest.param(
-            "plain",
-            marks=pytest.mark.xfail(
-                strict=True, reason="Plain._execute tries again for as long as there is time, whatever the error"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("transport", ["multiplexed", "plain"])
 @pytest.mark.parametrize("wrong", ["authority", "host"])
 async def test_t_n_10_tls_that_cannot_be_trusted_is_told_promptly(
     own_server: OwnServer, authority: trustme.CA, trusted: str, wrong: str, transport: str

@@ -173,7 +173,9 @@ async def test_t_n_1_reply_to_renewal_lost(
             Session(client, listeners=[witness]) as session,
             Lock(session, form, ttl=0.9) as lease,
         ):
-            lost = through.reset_after(lambda request: RENEW(request) and f"{{{form}}}".encode() in request[3])
+            lost = through.reset_after(
+                lambda request: RENEW(request) and f"{{{form}}}".encode() in request[3]
+            )
             await asyncio.wait_for(lost.wait(), 0.9)
             await eventually(lambda: len(witness.renewed) >= 2)
             assert lease.state is LeaseState.HELD

@@ -24,11 +24,6 @@ from tests.adversity.tools import SLACK, Keys, elapsed, rejected, strangers, war
 from tests.conftest import Connect, OwnServer
 from tests.support.waiting import eventually
 
-LATE_CREDENTIALS = (
-    "Plain._execute looks for a refused password with faults.is_final no more than for anything else: it is "
-    "tried again for as long as there is time"
-)
-
 
 @dataclass(frozen=True)
 class Trouble:
@@ -378,13 +373,6 @@ async def _is_loading(server: EmbeddedServer) -> bool:
 # -- credentials ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _late_credentials(request: pytest.FixtureRequest, dress: Callable[[Redis], Redis]) -> None:
-    if dress is with_own_connections:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=LATE_CREDENTIALS))
-
-
-@pytest.mark.usefixtures("_late_credentials")
 @pytest.mark.parametrize(
     ("credentials", "said"),
     [
@@ -444,7 +432,6 @@ async def test_t_n_11_credentials_that_change_while_it_is_held(
     assert keys(server) == []
 
 
-@pytest.mark.usefixtures("_late_credentials")
 async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
     own_server: OwnServer, connect: Connect, dress: Callable[[Redis], Redis]
 ) -> None:
