@@ -10,7 +10,7 @@ at the object; where either is not as expected, the plain transport serves.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import hiredis
 import redis.exceptions as driver
@@ -72,7 +72,8 @@ class Link:
             NotDrivableError: The stream is not one of asyncio's.
             redis.exceptions.RedisError, OSError, TimeoutError: As from redis-py; nothing is left open.
         """
-        arguments = {**_arguments(pool), "protocol": protocol, "decode_responses": False}
+        arguments = _arguments(pool)
+        arguments.update(protocol=protocol, decode_responses=False)
         connection: Any = pool.connection_class(**arguments)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -119,8 +120,7 @@ class Executor:
     __slots__ = ("_pool",)
 
     def __init__(self, pool: ConnectionPool) -> None:
-        own_pool = cast("Any", ConnectionPool)  # whose arguments are typed one by one
-        self._pool = own_pool(connection_class=pool.connection_class, **_arguments(pool))
+        self._pool: Any = ConnectionPool(connection_class=pool.connection_class, **_arguments(pool))
 
     async def __call__(self, *words: Any) -> Any:
         connection = await self._pool.get_connection()
