@@ -173,11 +173,13 @@ async def test_t_n_10_connection_set_up_by_the_user(connect: Connect, redis: Red
 async def test_t_n_10_fakeredis(caplog: pytest.LogCaptureFixture) -> None:
     """Over the plain transport: its connections have no stream to be driven."""
     fakeredis = pytest.importorskip("fakeredis")
-    for settings in ({}, {"decode_responses": True}, {"version": 6}):
-        client = fakeredis.FakeAsyncRedis(**settings)
-        async with closed_at_the_end(client):
+
+    async def use(**settings: Any) -> None:
+        async with closed_at_the_end(fakeredis.FakeAsyncRedis(**settings)) as client:
             await live(client)
             assert [name for name in await client.keys() if b"fence" not in _bytes(name)] == []
+
+    await asyncio.gather(use(), use(decode_responses=True), use(version=6))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -378,13 +380,15 @@ async def test_t_n_10_tls_on_one_side_only(
 )
 async def test_t_n_10_nobody_there(address: dict[str, Any]) -> None:
     async with closed_at_the_end(Redis(**address)) as client:
-        for blocking_timeout, ttl in ((0.3, 30), (None, 0.3)):
-            lock = Lock(client, "a", ttl=ttl, blocking_timeout=blocking_timeout)
+
+        async def wait(lock: Lock) -> None:
             with elapsed() as took:
                 error = await rejected(lock.acquire())
             assert 0.3 <= took.seconds < 0.5
             assert "connect" in str(error).lower()
             assert isinstance(error.__cause__, Exception)
+
+        await asyncio.gather(wait(Lock(client, "a", blocking_timeout=0.3)), wait(Lock(client, "b", ttl=0.3)))
 
 
 async def test_t_n_10_sentinel_leads_to_the_next_master(own_server: OwnServer, keys: Keys) -> None:
