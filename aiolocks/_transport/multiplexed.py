@@ -149,6 +149,8 @@ class Multiplexed(asyncio.Protocol):
                 if isinstance(reply, Exception):
                     self._refused(call, reply)
                 else:
+                    if call.command.script is not None:
+                        self._stall = _STALL  # it answers what is asked, not only what a new connection asks
                     call.reply(reply)
         except driver.InvalidResponse as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
@@ -202,7 +204,6 @@ class Multiplexed(asyncio.Protocol):
     def _check_stall(self) -> None:
         self._stall_timer = None
         if not self._inflight:
-            self._stall = _STALL
             return
         since = max(self._inflight[0].sent, self._heard)
         if since + self._stall > self._loop.time():

@@ -48,7 +48,7 @@ async def live(client: Redis, name: str = "a") -> None:
             assert await lease.owned()
             assert await other.try_acquire() is None
             with pytest.raises(LockTimeoutError):
-                await other.acquire(blocking_timeout=0.05)
+                await other.acquire(blocking_timeout=0.2)
             waiting = asyncio.create_task(other.acquire(blocking_timeout=3))
             await asyncio.sleep(0.4)
             assert lease.state is LeaseState.HELD
@@ -196,11 +196,14 @@ async def test_t_n_10_password_and_user(own_server: OwnServer, connect: Connect,
     await admin.acl_setuser(
         "worker", enabled=True, passwords=["+word"], commands=["+@all"], keys=["*"], channels=["*"]
     )
-    for credentials in ({"password": "secret"}, {"username": "worker", "password": "word"}):
-        clients = [connect(server, protocol=protocol, **credentials) for protocol in (2, 3)]
-        if form == "own connections":
-            clients = [with_own_connections(client) for client in clients]
-        await asyncio.gather(*(live(client, f"a{number}") for number, client in enumerate(clients)))
+    clients = [
+        connect(server, protocol=protocol, **credentials)
+        for credentials in ({"password": "secret"}, {"username": "worker", "password": "word"})
+        for protocol in (2, 3)
+    ]
+    if form == "own connections":
+        clients = [with_own_connections(client) for client in clients]
+    await asyncio.gather(*(live(client, f"a{number}") for number, client in enumerate(clients)))
 
 
 async def test_t_n_10_credentials_that_rotate(own_server: OwnServer, connect: Connect) -> None:
