@@ -32,3 +32,13 @@ async def client(connect: Connect, through: Proxy, form: str) -> Redis:
     client = connect(Formed(through, form))
     await warm(client)
     return client
+
+
+@pytest.fixture(autouse=True)
+def _producible(request: pytest.FixtureRequest) -> None:
+    """Redis 6.2 has neither the settings nor the ACL words with which these faults are made."""
+    name = request.node.name
+    if "redis-6" in name and any(
+        fault in name for fault in ("MISCONF", "loads_its_data", "cannot_be_dropped")
+    ):
+        pytest.skip("this fault cannot be produced on Redis 6.2")
