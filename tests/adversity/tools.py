@@ -24,7 +24,7 @@ from tests.support.servers import ServerKind
 
 Keys = Callable[..., list[str]]
 
-SLACK = 0.1
+SLACK = 0.2
 """Seconds that a busy machine may add to what the clock bounds."""
 
 _LUA = Path(aiolocks.__file__).parent / "lua"
