@@ -393,8 +393,8 @@ async def test_faults_alone_for_a_whole_ttl_are_silence_too(offline, transport, 
         await cutting
 
 
-async def test_a_fault_right_before_the_end_of_the_wait_is_the_last(offline, transport, clock) -> None:
-    task = waiting(offline, ttl=7)
+async def test_a_fault_right_before_the_end_of_the_wait_is_the_last(make_session, transport, clock) -> None:
+    task = waiting(make_session(backoff=SLOW), ttl=7)
     began = clock.now()
     call = await transport.asked("acquire")
     await asyncio.sleep(6.999)
