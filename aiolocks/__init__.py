@@ -7,6 +7,7 @@ from ._core.possession import LeaseState
 from ._core.session import Session
 from ._core.statistics import Histogram, SessionStatistics
 from ._primitives.lock import Lock
+from ._transport.wakeups import KeyspaceWakeup
 from .errors import (
     BackendError,
     ConfigurationError,
@@ -24,6 +25,7 @@ __all__ = [
     "Backoff",
     "ConfigurationError",
     "Histogram",
+    "KeyspaceWakeup",
     "Lease",
     "LeaseState",
     "Lock",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
+_LAST_STEP: Final = 1 << 20
+"""An attempt so late that the backoff has grown to its maximum."""
 _BEYOND: Final = 0.001
 """Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
 
@@ -56,8 +58,8 @@ class Acquisition:
 
     __slots__ = (
         "_answered_at",
+        "_arming",
         "_ask_again",
-        "_asked",
         "_call",
         "_deadline",
         "_deadline_timer",
@@ -67,8 +69,10 @@ class Acquisition:
         "_kind",
         "_last_round_trip",
         "_name",
+        "_naps",
         "_once",
         "_options",
+        "_queued",
         "_refused_until",
         "_sleep_timer",
         "_stage",
@@ -108,7 +112,9 @@ class Acquisition:
         self._once = once
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
-        self._asked = 0
+        self._naps = 0
+        self._arming = False  # the call under way goes right behind the arming of a place in the queue
+        self._queued = False  # the call under way leaves the queue when it gets in
         self._ask_again = False
         self._told = False
         self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
@@ -142,26 +148,24 @@ class Acquisition:
             if self._deadline is None:
                 self._sleep_timer = self._engine.loop.call_at(self._silence_ends(), self._listen)
 
-    def take_turn(self, *, woken: bool) -> None:
-        """The gate: you are the head, at once or after having waited."""
+    def take_turn(self, *, woken: bool, in_turn: bool) -> None:
+        """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
         if woken:
             self._engine.events.tally.wakeups["local"] += 1
-        self._ask()
+        self._ask(in_turn=in_turn)
 
-    def prompt(self) -> None:
-        """The gate: it has just been let go of here."""
+    def prompt(self, way: str, *, in_turn: bool) -> None:
+        """The gate: it may be free now; `way` is how we know."""
         if self._stage is Stage.SLEEPING:
-            self._engine.events.tally.wakeups["local"] += 1
-            self._ask()
+            self._engine.events.tally.wakeups[way] += 1
+            self._ask(in_turn=in_turn)
         elif self._stage is Stage.ASKING:
             self._ask_again = True  # a refusal under way may have been decided before
 
     def leave(self) -> None:
         """The task does not wait any more: nothing may stay held. Synchronous, no cancel can come between."""
         if self._stage is not Stage.ENDED:
-            self._end()
-            self._undo()
-            self._gate.leave(self)
+            self._withdraw()
         elif self.granted:
             self.granted = False
             self._engine.undo(self.claim, self._ttl)
@@ -170,10 +174,7 @@ class Acquisition:
     def end_with(self, error: LockError) -> None:
         """The session: this wait is over."""
         if self._stage is not Stage.ENDED:
-            self.error = error
-            self._end()
-            self._undo()
-            self._gate.leave(self)
+            self._give_up(error)
 
     def _listen(self) -> None:
         """Queued: those in front may be willing to wait for longer than we are."""
@@ -185,16 +186,20 @@ class Acquisition:
 
     # -- asking
 
-    def _ask(self) -> None:
+    def _ask(self, *, arming: bool = False, in_turn: bool = False) -> None:
+        """Tries, once it stands in the queue if `arming`: what is let go of after that wakes us."""
         self._cancel_sleep()
         self._stage = Stage.ASKING
         self._ask_again = False
-        self._asked += 1
         if self._gate.silent_since is None:
             self._gate.silent_since = self._engine.now()
-        self._call = Call(
-            self.claim.acquire(milliseconds(self._ttl)), self._answered, self._failed, until=self._ask_until()
-        )
+        until, place = self._ask_until(), self._gate.place
+        self._arming = arming or in_turn
+        if self._arming:
+            place.arm(lane=self.claim.token, until=until)
+        self._queued = place.taken and not self._once
+        command = self.claim.acquire(milliseconds(self._ttl), queued=self._queued, in_turn=in_turn)
+        self._call = Call(command, self._answered, self._failed, until=until)
         self._engine.send(self._call)
 
     def _ask_until(self) -> float:
@@ -223,12 +228,14 @@ class Acquisition:
         self._fault = None
         self._unsettled = False
         if isinstance(answer, Granted):
+            if self._queued:
+                self._gate.place.left()
             if now < call.sent + dependable(self._ttl):
                 self.granted = True
                 self.fencing_token = answer.fencing_token
                 self.sent = call.sent
                 self._end()
-                self._gate.granted(self)
+                self._gate.granted(self, answer.others)
                 return
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
@@ -244,7 +251,12 @@ class Acquisition:
         elif self._ask_again:
             self._ask()
         else:
-            self._sleep()
+            self._gate.refused()
+            if self._arming or self._gate.place.armed:
+                self._sleep()
+            else:
+                self._tell_waiting()
+                self._ask(arming=True)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -266,7 +278,10 @@ class Acquisition:
         if end is not None and now >= end:
             self._out_of_time()
             return
-        wake, then = now + self._engine.settings.backoff.delay(self._asked - 1), self._slept
+        # Who is told polls for the case that he is not: with the longest steps from the start.
+        attempt = _LAST_STEP if self._gate.place.heard else self._naps
+        wake, then = now + self._engine.settings.backoff.delay(attempt), self._slept
+        self._naps += 1
         if self._refused_until is not None and self._refused_until > now:
             wake = min(wake, self._refused_until)
         if end is not None and wake >= end:
@@ -279,7 +294,7 @@ class Acquisition:
     def _slept(self) -> None:
         self._sleep_timer = None
         self._engine.events.tally.wakeups["poll"] += 1
-        self._ask()
+        self._ask(arming=not self._gate.place.armed)
 
     def _tell_waiting(self) -> None:
         if not self._told:
@@ -312,14 +327,19 @@ class Acquisition:
 
     def _give_up(self, error: LockError) -> None:
         self.error = error
-        self._end()
-        self._undo()
-        self._gate.leave(self)
+        self._withdraw()
 
-    def _undo(self) -> None:
+    def _withdraw(self) -> None:
+        """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
+        self._end()
         call, self._call = self._call, None
-        if (call is not None and self._engine.forget(call)) or self._unsettled:
-            self._engine.undo(self.claim, self._ttl)
+        may_hold = (call is not None and self._engine.forget(call)) or self._unsettled
+        last = self._gate.is_last(self) and self._gate.unsettled
+        if may_hold or last:
+            self._engine.undo(self.claim, self._ttl, leave=last)
+        if last:
+            self._gate.settled()
+        self._gate.leave(self)
 
     def _end(self) -> None:
         self._stage = Stage.ENDED
@@ -337,4 +357,4 @@ class Acquisition:
             self._sleep_timer = None
 
     def __repr__(self) -> str:
-        return f"<Acquisition of {self._kind} {self._name!r} {self._stage.name} asked={self._asked}>"
+        return f"<Acquisition of {self._kind} {self._name!r} {self._stage.name} naps={self._naps}>"

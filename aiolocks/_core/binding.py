@@ -26,12 +26,11 @@ _TOKEN_BYTES: Final = 16  # 128 bits
 class Binding:
     """What the acquisitions of one lock in one session have in common."""
 
-    __slots__ = ("_gate_key", "_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "engine")
+    __slots__ = ("_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "engine")
 
     def __init__(self, engine: Engine, resource: Resource, *, kind: str, name: str, options: Options) -> None:
         self.engine = engine
         self._resource = resource
-        self._gate_key = resource.gate_key
         self._kind = kind
         self._name = name
         self._options = options
@@ -54,7 +53,7 @@ class Binding:
     ) -> tuple[Lease | None, Acquisition]:
         engine = self.engine
         engine.admit()
-        gate = engine.gate(self._gate_key)
+        gate = engine.gate(self._resource)
         claim = self._resource.claim(secrets.token_hex(_TOKEN_BYTES), engine.describe(self._user_json))
         acquisition = Acquisition(
             engine,
@@ -128,5 +127,5 @@ class Binding:
             raise LockNotOwnedError(
                 self._kind.capitalize(), self._name, "it was adopted before, released, or its ttl has passed"
             )
-        gate = engine.gate(self._gate_key)
+        gate = engine.gate(self._resource)
         return self._lease(gate, self._resource.claim(new, metadata), fencing_token, call.sent, 0.0)

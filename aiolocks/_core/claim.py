@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
-from .._transport import Answer, Command
+from .._transport import Answer, Command, Released
 
 
 class Claim(Protocol):
@@ -17,16 +17,23 @@ class Claim(Protocol):
     @property
     def token(self) -> str: ...
 
-    def acquire(self, ttl_ms: int) -> Command[Answer]:
-        """Takes it; for the token that holds already, the same grant with its ttl set anew."""
+    def acquire(self, ttl_ms: int, *, queued: bool, in_turn: bool) -> Command[Answer]:
+        """Takes it; for the token that holds already, the same grant with its ttl set anew.
+
+        `queued` if this session stands in the queue, which it leaves when it gets in; `in_turn` to take it
+        only if nobody stands there before this session.
+        """
         ...
 
     def renew(self, ttl_ms: int) -> Command[bool]:
         """Sets the ttl anew if the token holds it; never creates."""
         ...
 
-    def release(self) -> Command[bool]:
-        """Lets go; False when the token does not hold it. Also undoes an acquire that nobody waits for."""
+    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
+        """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
+
+        `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
+        """
         ...
 
     def owned(self) -> Command[bool]:
@@ -40,6 +47,15 @@ class Resource(Protocol):
     @property
     def gate_key(self) -> Hashable:
         """Claims of one gate key exclude each other."""
+        ...
+
+    @property
+    def bell(self) -> bytes:
+        """The key that is deleted to wake this session."""
+        ...
+
+    def arm(self, lane: str) -> Command[bool]:
+        """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
         ...
 
     def claim(self, token: str, metadata: str) -> Claim: ...

@@ -14,22 +14,24 @@ import contextlib
 import functools
 import json
 import os
+import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Call, Command, Fault, Transport, ignore
+from .._transport import Call, Command, Fault, OnRung, Released, Transport, ignore
 from ..errors import SessionClosedError
 from .backoff import Backoff
 from .events import Events
 from .gate import Gate
+from .place import Bells
 from .statistics import SessionStatistics
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from .acquisition import Acquisition
-    from .claim import Claim
+    from .claim import Claim, Resource
 
 T = TypeVar("T")
 
@@ -66,18 +68,25 @@ class Engine:
         "_keeper",
         "_pid",
         "_transport",
+        "bells",
         "closed",
         "closing",
         "events",
         "loop",
+        "session_id",
         "settings",
         "waiting",
         "watchdog",
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, transport: Transport, settings: Settings, events: Events
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        events: Events,
+        connect: Callable[[str, OnRung], Transport],
     ) -> None:
+        self.session_id = secrets.token_hex(8)
         self.loop = loop
         self.settings = settings
         self.events = events
@@ -90,7 +99,8 @@ class Engine:
         self._asking: set[asyncio.Future[Any]] = set()  # single requests that somebody waits for
         self._pid = os.getpid()
         self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self._pid}'
-        self._transport = transport
+        self.bells = Bells(loop)
+        self._transport = transport = connect(self.session_id, self.bells.rung)
         self._keeper = _keep(transport)
         with contextlib.suppress(StopIteration):  # it stops at its `yield`
             self._keeper.__anext__().send(None)
@@ -151,16 +161,35 @@ class Engine:
         """The clock of all deadlines."""
         return self.loop.time()
 
-    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
-        self._transport.send(call, at_once=at_once)
+    @property
+    def hears(self) -> bool:
+        """Whether the server tells of bells that are rung."""
+        return self._transport.hears
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all requests reach the server in the order in which they were sent."""
+        return self._transport.ordered
+
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+        self._transport.send(call, at_once=at_once, more=more)
 
     def forget(self, call: Call[Any]) -> bool:
         return self._transport.forget(call)
 
-    def undo(self, claim: Claim, ttl: float) -> None:
-        """Takes back whatever an acquire of this claim did or may yet do. Synchronous: the last word."""
-        until = self.now() + ttl  # by then the server has done it by itself
-        self.send(Call(claim.release(), ignore, ignore, until=until, in_full=True), at_once=True)
+    def undo(self, claim: Claim, ttl: float, *, leave: bool = False) -> None:
+        """Takes back whatever an acquire of this claim did or may yet do. Synchronous: the last word.
+
+        `ttl` are the seconds after which the server has done it by itself; `leave` to leave the queue too.
+        """
+        until = self.now() + ttl
+        command = claim.release(leave=leave)
+        self.send(Call(command, self.released, ignore, until=until, in_full=True), at_once=True)
+
+    def released(self, released: Released) -> None:
+        """Who was woken may wait in this very session: the server tells nobody of what he does himself."""
+        if released.rung is not None:
+            self.bells.rung("local", (released.rung,))
 
     def start(
         self, command: Command[T], *, until: float, make: Callable[[], Command[T]] | None = None
@@ -197,16 +226,22 @@ class Engine:
 
     # -- what acquisitions share
 
-    def gate(self, key: Hashable) -> Gate:
+    def gate(self, resource: Resource) -> Gate:
         """Where those queue who want the same thing."""
+        key = resource.gate_key
         gate = self._gates.get(key)
         if gate is None:
-            gate = self._gates[key] = Gate(functools.partial(self._gate_idle, key))
+            gate = self._gates[key] = Gate(self, resource, functools.partial(self._gate_idle, key))
         return gate
 
     def _gate_idle(self, key: Hashable, gate: Gate) -> None:
-        if self._gates.get(key) is gate:
+        if self._gates.get(key) is not gate:
+            return
+        if (yielding := gate.yielding) > 0.0:
+            self.loop.call_later(yielding, gate.retire)  # until then it remembers
+        else:
             del self._gates[key]
+            self._transport.ignore_bell(gate.place.bell)
 
     def describe(self, user: str) -> str:
         """What stands on the server beside a lease, as JSON: who holds it, and what the user adds."""

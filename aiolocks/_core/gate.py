@@ -6,9 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
+from .place import Place
+from .turns import Turns
+
 if TYPE_CHECKING:
     from .acquisition import Acquisition
-    from .claim import Claim
+    from .claim import Claim, Resource
+    from .engine import Engine
     from .possession import Possession
 
 
@@ -19,7 +23,10 @@ class Gate:
     Invariants:
     - if anybody waits and nobody in this session is known to hold it, exactly one asks: the head;
     - nobody begins to ask while somebody here is known to hold it, except who tries just once;
-    - whoever leaves, by any way, passes its place on in the same step.
+    - whoever leaves, by any way, passes its place on in the same step;
+    - what is free while another process waits does not stay unnoticed: a release either wakes one there, or
+      has the head's try right behind it, and then whoever is the last to leave here does what was left
+      undone (`unsettled`).
 
     Args:
         on_idle: Called when nobody waits and nobody holds, so that the session can forget the gate.
@@ -27,23 +34,33 @@ class Gate:
 
     __slots__ = (
         "_beside",
+        "_engine",
         "_head",
         "_holder",
+        "_in_turn",
+        "_letting_go",
         "_on_idle",
         "_possession",
         "_queue",
+        "_turns",
         "answered_at",
+        "place",
         "refused_until",
         "silent_since",
     )
 
-    def __init__(self, on_idle: Callable[[Gate], None]) -> None:
+    def __init__(self, engine: Engine, resource: Resource, on_idle: Callable[[Gate], None]) -> None:
+        self._engine = engine
         self._queue: dict[Acquisition, None] = {}  # in order; who leaves may stand anywhere
         self._head: Acquisition | None = None
         self._beside: set[Acquisition] = set()  # who tries just once
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
         self._on_idle = on_idle
+        self._turns = Turns()
+        self._in_turn = False  # the next head goes behind who waits in other processes
+        self._letting_go = 0  # releases that have not ended
+        self.place = Place(engine, resource, self._rung)
         # What the server said last to anybody here; times of the loop.
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
@@ -54,12 +71,29 @@ class Gate:
         """Whether somebody in this session is known to hold it."""
         return self._holder is not None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits here."""
+        return self._head is not None or bool(self._queue)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether other processes are to be told when nobody waits here any more."""
+        return self.place.taken or self._turns.owed
+
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
         if self._holder is not None:
             possession = self._possession() if self._possession is not None else None
             return None if possession is None else possession.remaining()
         return None if self.refused_until is None else max(0.0, self.refused_until - now)
+
+    @property
+    def yielding(self) -> float:
+        """For how many seconds yet other processes go first."""
+        return self._turns.yielding(self._engine.now())
+
+    # -- those who wait
 
     def enter(self, acquisition: Acquisition) -> None:
         self._queue[acquisition] = None
@@ -69,14 +103,31 @@ class Gate:
         """Asks once, whoever waits or holds."""
         self._beside.add(acquisition)
 
+    def is_last(self, acquisition: Acquisition) -> bool:
+        """Whether nobody waits here but this one."""
+        waiting = len(self._queue) + (self._head is not None)
+        return waiting == 1 and (self._head is acquisition or acquisition in self._queue)
+
     def leave(self, acquisition: Acquisition) -> None:
         """Without having got it."""
         self._gone(acquisition)
         self._queue.pop(acquisition, None)
         self._admit(woken=True)
 
-    def granted(self, acquisition: Acquisition) -> None:
+    def refused(self) -> None:
+        """The head was: whoever has it now will wake the others."""
+        self._turns.owed = False
+
+    def settled(self) -> None:
+        """The other processes were told that nobody waits here any more."""
+        self._turns.owed = False
+        self.place.left()
+
+    # -- those who hold
+
+    def granted(self, acquisition: Acquisition, others: int) -> None:
         """Somebody here holds it now: a head, or who tried just once."""
+        self._turns.granted(others, self._engine.now())
         self._gone(acquisition)
         self._holder = acquisition.claim
         self._possession = None
@@ -86,15 +137,42 @@ class Gate:
         self._holder = claim
         self._possession = possession
 
+    def letting_go(self, claim: Claim) -> bool:
+        """That holder is about to release: whether the release is to wake who waits elsewhere.
+
+        If not, then `vacated` follows, which makes the head here try right behind it.
+        """
+        self._letting_go += 1
+        if self._holder is not claim or not self.awaited:
+            return True
+        self._in_turn = self._turns.over(self._engine.now())
+        self._turns.owed = not self._in_turn
+        return self._in_turn
+
     def vacated(self, claim: Claim) -> None:
         """That holder has let go, or has lost it. Does nothing for one that does not hold it."""
         if self._holder is not claim:
             return
         self._holder = self._possession = None
         if self._head is not None:
-            self._head.prompt()
+            self._head.prompt("local", in_turn=self._next_in_turn())
         else:
             self._admit(woken=True)
+
+    def let_go(self, rung: bytes | None) -> None:
+        """The release has ended, and woke the owner of this bell."""
+        self._letting_go -= 1
+        if rung is not None and rung != self.place.bell:
+            self._turns.rang(self._engine.now())
+        self.retire()
+
+    def retire(self) -> None:
+        """Ends it if nobody needs it."""
+        self._admit(woken=False)
+
+    def _rung(self, way: str) -> None:
+        if self._head is not None and self._holder is None:
+            self._head.prompt(way, in_turn=False)
 
     def _gone(self, acquisition: Acquisition) -> None:
         self._beside.discard(acquisition)
@@ -103,14 +181,18 @@ class Gate:
         if self._head is None and not self._beside and (self._holder is not None or not self._queue):
             self.silent_since = None  # nobody has a question open
 
+    def _next_in_turn(self) -> bool:
+        in_turn, self._in_turn = self._in_turn, False
+        return in_turn or self.yielding > 0.0
+
     def _admit(self, *, woken: bool) -> None:
         if self._head is not None or self._holder is not None:
             return
         if self._queue:
             self._head = next(iter(self._queue))
             del self._queue[self._head]
-            self._head.take_turn(woken=woken)
-        elif not self._beside:
+            self._head.take_turn(woken=woken, in_turn=self._next_in_turn())
+        elif not self._beside and not self._letting_go:
             self._on_idle(self)
 
     def __repr__(self) -> str:

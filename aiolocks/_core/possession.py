@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import Call, Command, Fault
-from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError
+from ..errors import LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
 from .releasing import Releasing
 from .shield import outlast
@@ -287,7 +287,7 @@ class Possession:
         self.ensure_held()
         self._end(LeaseState.DETACHED, "it was detached")
 
-    async def let_go(self, *, hurried: bool) -> BackendError | LockNotOwnedError | None:
+    async def let_go(self, *, hurried: bool) -> LockError | None:
         """Releases, and says what stood in the way. Goes on by itself behind a caller who is cancelled."""
         if self._releasing is None and self.live and self._engine.now() >= self.term.deadline:
             self.lose(self.term.why_over())
@@ -302,10 +302,16 @@ class Possession:
             # be sent right behind it.
             self._engine.watchdog.forget(self)
             self._drop_renewal()
+            ring, ordered = self.gate.letting_go(self.claim), self._engine.ordered
             self._releasing = Releasing(
-                self._engine, self.claim.release(), until=self.term.deadline, on_end=self._let_gone
+                self._engine,
+                self.claim.release(ring=ring),
+                until=self.term.deadline,
+                on_end=self._let_gone,
+                more=ordered and self.gate.awaited,
             )
-            self.gate.vacated(self.claim)
+            if ordered:
+                self.gate.vacated(self.claim)
         releasing = self._releasing
         await outlast(releasing.ended, hurried=hurried)
         if releasing.fault is not None:
@@ -321,8 +327,11 @@ class Possession:
             await outlast(self._releasing.ended, hurried=True)
 
     def _let_gone(self, releasing: Releasing) -> None:
-        if not self.live:
-            return
+        if self.live:
+            self._end_with(releasing)
+        self.gate.let_go(releasing.rung)
+
+    def _end_with(self, releasing: Releasing) -> None:
         if releasing.fault is not None:
             self.lose("its release was not confirmed in time; the ttl frees it")
         elif releasing.freed:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
-from .._transport import Call, Command, Fault
+from .._transport import Call, Command, Fault, Released
 from .shield import HURRIED
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Releasing:
         until: Loop time at which the lease ends anyway; None for a single try to give back what may be
             left of a lease that was lost.
         on_end: Called once, when it has ended.
+        more: Something follows that is to leave in the same write.
     """
 
     __slots__ = (
@@ -36,15 +37,17 @@ class Releasing:
         "_waiters",
         "fault",
         "freed",
+        "rung",
     )
 
     def __init__(
         self,
         engine: Engine,
-        command: Command[bool],
+        command: Command[Released],
         *,
         until: float | None,
         on_end: Callable[[Releasing], None] | None = None,
+        more: bool = False,
     ) -> None:
         self._engine = engine
         self._command = command
@@ -53,8 +56,9 @@ class Releasing:
         self._repeated = False
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
+        self.rung: bytes | None = None  # the bell of who was woken
         self.fault: Fault | None = None
-        self._send()
+        self._send(more=more)
 
     def ended(self) -> asyncio.Future[None]:
         """A future of its own for each who waits for the end."""
@@ -65,14 +69,16 @@ class Releasing:
             self._waiters.append(waiter)
         return waiter
 
-    def _send(self) -> None:
+    def _send(self, *, more: bool = False) -> None:
         until = self._engine.now() + HURRIED if self._until is None else self._until
         self._call = Call(self._command, self._replied, self._failed, until=until)
-        self._engine.send(self._call)
+        self._engine.send(self._call, more=more)
 
-    def _replied(self, freed: bool) -> None:  # noqa: FBT001 - a callback
-        self.freed = freed or self._repeated or self._call.unconfirmed
+    def _replied(self, released: Released) -> None:
+        self.freed = released.freed or self._repeated or self._call.unconfirmed
+        self.rung = released.rung
         self._finish()
+        self._engine.released(released)
 
     def _failed(self, fault: Fault) -> None:
         self._repeated = self._repeated or self._call.unconfirmed

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, Self, final
 
-from .._transport import check_client, open_transport
-from ..errors import ConfigurationError, SessionClosedError
+from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_transport
+from ..errors import SessionClosedError
 from .arguments import Metadata, Seconds, key_prefix, seconds, user_metadata
 from .backoff import Backoff
 from .engine import Engine, Settings
 from .events import Events
 from .statistics import SessionStatistics
 
-Wakeup = Literal["auto", "tracking", "keyspace", "poll"]
+Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
 
-_WAKEUPS: Final = ("auto", "tracking", "keyspace", "poll")
 _SESSIONS: Final = "_aiolocks_sessions"
 """Attribute of a client under which its default sessions live exactly as long as it does."""
 
@@ -40,8 +40,11 @@ class Session:
     Args:
         client: `redis.asyncio.Redis` (RESP2 or RESP3, `decode_responses` either way) or `RedisCluster`.
         prefix: What every key begins with; no braces. Locks of different prefixes do not know of each other.
-        wakeup: How waiters learn that a lock is free. `"auto"` takes the best there is; `"poll"` sleeps and
-            tries again.
+        wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
+            once on the first connection, and says in the log when that is not the first. `"tracking"`:
+            the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
+            notifications (RESP3), which must be on. `"poll"`: they sleep and try again. In each case they
+            also poll, so that whatever is not heard costs no more than `backoff` allows.
         backoff: How long waiters sleep between two tries.
         command_timeout: Seconds that a single request without a deadline of its own may take.
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
@@ -51,7 +54,7 @@ class Session:
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
-        ConfigurationError: A `wakeup` was asked for by name that is not available.
+        ConfigurationError: From the first use on, if a `wakeup` was asked for by name that is not available.
     """
 
     def __init__(
@@ -67,15 +70,13 @@ class Session:
         listeners: Iterable[object] = (),
     ) -> None:
         check_client(client)
-        if wakeup not in _WAKEUPS:
-            raise ValueError(f"wakeup must be one of {', '.join(map(repr, _WAKEUPS))}, not {wakeup!r}")
-        if wakeup in ("tracking", "keyspace"):
-            raise ConfigurationError(
-                f"wakeup={wakeup!r} is not available in this version; use 'auto' or 'poll'"
-            )
+        if wakeup not in WAKEUPS and not isinstance(wakeup, KeyspaceWakeup):
+            allowed = ", ".join(map(repr, WAKEUPS))
+            raise ValueError(f"wakeup must be one of {allowed} or a KeyspaceWakeup, not {wakeup!r}")
         if not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"backoff must be an aiolocks.Backoff, not {type(backoff).__name__}")
         self._client = client
+        self._wakeup: Wakeup = wakeup
         self._settings = Settings(
             prefix=key_prefix(prefix),
             backoff=backoff,
@@ -150,6 +151,16 @@ class Session:
     def _open(self) -> bool:
         return not self._closed_unused if self._engine is None else self._engine.usable
 
+    def _connect(self, loop: asyncio.AbstractEventLoop, session_id: str, on_rung: OnRung) -> Transport:
+        return open_transport(
+            self._client,
+            loop,
+            prefix=self._settings.prefix,
+            session=session_id,
+            wakeup=self._wakeup,
+            on_rung=on_rung,
+        )
+
     def _admit(self) -> Engine:
         """What does the work, for use here and now.
 
@@ -161,7 +172,7 @@ class Session:
             raise SessionClosedError("the session is closed")
         if self._engine is None:
             loop = asyncio.get_running_loop()
-            self._engine = Engine(loop, open_transport(self._client, loop), self._settings, self._events)
+            self._engine = Engine(loop, self._settings, self._events, functools.partial(self._connect, loop))
         self._engine.admit()
         return self._engine
 

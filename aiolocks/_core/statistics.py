@@ -44,7 +44,8 @@ class SessionStatistics:
         timeouts: Acquisitions given up because their `blocking_timeout` passed.
         losses: Leases lost.
         commands_sent: Requests sent to the server, without those that set up a connection.
-        wakeups: How often a waiter was woken, by what: `local` (a holder in this session let go), `poll`.
+        wakeups: How often a waiter was woken to try, by what: `local` (a holder in this session let go),
+            `tracking` or `keyspace` (the server told), `poll` (it had slept long enough).
         wait_seconds: How long the granted acquisitions waited.
         hold_seconds: How long the leases that ended were held.
     """
@@ -70,7 +71,7 @@ class Tally:
         self.acquisitions = 0
         self.timeouts = 0
         self.losses = 0
-        self.wakeups = {"local": 0, "poll": 0}
+        self.wakeups = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
         self.wait = _Durations()
         self.hold = _Durations()
 

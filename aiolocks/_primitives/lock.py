@@ -10,7 +10,7 @@ from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
 from .._core.claim import Claim
 from .._core.clock import milliseconds
 from .._core.engine import Engine
-from .._transport import Answer, Command, LockCommands
+from .._transport import Answer, Command, LockCommands, Released
 
 
 @final
@@ -76,23 +76,30 @@ class Lock(Acquirable):
     def _resource(self, engine: Engine) -> _LockResource:
         settings = engine.settings
         commands = LockCommands(
-            settings.prefix, self._name, retention_ms=milliseconds(settings.fence_retention)
+            settings.prefix,
+            self._name,
+            retention_ms=milliseconds(settings.fence_retention),
+            session=engine.session_id,
         )
         return _LockResource(commands, self._name, milliseconds(self._options.ttl))
 
 
 @final
 class _LockResource:
-    __slots__ = ("_commands", "_ttl_ms", "gate_key")
+    __slots__ = ("_commands", "_ttl_ms", "bell", "gate_key")
 
     def __init__(self, commands: LockCommands, name: str, ttl_ms: int) -> None:
         self._commands = commands
         self._ttl_ms = ttl_ms
+        self.bell = commands.bell
         # Shared with the other kinds of the same name space: one holder for all of them.
         self.gate_key: Hashable = ("lock", name)
 
     def claim(self, token: str, metadata: str) -> Claim:
         return _LockClaim(self._commands, token, metadata, self._ttl_ms)
+
+    def arm(self, lane: str) -> Command[bool]:
+        return self._commands.arm(lane)
 
     def locked(self) -> Command[bool]:
         return self._commands.locked()
@@ -111,16 +118,16 @@ class _LockClaim:
         self._ttl_ms = ttl_ms  # what was asked for last
         self.token = token
 
-    def acquire(self, ttl_ms: int) -> Command[Answer]:
+    def acquire(self, ttl_ms: int, *, queued: bool, in_turn: bool) -> Command[Answer]:
         self._ttl_ms = ttl_ms
-        return self._commands.acquire(self.token, ttl_ms, self._metadata)
+        return self._commands.acquire(self.token, ttl_ms, self._metadata, queued=queued, in_turn=in_turn)
 
     def renew(self, ttl_ms: int) -> Command[bool]:
         self._ttl_ms = ttl_ms
         return self._commands.renew(self.token, ttl_ms)
 
-    def release(self) -> Command[bool]:
-        return self._commands.release(self.token, self._ttl_ms)
+    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
+        return self._commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
 
     def owned(self) -> Command[bool]:
         return self._commands.owned(self.token)

@@ -12,21 +12,30 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
 from .calls import Call, Command, Transport, ignore
-from .commands import Answer, Granted, LockCommands, Refused
+from .commands import BELL_TTL, Answer, Granted, LockCommands, Refused, Released
 from .driver import Executor, Link, drivable
 from .faults import Fault
+from .keys import key
 from .multiplexed import Multiplexed
 from .plain import Plain
+from .wakeups import NAMES as WAKEUPS
+from .wakeups import KeyspaceWakeup, OnRung, Wakeup, Wakeups
 
 __all__ = [
+    "BELL_TTL",
+    "WAKEUPS",
     "Answer",
     "Call",
     "Command",
     "Fault",
     "Granted",
+    "KeyspaceWakeup",
     "LockCommands",
+    "OnRung",
     "Refused",
+    "Released",
     "Transport",
+    "Wakeup",
     "check_client",
     "ignore",
     "open_transport",
@@ -54,15 +63,32 @@ def check_client(client: object) -> None:
     raise TypeError(f"client must be a redis.asyncio.Redis, RedisCluster or an aiolocks.Session, not {what}")
 
 
-def open_transport(client: Any, loop: asyncio.AbstractEventLoop) -> Transport:
-    """The best way to this client's server; connects when first needed."""
+def open_transport(
+    client: Any,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    prefix: str,
+    session: str,
+    wakeup: Wakeup,
+    on_rung: OnRung,
+) -> Transport:
+    """The best way to this client's server; connects when first needed.
+
+    `on_rung` is told of bells that were rung; `prefix` and `session` make the key with which the wakeup is
+    tried out.
+
+    Raises:
+        ConfigurationError: A wakeup was asked for by name that this client cannot have.
+    """
+    wakeups = Wakeups(wakeup, probe=key(prefix, "lock", session, "bell.probe"), on_rung=on_rung)
     if isinstance(client, Redis) and drivable(client):
         # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
         # close it.
         pool = client.connection_pool
         return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol), lambda: _plain(pool, loop), loop
+            lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _plain(pool, loop), loop
         )
+    wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
     if isinstance(client, Redis):
         return _plain(client.connection_pool, loop)
     # The cluster's own connections: it alone knows which node has the slot.

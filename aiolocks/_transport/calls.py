@@ -44,6 +44,7 @@ class Command(Generic[T]):
         args: Its arguments.
         parse: Turns the server's reply (bytes, ints, lists of them) into what the caller wants to know.
         lane: Commands of one lane reach the server in the order in which they were sent.
+        bell: A key whose end the server is to tell of, from when this command was executed on.
     """
 
     script: Script | None
@@ -51,6 +52,7 @@ class Command(Generic[T]):
     args: tuple[Argument, ...]
     parse: Callable[[Any], T]
     lane: str = ""
+    bell: bytes = b""
 
     def words(self, *, in_full: bool) -> tuple[Argument, ...]:
         """The words of the request; `in_full` sends the script's text instead of its digest."""
@@ -151,16 +153,30 @@ class Transport(Protocol):
     """A way to one server. Everything but `aclose` is synchronous: what it starts goes on by itself."""
 
     @property
+    def hears(self) -> bool:
+        """Whether bells are heard now."""
+        ...
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all calls, not just those of a lane, reach the server in the order of their sending."""
+        ...
+
+    @property
     def commands_sent(self) -> int:
         """Requests sent so far, without those that set up a connection."""
         ...
 
-    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         """Sends it, in order behind what was sent before it in the same lane.
 
         Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
-        may be the last thing that this loop does).
+        may be the last thing that this loop does); `more` leaves it for the next call, which follows.
         """
+        ...
+
+    def ignore_bell(self, bell: bytes) -> None:
+        """Nobody wants to hear of that key any more; it is heard again when a command names it."""
         ...
 
     def forget(self, call: Call[Any]) -> bool:

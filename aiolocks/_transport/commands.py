@@ -13,18 +13,28 @@ from .keys import key
 
 _ACQUIRE: Final = Script("lock_acquire")
 _ADOPT: Final = Script("lock_adopt")
+_ARM: Final = Script("queue_arm")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned")
 _RELEASE: Final = Script("lock_release")
 _RENEW: Final = Script("lock_renew")
 
+BELL_TTL: Final = 2.0
+"""Seconds after which a bell is gone that nobody hangs up anew: its waiter is dead."""
+_QUEUE_TTL_MS: Final = 10_000
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The server gave the lock to the token."""
+    """The server gave the lock to the token.
+
+    Attributes:
+        others: How many stand in the queue, dead ones among them.
+    """
 
     fencing_token: int
+    others: int
 
 
 @final
@@ -33,7 +43,8 @@ class Refused:
     """Somebody else holds it.
 
     Attributes:
-        remaining_ms: What the holder's lease has left; None when it has no end.
+        remaining_ms: What the holder's lease has left; None when it has no end, or when nobody holds it and
+            it is another's turn.
     """
 
     remaining_ms: int | None
@@ -43,42 +54,80 @@ Answer = Granted | Refused
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release found and did.
+
+    Attributes:
+        freed: The token did hold it.
+        rung: The bell of who was woken, if anybody was.
+    """
+
+    freed: bool
+    rung: bytes | None
+
+
+@final
 class LockCommands:
     """The steps of one lock under its name.
 
     Args:
         retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
+        session: Who stands in the queue: an id of which no two sessions have the same.
     """
 
-    __slots__ = ("_keys", "_retention_ms")
+    __slots__ = ("_held", "_in_queue", "_retention_ms", "_with_queue", "bell")
 
-    def __init__(self, prefix: str, name: str, *, retention_ms: int) -> None:
-        self._keys = (key(prefix, "lock", name), key(prefix, "lock", name, "fence"))
+    def __init__(self, prefix: str, name: str, *, retention_ms: int, session: str) -> None:
+        self.bell = key(prefix, "lock", name, f"bell.{session}")
+        self._held = (key(prefix, "lock", name), key(prefix, "lock", name, "fence"))
+        self._with_queue = (*self._held, key(prefix, "lock", name, "queue"))
+        self._in_queue = (*self._with_queue, self.bell)
         self._retention_ms = retention_ms
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata)
-        return Command(_ACQUIRE, self._keys, args, _answer, token)
+    def acquire(
+        self, token: str, ttl_ms: int, metadata: str, *, queued: bool = False, in_turn: bool = False
+    ) -> Command[Answer]:
+        """Takes it, or says for how long it may be held elsewhere.
+
+        `queued` if this session stands in the queue, which it leaves when it gets in; `in_turn` to take it
+        only if nobody stands there before this session.
+        """
+        keys = self._in_queue if queued else self._with_queue
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, int(in_turn))
+        return Command(_ACQUIRE, keys, args, _answer, token)
+
+    def arm(self, lane: str) -> Command[bool]:
+        """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
+        args = (int(BELL_TTL * 1000), _QUEUE_TTL_MS)
+        return Command(_ARM, self._in_queue[2:], args, _truth, lane, bell=self.bell)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        return Command(_RENEW, self._keys, (token, ttl_ms, self._retention(ttl_ms)), _truth, token)
+        return Command(_RENEW, self._held, (token, ttl_ms, self._retention(ttl_ms)), _truth, token)
 
-    def release(self, token: str, ttl_ms: int) -> Command[bool]:
-        return Command(_RELEASE, self._keys, (token, self._retention(ttl_ms)), _truth, token)
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Lets go, if the token holds it.
+
+        `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
+        """
+        keys = self._in_queue if leave else self._with_queue
+        return Command(_RELEASE, keys, (token, self._retention(ttl_ms), int(ring)), _released, token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         # One lane for both directions: giving back follows what it gives back.
-        return Command(_ADOPT, self._keys, args, _fencing_token, min(old, new))
+        return Command(_ADOPT, self._held, args, _fencing_token, min(old, new))
 
     def _retention(self, ttl_ms: int) -> int:
         return max(10 * ttl_ms, self._retention_ms)
 
     def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._keys[:1], (token,), _truth, token)
+        return Command(_OWNED, self._held[:1], (token,), _truth, token)
 
     def locked(self) -> Command[bool]:
-        return Command(_LOCKED, self._keys[:1], (), _truth)
+        return Command(_LOCKED, self._held[:1], (), _truth)
 
 
 def _truth(raw: Any) -> bool:
@@ -87,8 +136,12 @@ def _truth(raw: Any) -> bool:
 
 def _answer(raw: Any) -> Answer:
     if raw[0]:
-        return Granted(int(raw[1]))
+        return Granted(int(raw[1]), raw[2])
     return Refused(None if raw[1] < 0 else raw[1])
+
+
+def _released(raw: Any) -> Released:
+    return Released(bool(raw[0]), raw[1] if len(raw) > 1 else None)
 
 
 def _fencing_token(raw: Any) -> int | None:

@@ -55,14 +55,24 @@ def drivable(client: Redis) -> bool:
 class Link:
     """An authenticated stream to the server, taken out of redis-py's hands."""
 
-    __slots__ = ("_beneath", "_writer", "leftover", "transport")
+    __slots__ = ("_beneath", "_writer", "database", "leftover", "protocol", "transport")
 
-    def __init__(self, writer: asyncio.StreamWriter, transport: asyncio.Transport, leftover: bytes) -> None:
+    def __init__(
+        self,
+        writer: asyncio.StreamWriter,
+        transport: asyncio.Transport,
+        leftover: bytes,
+        *,
+        protocol: int,
+        database: int,
+    ) -> None:
         # The writer is kept for as long as the transport: a collected writer closes it.
         self._writer = writer
         self._beneath: Any = transport.get_protocol()
         self.transport = transport
         self.leftover = leftover
+        self.protocol = protocol
+        self.database = database
 
     @classmethod
     async def open(cls, pool: ConnectionPool, *, protocol: int) -> Link:
@@ -78,12 +88,12 @@ class Link:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await connection.connect()
-            return cls._take_over(connection)
+            return cls._take_over(connection, protocol, int(arguments.get("db") or 0))
         finally:
             connection._close()  # does nothing once the stream was taken over
 
     @classmethod
-    def _take_over(cls, connection: Any) -> Link:
+    def _take_over(cls, connection: Any, protocol: int, database: int) -> Link:
         reader, writer = connection._reader, connection._writer
         if not isinstance(writer, asyncio.StreamWriter) or not isinstance(reader, asyncio.StreamReader):
             raise NotDrivableError(f"{type(connection).__name__} does not use asyncio's streams")
@@ -95,7 +105,7 @@ class Link:
             raise driver.ConnectionError("a reply was cut in two while connecting")
         leftover = bytes(reader._buffer)  # type: ignore[attr-defined]  # pushes that came early
         connection._reader = connection._writer = None
-        return cls(writer, transport, leftover)
+        return cls(writer, transport, leftover, protocol=protocol, database=database)
 
     def lost(self, error: Exception | None) -> None:
         """Tells the protocol that stood there before, which is what `wait_closed` waits for."""

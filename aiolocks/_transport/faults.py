@@ -9,7 +9,7 @@ from typing import Final, final
 
 import redis.exceptions as driver
 
-from ..errors import BackendError
+from ..errors import BackendError, ConfigurationError
 
 # The server is there and may serve the same request a moment later.
 _TRANSIENT: Final = {
@@ -63,7 +63,7 @@ class Fault:
         foreign: The key holds something that aiolocks did not write.
     """
 
-    error: BackendError
+    error: BackendError | ConfigurationError
     transient: bool
     demoted: bool = False
     unknown: bool = True
@@ -138,7 +138,9 @@ def is_final(error: BaseException) -> bool:
 
 
 def of_driver(error: BaseException, keys: tuple[bytes, ...] = ()) -> Fault:
-    """Whatever a call of the driver's client raised."""
+    """Whatever a call of the driver's client, or connecting, raised."""
+    if isinstance(error, ConfigurationError):
+        return Fault(ConfigurationError(str(error)), transient=False, unknown=False)
     if (answer := _answer(error)) is not None:
         return refused(answer, keys)
     if isinstance(error, (driver.ConnectionError, driver.TimeoutError, OSError)):

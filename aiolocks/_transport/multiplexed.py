@@ -24,14 +24,16 @@ import hiredis
 import redis.exceptions as driver
 
 from . import faults
-from .calls import Call, Command, Transport
+from .calls import Call, Command, Transport, ignore
 from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
+from .wakeups import Wakeups, Words
 
 log = logging.getLogger("aiolocks.transport")
 
 _NOT_ENOUGH: Final = object()
+_REPLIES_AS_PUSHES: Final = (b"subscribe", b"unsubscribe")
 # Its stub knows only tuples of one word.
 _pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 _STALL: Final = 2.0
@@ -45,16 +47,21 @@ class Multiplexed(asyncio.Protocol):
 
     Args:
         open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
+        wakeups: How bells are heard.
         fallback: Makes the transport that serves when the connection cannot be driven.
     """
+
+    ordered = True
 
     def __init__(
         self,
         open_link: Callable[[int], Awaitable[Link]],
+        wakeups: Wakeups,
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._open_link = open_link
+        self._wakeups = wakeups
         self._make_fallback = fallback
         self._fallback: Transport | None = None
         self._loop = loop
@@ -75,13 +82,18 @@ class Multiplexed(asyncio.Protocol):
         self._commands = 0
 
     @property
+    def hears(self) -> bool:
+        """Whether bells are heard now."""
+        return self._wakeups.hears
+
+    @property
     def commands_sent(self) -> int:
         """Requests written so far, without those of the handshake."""
         return self._commands + (self._fallback.commands_sent if self._fallback is not None else 0)
 
     # -- sending
 
-    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
             return
@@ -90,12 +102,12 @@ class Multiplexed(asyncio.Protocol):
             return
         if call.until < self._sweep_at:
             self._sweep_by(call.until)
-        if self._ready and not self._queue and (at_once or not self._inflight):
+        if self._ready and not self._queue and not more and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
             return
         self._queue.append(call)
-        if at_once:
+        if at_once or (self._ready and not self._inflight and not more):
             self._flush()
         elif not self._flush_due:
             self._flush_due = True
@@ -106,6 +118,10 @@ class Multiplexed(asyncio.Protocol):
             return self._fallback.forget(call)
         call.done = True
         return call.written or call.unconfirmed
+
+    def ignore_bell(self, bell: bytes) -> None:
+        for words in self._wakeups.after(bell):
+            self.send(Call(_bare(words), ignore, ignore, until=self._loop.time() + _STALL))
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -123,15 +139,23 @@ class Multiplexed(asyncio.Protocol):
         for call in batch:
             if call.done:
                 continue
-            call.sent = now
-            call.written = True
-            parts.append(_pack(call.words()))
-            self._inflight.append(call)
+            if call.command.bell:
+                before = self._wakeups.before_arming(call.command.bell)
+                parts += [
+                    self._put(Call(_bare(words), ignore, ignore, until=math.inf), now) for words in before
+                ]
+            parts.append(self._put(call, now))
         if parts:
             self._commands += len(parts)
             self._link.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
+
+    def _put(self, call: Call[Any], now: float) -> bytes:
+        call.sent = now
+        call.written = True
+        self._inflight.append(call)
+        return _pack(call.words())
 
     # -- receiving
 
@@ -141,8 +165,9 @@ class Multiplexed(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _NOT_ENOUGH:
-                if type(reply) is hiredis.PushNotification:
-                    continue  # of kinds that nobody here has asked for
+                if type(reply) is hiredis.PushNotification and reply[0] not in _REPLIES_AS_PUSHES:
+                    self._wakeups.pushed(reply)
+                    continue
                 if not self._inflight:
                     raise driver.InvalidResponse("a reply to nothing that was asked")
                 call = self._inflight.popleft()
@@ -222,6 +247,7 @@ class Multiplexed(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         link, self._link = self._link, None
         self._ready = False
+        self._wakeups.end()
         if link is not None:
             link.lost(exc)
         if exc is not None:
@@ -259,6 +285,7 @@ class Multiplexed(asyncio.Protocol):
         try:
             link = await self._open_link(protocol)
         except NotDrivableError as reason:
+            self._wakeups.require_none(str(reason))
             log.warning("%s: the plain transport serves this session", reason)
             self._give_way()
             return
@@ -281,6 +308,7 @@ class Multiplexed(asyncio.Protocol):
         identity, before = await probe.identity(), self._identity
         if before is not None and identity.same_server(before):
             await probe.kill(before)
+        await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
         # Not before: until here it has carried nothing, and the one before may still have to be dropped.
         self._identity = identity
         self._ready = True
@@ -301,11 +329,10 @@ class Multiplexed(asyncio.Protocol):
             if not answer.done():
                 answer.set_result(reply)
 
-        command: Command[Any] = Command(None, (), words, lambda raw: raw)
         if self._link is None:
             failed(faults.unreachable(self._connector.trouble or driver.ConnectionError("connection closed")))
         else:
-            self._write((Call(command, replied, failed, until=math.inf),))
+            self._write((Call(_bare(words), replied, failed, until=math.inf),))
             self._commands -= 1
         return answer
 
@@ -355,3 +382,8 @@ class Multiplexed(asyncio.Protocol):
         for call in (*self._inflight, *self._queue):
             call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
         self._queue.clear()
+
+
+def _bare(words: Words) -> Command[Any]:
+    """A command of this connection alone: not sent again on the next one."""
+    return Command(None, (), words, lambda reply: reply)

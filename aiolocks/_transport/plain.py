@@ -42,6 +42,9 @@ class Plain:
     - a lane with calls is either in `_ready` or with a worker; while `_ready` holds any, a worker is alive.
     """
 
+    hears = False
+    ordered = False
+
     def __init__(
         self,
         execute_command: Callable[..., Awaitable[Any]],
@@ -57,7 +60,7 @@ class Plain:
         self._closed = False
         self.commands_sent = 0
 
-    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self._closed:
             call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
             return
@@ -75,6 +78,9 @@ class Plain:
         if lane is not None:
             self._hurry(lane)
         return call.written or call.unconfirmed
+
+    def ignore_bell(self, bell: bytes) -> None:
+        """No bell is heard over this transport: the poll serves."""
 
     def _expire(self, lane: _Lane, call: Call[Any]) -> None:
         call.fault(faults.unanswered(None))

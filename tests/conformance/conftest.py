@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
-from aiolocks import Lock
+from aiolocks import KeyspaceWakeup, Lock, Session
 from tests.conftest import Connect
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -52,19 +52,28 @@ class OwnUnix(UnixDomainSocketConnection):
         await super()._connect()
 
 
-@pytest.fixture(params=["multiplexed", "plain"])
-def transport(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["tracking", "keyspace", "poll", "plain"])
+def way(request: pytest.FixtureRequest) -> str:
+    """The transport, and how its sessions are woken: by one of three ways over the one connection that all
+    share, or, over the plain transport, by the poll."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
-def join(connect: Connect, transport: str) -> Callable[..., Redis]:
-    """Makes a client whose sessions use the transport under test."""
+def transport(way: str) -> str:
+    return "plain" if way == "plain" else "multiplexed"
+
+
+@pytest.fixture
+def join(connect: Connect, way: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Redis]:
+    """Makes a client whose sessions use the transport and the wakeup under test."""
+    wakeups = {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeups.get(way, way))
 
     def join(to: Server | Proxy | None = None, **kwargs: Any) -> Redis:
         client = connect(to, **kwargs)
-        if transport == "plain":
+        if way == "plain":
             pool = client.connection_pool
             own = OwnUnix if issubclass(pool.connection_class, UnixDomainSocketConnection) else OwnTcp
             pool.connection_class = own

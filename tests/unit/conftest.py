@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,7 +14,7 @@ from aiolocks import Session
 from aiolocks._core import session as session_module
 from aiolocks._core.possession import Possession
 from aiolocks._core.watchdog import Watch, Watchdog
-from tests.unit.fakes import FakeTransport, VirtualClock
+from tests.unit.fakes import FakeTransport, VirtualClock, generous
 
 # The same examples in every run, and no complaint of a machine that was busy.
 settings.register_profile("aiolocks", derandomize=True, deadline=None)
@@ -32,7 +33,12 @@ async def clock() -> AsyncIterator[VirtualClock]:
 async def transport(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
     """What every session of this test sends its requests to."""
     transport = FakeTransport(asyncio.get_running_loop())
-    monkeypatch.setattr(session_module, "open_transport", lambda client, loop: transport)
+
+    def open_transport(client: Redis, loop: asyncio.AbstractEventLoop, **arguments: Any) -> FakeTransport:
+        transport.on_rung = arguments["on_rung"]
+        return transport
+
+    monkeypatch.setattr(session_module, "open_transport", open_transport)
     return transport
 
 
@@ -55,7 +61,7 @@ async def make_session(
         return sessions[-1]
 
     yield make
-    transport.answer = lambda verb: 1
+    transport.answer = generous
     for session in sessions:
         await session.aclose()
     transport.kept.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +15,9 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks._core.possession import Possession
-from aiolocks._transport import Call, faults
+from aiolocks._transport import Call, Refused, faults
+
+NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 
 
 class VirtualClock:
@@ -57,10 +59,21 @@ class FakeTransport:
     """Implements `Transport`: keeps what was sent, for the test to answer.
 
     Like the real ones it ends a call whose time has passed, and writes nothing while there is no connection.
+
+    A first refusal is followed by an arming and a second try. Unless `arming` is set, it answers these by
+    itself, with the same refusal, so that a test sees one try a sleep.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
+        self.ordered = True
+        self.hears = False
+        self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
+        self.arming = False  # the test answers armings, and the tries behind them, itself
+        self.ignored_bells: list[bytes] = []
+        self.bell = b""  # the last that was hung up
+        self._refusal: Refused | None = None
+        self._armed = False
         self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
         self.sent: list[Call[Any]] = []
         self.at_once: list[Call[Any]] = []
@@ -76,7 +89,9 @@ class FakeTransport:
     def commands_sent(self) -> int:
         return len(self.sent)
 
-    def send(self, call: Call[Any], *, at_once: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+        if not self.arming and self._answered_by_itself(call, tried=more):
+            return
         self.sent.append(call)
         if at_once:
             self.at_once.append(call)
@@ -87,6 +102,31 @@ class FakeTransport:
             self._loop.call_soon(call.reply, self.answer(verb(call)))
         else:
             self._untaken.put_nowait(call)
+
+    def _answered_by_itself(self, call: Call[Any], *, tried: bool) -> bool:
+        arms = verb(call) == "arm"
+        self.bell = call.command.bell or self.bell
+        armed, self._armed = self._armed, arms and tried
+        if arms:
+            self._loop.call_soon(call.reply, 1)
+            return True
+        if verb(call) != "acquire":
+            return False
+        if armed and self._refusal is not None and self.connected:
+            self.write(call)
+            self._loop.call_soon(call.reply, [0, self._refusal.remaining_ms or -1])
+            return True
+        told = call.on_reply
+
+        def replied(answer: Any) -> None:
+            self._refusal = answer if isinstance(answer, Refused) else None
+            told(answer)
+
+        call.on_reply = replied
+        return False
+
+    def ignore_bell(self, bell: bytes) -> None:
+        self.ignored_bells.append(bell)
 
     def forget(self, call: Call[Any]) -> bool:
         call.done = True
@@ -123,11 +163,15 @@ class FakeTransport:
 
 
 def verb(call: Call[Any]) -> str:
-    return call.command.script.name.removeprefix("lock_")
+    return call.command.script.name.removeprefix("lock_").removeprefix("queue_")
 
 
-def grant(call: Call[Any], fencing_token: int = 17) -> None:
-    call.reply([1, str(fencing_token).encode()])
+def grant(call: Call[Any], fencing_token: int = 17, *, others: int = 0) -> None:
+    call.reply([1, str(fencing_token).encode(), others])
+
+
+def let_go(call: Call[Any], *, freed: bool = True, rung: bytes | None = None) -> None:
+    call.reply([int(freed), *([] if rung is None else [rung])])
 
 
 def refuse(call: Call[Any], remaining_ms: int = 20_000) -> None:
@@ -151,7 +195,7 @@ def deny(call: Call[Any]) -> None:
 
 def generous(asked: str) -> Any:
     """Answers as a server on which nothing is ever held by others."""
-    return [1, b"17"] if asked == "acquire" else b"17" if asked == "adopt" else 1
+    return {"acquire": [1, b"17", 0], "release": [1], "adopt": b"17"}.get(asked, 1)
 
 
 async def hold(session: Session, transport: FakeTransport, name: str = "name", **options: Any) -> Lease:

@@ -10,7 +10,7 @@ import pytest
 
 from aiolocks import BackendError, Backoff, LeaseState, Lock, LockTimeoutError, Session, SessionClosedError
 from aiolocks._transport import Call
-from tests.unit.fakes import cut, demoted, deny, grant, hold, refuse, turns
+from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, refuse, turns
 
 SLOW = Backoff(initial=10, maximum=10, jitter=0)
 """So long that whatever comes sooner has another reason."""
@@ -195,12 +195,21 @@ async def test_tries_once_more_right_before_the_deadline(make_session, transport
     await task
 
 
+async def refused_after(seconds: float, transport: Any) -> None:
+    """The first try at once, and the one behind the arming after some time."""
+    transport.arming = True
+    refuse(await transport.asked("acquire"))
+    (await transport.asked("arm")).reply(0)
+    call = await transport.asked("acquire")
+    transport.arming = False
+    await asyncio.sleep(seconds)
+    refuse(call)
+
+
 async def test_leaves_the_last_try_the_time_of_two_round_trips(make_session, transport, clock) -> None:
     task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
     began = clock.now()
-    call = await transport.asked("acquire")
-    await asyncio.sleep(0.1)
-    refuse(call)
+    await refused_after(0.1, transport)
 
     grant(await transport.asked("acquire"))
 
@@ -211,13 +220,11 @@ async def test_leaves_the_last_try_the_time_of_two_round_trips(make_session, tra
 async def test_does_not_try_again_without_time_for_an_answer(make_session, transport, clock) -> None:
     task = waiting(make_session(backoff=SLOW), blocking_timeout=1)
     began = clock.now()
-    call = await transport.asked("acquire")
-    await asyncio.sleep(0.6)
-    refuse(call)
+    await refused_after(0.6, transport)
 
     assert isinstance(await failure(task), LockTimeoutError)
     assert clock.now() - began == pytest.approx(1)
-    assert transport.unasked == []
+    assert transport.unasked == ["release"]  # leaves the queue
 
 
 async def test_a_refused_wait_times_out_and_names_what_the_holder_has_left(
@@ -436,7 +443,7 @@ async def test_a_long_wait_behind_a_holder_here_is_not_silence(offline, transpor
     for _ in range(12):
         (await transport.asked("renew")).reply(1)
     release = asyncio.create_task(lease.release())
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     await release
 
     call = await transport.asked("acquire")
@@ -467,7 +474,7 @@ async def test_what_a_try_that_has_left_was_not_told_is_no_silence_to_others(off
     await asyncio.sleep(2)
 
     release = asyncio.create_task(lease.release())
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     await release
     grant(await transport.asked("acquire"))
 
@@ -537,12 +544,16 @@ async def test_cancelled_before_its_request_was_written_nothing_is_sent(offline,
     assert transport.unasked == []
 
 
-async def test_cancelled_asleep_behind_a_refusal_nothing_is_sent(make_session, transport) -> None:
+async def test_cancelled_asleep_behind_a_refusal_it_leaves_the_queue(make_session, transport) -> None:
     task = waiting(make_session(backoff=SLOW))
     refuse(await transport.asked("acquire"))
+    await turns()
 
     await cancel(task)
 
+    leaving = await transport.asked("release")
+    assert leaving.command.keys[3:] == (transport.bell,)
+    assert leaving in transport.at_once
     assert transport.unasked == []
 
 
@@ -598,7 +609,7 @@ async def test_a_refusal_clears_the_doubt_of_a_broken_connection(make_session, t
 
     await cancel(task)
 
-    assert transport.unasked == []
+    assert transport.unasked == ["release"]  # leaves the queue, and no more
 
 
 async def test_cancelled_before_the_repetition_of_an_uncertain_request_was_written_it_is_undone(
@@ -690,7 +701,7 @@ async def test_the_next_request_follows_a_local_release_in_the_same_turn(offline
     await turns(1)
 
     assert transport.unasked == ["release", "acquire"]
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     grant(await transport.asked("acquire"))
     await asyncio.gather(release, task)
 
@@ -704,7 +715,7 @@ async def test_a_sleeping_head_is_woken_by_a_local_release(make_session, transpo
     began = clock.now()
 
     release = asyncio.create_task((await once).release())
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     grant(await transport.asked("acquire"))
 
     await asyncio.gather(release, head)
@@ -720,7 +731,7 @@ async def test_a_refusal_that_a_local_release_overtook_is_asked_again_without_sl
     once = trying(session)
     grant(await transport.asked("acquire"))
     release = asyncio.create_task((await once).release())
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     await release
     began = clock.now()
 
@@ -743,14 +754,14 @@ async def test_counts_waiters_and_what_woke_them(make_session, transport) -> Non
     grant(await transport.asked("acquire"))
     lease = await head
     assert session.statistics().waiters == 1
-    assert session.statistics().wakeups == {"poll": 1, "local": 0}
+    assert session.statistics().wakeups == {**NO_WAKEUPS, "poll": 1}
 
     release = asyncio.create_task(lease.release())
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     grant(await transport.asked("acquire"))
     await asyncio.gather(release, queued)
     assert session.statistics().waiters == 0
-    assert session.statistics().wakeups == {"poll": 1, "local": 1}
+    assert session.statistics().wakeups == {**NO_WAKEUPS, "poll": 1, "local": 1}
 
 
 async def test_leaves_no_timer_behind(offline, transport) -> None:
@@ -777,11 +788,12 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
     task = waiting(session)
     call = await transport.asked("acquire")
     (acquisition,) = session._engine.waiting
-    assert repr(acquisition) == "<Acquisition of lock 'name' ASKING asked=1>"
+    assert repr(acquisition) == "<Acquisition of lock 'name' ASKING naps=0>"
 
     refuse(call)
-    assert repr(acquisition) == "<Acquisition of lock 'name' SLEEPING asked=1>"
+    await turns()
+    assert repr(acquisition) == "<Acquisition of lock 'name' SLEEPING naps=1>"
 
     await cancel(task)
-    assert repr(acquisition) == "<Acquisition of lock 'name' ENDED asked=1>"
+    assert repr(acquisition) == "<Acquisition of lock 'name' ENDED naps=1>"
     assert token(call) not in repr(acquisition) + repr(call) + repr(call.command)

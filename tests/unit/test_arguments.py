@@ -18,7 +18,7 @@ from redis import Redis as BlockingRedis
 from redis import RedisCluster as BlockingRedisCluster
 from redis.asyncio import Redis
 
-from aiolocks import Backoff, ConfigurationError, Lock, Session
+from aiolocks import Backoff, KeyspaceWakeup, Lock, Session
 
 TEN_YEARS = 10 * 365.25 * 24 * 3600
 DURATION = "a number of seconds or a timedelta, from"
@@ -346,6 +346,6 @@ def test_client_and_name_the_wrong_way_round() -> None:
     check(lambda: Lock(Redis(), Redis()), TypeError, ("name must be a str, not a client",))
 
 
-@pytest.mark.parametrize("wakeup", ["tracking", "keyspace"])
-def test_a_wakeup_that_is_not_there_yet_is_a_configuration_error(wakeup) -> None:
-    check(lambda: Session(Redis(), wakeup=wakeup), ConfigurationError, (repr(wakeup), "'auto' or 'poll'"))
+@pytest.mark.parametrize("configure", [None, 1, "yes"])
+def test_what_may_be_configured_is_yes_or_no(configure) -> None:
+    check(lambda: KeyspaceWakeup(configure=configure), TypeError, ("configure must be True or False",))

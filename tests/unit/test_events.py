@@ -55,7 +55,7 @@ async def test_a_life_from_the_wait_to_the_release(make_session, transport, reco
 
     await asyncio.sleep(3)
     task = releasing(lease)
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     await task
     assert recorder.names[3:] == ["on_released"]
     assert 12 < recorder.last().seconds < 13.1

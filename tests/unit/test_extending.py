@@ -202,7 +202,7 @@ async def test_an_extension_that_a_release_overtook_starts_nothing_again(offline
     await asyncio.sleep(25)  # a renewal would be due
     assert transport.unasked == []
 
-    release.reply(1)
+    release.reply([1])
     await task
 
 
@@ -219,7 +219,7 @@ async def test_not_the_holder_is_no_loss_to_an_extension_that_a_release_overtook
     with pytest.raises(LockLostError, match="it is being released"):
         await extending
     release.unconfirmed = True
-    release.reply(0)
+    release.reply([0])
 
     await task
     assert lease.state is LeaseState.RELEASED

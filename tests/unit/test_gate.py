@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import weakref
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiolocks._core.gate import Gate
+from aiolocks._core.place import Bells
+from aiolocks._transport import Call, Command
 
 
 class Waiter:
@@ -19,16 +22,36 @@ class Waiter:
         self.claim = object()
         self.told: list[str] = []
 
-    def take_turn(self, *, woken: bool) -> None:
-        self.told.append("woken" if woken else "at once")
+    def take_turn(self, *, woken: bool, in_turn: bool) -> None:
+        self.told.append(("woken" if woken else "at once") + (", in turn" if in_turn else ""))
 
-    def prompt(self) -> None:
-        self.told.append("prompted")
+    def prompt(self, way: str, *, in_turn: bool) -> None:
+        self.told.append("prompted" + (", in turn" if in_turn else ""))
 
 
 class Possession:
     def __init__(self, remaining: float) -> None:
         self.remaining = lambda: remaining
+
+
+class Surroundings:
+    """Stands for the engine and for the resource of a gate: keeps what is sent, and when it is."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.sent: list[Call[Any]] = []
+        self.hears = True
+        self.bells: Any = Bells(Mock())
+        self.bell = b"bell"
+
+    def now(self) -> float:
+        return self.time
+
+    def arm(self, lane: str) -> Any:
+        return Command(None, (self.bell,), ("arm",), bool, lane, bell=self.bell)
+
+    def send(self, call: Call[Any], *, more: bool) -> None:
+        self.sent.append(call)
 
 
 class Idle:
@@ -47,8 +70,24 @@ def idle() -> Idle:
 
 
 @pytest.fixture
-def gate(idle) -> Any:
-    return Gate(idle)
+def around() -> Surroundings:
+    return Surroundings()
+
+
+@pytest.fixture
+def gate(around, idle) -> Any:
+    return make_gate(around, idle)
+
+
+def make_gate(around: Any, idle: Idle) -> Any:
+    return Gate(around, around, idle)
+
+
+def hold(gate: Any, *, others: int = 0) -> Waiter:
+    """Somebody here who holds it, granted while so many others stood in the queue."""
+    (waiter,) = entered(gate, 1)
+    gate.granted(waiter, others)
+    return waiter
 
 
 def entered(gate: Any, count: int) -> list[Waiter]:
@@ -94,7 +133,7 @@ def test_leaving_twice_passes_on_once(gate) -> None:
 
 def test_nobody_asks_while_it_is_held_here(gate) -> None:
     waiters = entered(gate, 2)
-    gate.granted(waiters[0])
+    gate.granted(waiters[0], 0)
 
     assert told([*waiters, *entered(gate, 1)]) == [["at once"], [], []]
     assert gate.held_here
@@ -102,7 +141,7 @@ def test_nobody_asks_while_it_is_held_here(gate) -> None:
 
 def test_who_lets_go_wakes_the_next(gate) -> None:
     waiters = entered(gate, 3)
-    gate.granted(waiters[0])
+    gate.granted(waiters[0], 0)
 
     gate.vacated(waiters[0].claim)
 
@@ -112,7 +151,7 @@ def test_who_lets_go_wakes_the_next(gate) -> None:
 
 def test_a_claim_that_does_not_hold_lets_go_of_nothing(gate) -> None:
     waiters = entered(gate, 2)
-    gate.granted(waiters[0])
+    gate.granted(waiters[0], 0)
 
     gate.vacated(waiters[1].claim)
     gate.vacated(object())
@@ -123,7 +162,7 @@ def test_a_claim_that_does_not_hold_lets_go_of_nothing(gate) -> None:
 
 def test_who_lets_go_twice_wakes_one(gate) -> None:
     waiters = entered(gate, 3)
-    gate.granted(waiters[0])
+    gate.granted(waiters[0], 0)
 
     gate.vacated(waiters[0].claim)
     gate.vacated(waiters[0].claim)
@@ -135,7 +174,7 @@ def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> No
     head, behind = entered(gate, 2)
     once = Waiter()
     gate.try_beside(once)
-    gate.granted(once)
+    gate.granted(once, 0)
 
     gate.vacated(once.claim)
 
@@ -145,7 +184,7 @@ def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> No
 
 def test_a_head_that_leaves_while_it_is_held_here_lets_nobody_ask(gate) -> None:
     head, behind = entered(gate, 2)
-    gate.granted(Waiter())
+    gate.granted(Waiter(), 0)
 
     gate.leave(head)
 
@@ -175,7 +214,7 @@ def test_is_idle_when_the_last_one_has_left(gate, idle) -> None:
 
 def test_is_idle_when_the_last_holder_has_let_go(gate, idle) -> None:
     (holder,) = entered(gate, 1)
-    gate.granted(holder)
+    gate.granted(holder, 0)
     assert idle.count == 0
 
     gate.vacated(holder.claim)
@@ -210,7 +249,7 @@ def test_remaining_of_a_holder_elsewhere_runs_down_to_nothing(gate) -> None:
 def test_remaining_of_a_holder_here_is_its_own(gate) -> None:
     (holder,) = entered(gate, 1)
     gate.refused_until = 12
-    gate.granted(holder)
+    gate.granted(holder, 0)
     assert gate.remaining(now=10) is None, "nobody relies on it yet"
 
     possession = Possession(5)
@@ -227,16 +266,194 @@ def test_repr(gate) -> None:
     assert repr(gate) == "<Gate held_here=False asking=True queued=2>"
 
 
+# -- between processes ---------------------------------------------------------------------------------------
+
+
+def test_a_release_behind_which_nobody_waits_here_wakes_who_waits_elsewhere(gate) -> None:
+    holder = hold(gate)
+
+    assert gate.letting_go(holder.claim)
+
+
+def test_a_hand_over_here_wakes_nobody_elsewhere(gate) -> None:
+    holder = hold(gate, others=3)
+    (behind,) = entered(gate, 1)
+
+    assert not gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+
+    assert behind.told == ["woken"]
+
+
+def test_after_a_run_of_hand_overs_it_is_anothers_turn(gate) -> None:
+    holder = hold(gate, others=1)
+    rang = []
+    for _ in range(20):
+        (behind,) = entered(gate, 1)
+        rang.append(gate.letting_go(holder.claim))
+        gate.vacated(holder.claim)
+        gate.granted(behind, 1)
+        holder = behind
+
+    assert rang == [False] * 16 + [True] + [False] * 3
+    assert holder.told == ["woken"]
+
+
+def test_whose_turn_is_over_goes_behind_the_others(gate, around) -> None:
+    holder = hold(gate, others=1)
+    (behind,) = entered(gate, 1)
+    around.time += 0.06
+
+    assert gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+
+    assert behind.told == ["woken, in turn"]
+
+
+def test_without_others_a_run_has_no_end(gate, around) -> None:
+    holder = hold(gate, others=0)
+    entered(gate, 1)
+    around.time += 60
+
+    assert not gate.letting_go(holder.claim)
+
+
+def test_who_has_just_woken_another_process_lets_it_go_first(gate, around) -> None:
+    holder = hold(gate)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    gate.let_go(b"bell of another")
+
+    (soon,) = entered(gate, 1)
+    gate.leave(soon)
+    around.time += 0.01
+    (later,) = entered(gate, 1)
+
+    assert soon.told == ["at once, in turn"]
+    assert later.told == ["at once"]
+
+
+@pytest.mark.parametrize("rung", [None, b"bell"])
+def test_who_has_woken_nobody_elsewhere_lets_nobody_go_first(gate, rung) -> None:
+    holder = hold(gate)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    gate.let_go(rung)
+
+    assert entered(gate, 1)[0].told == ["at once"]
+
+
+def test_is_not_idle_before_its_last_release_has_ended(gate, idle) -> None:
+    holder = hold(gate)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    assert idle.count == 0
+
+    gate.let_go(None)
+
+    assert idle.count == 1
+
+
+def test_the_last_to_leave_behind_a_quiet_hand_over_owes_the_others_a_wakeup(gate) -> None:
+    holder = hold(gate, others=1)
+    first, second = entered(gate, 2)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    assert not gate.is_last(first)
+
+    gate.leave(first)
+
+    assert gate.is_last(second)
+    assert gate.unsettled
+    gate.settled()
+    assert not gate.unsettled
+
+
+@pytest.mark.parametrize("answer", ["granted", "refused"])
+def test_an_answer_behind_a_quiet_hand_over_settles_it(gate, answer) -> None:
+    holder = hold(gate, others=1)
+    (first,) = entered(gate, 1)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    assert gate.unsettled
+
+    if answer == "granted":
+        gate.granted(first, 1)
+    else:
+        gate.refused()
+
+    assert not gate.unsettled
+
+
+def test_who_stands_in_the_queue_owes_the_others_to_leave_it(gate) -> None:
+    (waiter,) = entered(gate, 1)
+    gate.place.arm(lane="", until=0)
+
+    assert gate.is_last(waiter)
+    assert gate.unsettled
+    gate.settled()
+    assert not gate.unsettled
+    assert not gate.place.taken
+
+
+def test_a_single_try_is_never_the_last(gate) -> None:
+    once = Waiter()
+    gate.try_beside(once)
+
+    assert not gate.is_last(once)
+
+
+def test_a_rung_bell_prompts_the_head(gate, around) -> None:
+    head, behind = entered(gate, 2)
+    gate.place.arm(lane="", until=0)
+
+    around.bells.rung("tracking", [b"bell", b"bell of another"])
+
+    assert head.told == ["at once", "prompted"]
+    assert behind.told == []
+    assert not gate.place.armed
+
+
+def test_a_bell_that_is_not_hung_up_prompts_nobody(gate, around) -> None:
+    (head,) = entered(gate, 1)
+
+    around.bells.rung("tracking", [b"bell"])
+    around.bells.rung("tracking", None)
+
+    assert head.told == ["at once"]
+
+
+def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) -> None:
+    (head,) = entered(gate, 1)
+    gate.place.arm(lane="", until=0)
+
+    around.bells.rung("tracking", None)
+
+    assert head.told == ["at once", "prompted"]
+
+
+def test_a_bell_that_is_rung_while_it_is_held_here_prompts_nobody(gate, around) -> None:
+    (head,) = entered(gate, 1)
+    gate.place.arm(lane="", until=0)
+    gate.granted(Waiter(), 0)
+
+    around.bells.rung("tracking", [b"bell"])
+
+    assert head.told == ["at once"]
+
+
 # Somebody comes, leaves, is granted it, lets go. The number chooses among those whom it can befall.
 happenings = st.lists(
-    st.tuples(st.sampled_from(["enter", "leave", "grant", "grant once", "vacate"]), st.integers(0, 5))
+    st.tuples(
+        st.sampled_from(["enter", "leave", "grant", "grant once", "vacate", "release"]), st.integers(0, 5)
+    )
 )
 
 
 @given(happenings)
 def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(happenings) -> None:
     idle = Idle()
-    gate: Any = Gate(idle)
+    gate = make_gate(Surroundings(), idle)
     waiting: list[Waiter] = []
     holders: list[Waiter] = []
     for happening, number in happenings:
@@ -244,17 +461,28 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         if happening == "enter":
             waiting += entered(gate, 1)
         elif happening == "leave" and waiting:
-            gate.leave(waiting.pop(number % len(waiting)))
+            leaver = waiting[number % len(waiting)]
+            if gate.is_last(leaver) and gate.unsettled:
+                assert len(waiting) == 1
+                gate.settled()
+            waiting.remove(leaver)
+            gate.leave(leaver)
         elif happening == "grant" and asking and not holders:
             waiting.remove(asking[0])
             holders = [asking[0]]
-            gate.granted(asking[0])
+            gate.granted(asking[0], 0)
         elif happening == "grant once" and not holders:
             holders = [Waiter()]
             gate.try_beside(holders[0])
-            gate.granted(holders[0])
+            gate.granted(holders[0], 0)
         elif happening == "vacate" and holders:
             gate.vacated(holders.pop().claim)
+        elif happening == "release" and holders:
+            holder = holders.pop()
+            quiet = not gate.letting_go(holder.claim)
+            gate.vacated(holder.claim)
+            gate.let_go(None)
+            assert not quiet or (waiting and gate.unsettled)
 
         asking = [waiter for waiter in waiting if waiter.told]
         assert asking == waiting[: len(asking)], "out of turn"
@@ -264,5 +492,6 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         assert gate.held_here == bool(holders)
         was_idle, idle.count = idle.count > 0, 0
         if was_idle:
+            assert not gate.unsettled
             assert not waiting
             assert not holders

@@ -29,6 +29,7 @@ NAMES = {
     "Backoff",
     "ConfigurationError",
     "Histogram",
+    "KeyspaceWakeup",
     "Lease",
     "LeaseState",
     "Lock",

@@ -34,7 +34,7 @@ async def test_released_once_confirmed(make_session, transport) -> None:
     with pytest.raises(LockLostError, match="it is being released"):
         lease.ensure_held()
 
-    release.reply(1)
+    release.reply([1])
     await task
 
     assert lease.state is RELEASED
@@ -45,7 +45,7 @@ async def test_released_once_confirmed(make_session, transport) -> None:
 async def test_releasing_again_does_nothing(offline, transport) -> None:
     lease = await hold(offline, transport)
     tasks = [releasing(lease), releasing(lease)]
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     await asyncio.gather(*tasks)
 
     await lease.release()
@@ -56,7 +56,7 @@ async def test_releasing_again_does_nothing(offline, transport) -> None:
 async def test_what_was_released_cannot_be_relied_on(offline, transport) -> None:
     lease = await hold(offline, transport)
     task = releasing(lease)
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
     await task
 
     with pytest.raises(LockLostError, match="it was released"):
@@ -71,7 +71,7 @@ async def test_a_renewal_under_way_is_dropped_before_the_release_is_sent(offline
     assert renewal.done
 
     renewal.reply(1)
-    release.reply(1)
+    release.reply([1])
     await task
     await asyncio.sleep(300)
 
@@ -92,7 +92,7 @@ async def test_no_renewal_is_sent_behind_a_release_however_long_it_takes(offline
 async def test_a_release_that_finds_another_holder_is_a_loss(offline, transport) -> None:
     lease = await hold(offline, transport)
     task = releasing(lease)
-    (await transport.asked("release")).reply(0)
+    (await transport.asked("release")).reply([0])
 
     with pytest.raises(LockNotOwnedError, match="no longer had it as the holder when it was released"):
         await task
@@ -104,7 +104,7 @@ async def test_a_release_whose_first_reply_was_lost_is_a_success(offline, transp
     task = releasing(lease)
     release = await transport.asked("release")
     release.unconfirmed = True  # the transport has sent it again over a new connection
-    release.reply(0)
+    release.reply([0])
 
     await task
 
@@ -117,7 +117,7 @@ async def test_a_release_is_repeated_after_a_passing_fault(offline, transport, c
     demoted(await transport.asked("release"))
     failed_at = clock.now()
 
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
 
     await task
     assert clock.now() - failed_at == pytest.approx(Backoff().maximum)
@@ -130,7 +130,7 @@ async def test_a_repeated_release_that_is_no_longer_the_holder_is_a_success_only
     lease = await hold(offline, transport)
     task = releasing(lease)
     demoted(await transport.asked("release"))  # certainly not executed
-    (await transport.asked("release")).reply(0)
+    (await transport.asked("release")).reply([0])
 
     with pytest.raises(LockNotOwnedError):
         await task
@@ -173,7 +173,7 @@ async def test_a_cancelled_release_is_held_up_for_a_second_and_goes_on_by_itself
         await task
     assert clock.now() - began == pytest.approx(1)
 
-    release.reply(1)
+    release.reply([1])
     assert lease.state is RELEASED
 
 

@@ -130,7 +130,7 @@ async def test_a_cancellation_from_outside_alone_stays_one(lease, transport) -> 
     task = asyncio.create_task(body())
     await asyncio.sleep(1)
     task.cancel()
-    (await transport.asked("release")).reply(1)
+    (await transport.asked("release")).reply([1])
 
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -207,7 +207,7 @@ async def test_of_two_nested_leases_the_outer_ones_loss_ends_both_bodies(offline
 
     async def lose_outer() -> None:
         await lose(lease, transport)
-        (await transport.asked("release")).reply(1)
+        (await transport.asked("release")).reply([1])
 
     losing = asyncio.create_task(lose_outer())
     with pytest.raises(LockLostError, match="'name'"):
@@ -222,8 +222,8 @@ async def test_of_two_nested_leases_both_lost_the_outer_one_is_told(offline, tra
 
     async def lose_both() -> None:
         first, second = await transport.asked("renew"), await transport.asked("renew")
-        first.reply(0)
-        second.reply(0)
+        first.reply([0])
+        second.reply([0])
 
     losing = asyncio.create_task(lose_both())
     with pytest.raises(LockLostError, match="'name'"):
@@ -304,7 +304,7 @@ async def test_a_loss_that_shows_only_on_release_is_a_lock_lost_error(lease, tra
             pass
 
     task = asyncio.create_task(body())
-    (await transport.asked("release")).reply(0)
+    (await transport.asked("release")).reply([0])
 
     with pytest.raises(LockLostError, match="no longer had it as the holder when it was released"):
         await task

@@ -1,0 +1,52 @@
+"""Whose turn it is, between processes that want the same thing."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+_RUN: Final = 16
+"""Hand-overs from task to task within a process, after which another process that waits has its turn."""
+_RUN_SECONDS: Final = 0.05
+"""The same in time, for those who hold for longer."""
+_YIELDING: Final = 0.005
+"""Seconds for which who has just woken another process lets it go first: as long as a wakeup may take. Who
+tries at once would always be faster than who must wake up first."""
+
+
+@final
+class Turns:
+    """Counts the hand-overs in a row within this process, and remembers whom it owes a turn.
+
+    Invariant: while another process is known to wait, at most `_RUN` hand-overs, and none that begins later
+    than `_RUN_SECONDS` after the first grant, follow each other here.
+    """
+
+    __slots__ = ("_others", "_run", "_since", "_yielding_until", "owed")
+
+    def __init__(self) -> None:
+        self._others = 0  # in the queue when it was last granted here
+        self._run = 0
+        self._since = 0.0
+        self._yielding_until = float("-inf")
+        self.owed = False  # it was let go of here without waking anybody elsewhere: that is still to be done
+
+    def granted(self, others: int, now: float) -> None:
+        if self.owed:
+            self._run += 1
+        else:
+            self._run = 0
+            self._since = now
+        self.owed = False
+        self._others = others
+
+    def over(self, now: float) -> bool:
+        """Whether it is another process's turn."""
+        return self._others > 0 and (self._run >= _RUN or now - self._since >= _RUN_SECONDS)
+
+    def rang(self, now: float) -> None:
+        """Another process was woken: it goes first."""
+        self._yielding_until = now + _YIELDING
+
+    def yielding(self, now: float) -> float:
+        """For how many seconds yet others go first."""
+        return max(0.0, self._yielding_until - now)
