@@ -17,7 +17,10 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
 import aiolocks
-from aiolocks import BackendError, Lock
+from aiolocks import Backoff, BackendError, KeyspaceWakeup, Lease, Lock, Session
+from aiolocks._core.acquisition import Stage
+from aiolocks._transport import Command, LockCommands
+from tests.conftest import PREFIX, blocking
 from tests.support.history import Hold
 from tests.support.proxy import Proxy, Request
 from tests.support.servers import ServerKind
@@ -45,6 +48,7 @@ ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew")
 RELEASE = step("lock_release")
 ADOPT = step("lock_adopt")
+ARM = step("queue_arm")
 OWNED = step("lock_owned")
 LOCKED = step("lock_locked")
 
@@ -276,3 +280,94 @@ async def rejected(awaitable: Any) -> BackendError:
 def arguments(*pairs: str) -> Sequence[str]:
     """Arguments of a server: ``arguments("maxmemory 1mb")``."""
     return [word for pair in pairs for word in f"--{pair}".split(" ", 1)]
+
+
+# -- waiting -------------------------------------------------------------------------------------------------
+
+POLL = Backoff().maximum
+"""Seconds after which a waiter has noticed by itself what it was not told."""
+
+PATIENT = Backoff(initial=5, maximum=5, jitter=0)
+"""Whoever misses a wakeup sleeps for seconds: only bells are quick."""
+
+WAYS = ("tracking", "keyspace")
+"""How a server tells of bells."""
+
+
+def wakeup(way: str) -> Any:
+    """What a session takes to be woken in this way, on whatever server."""
+    return KeyspaceWakeup(configure=True) if way == "keyspace" else way
+
+
+def asleep(session: Session, *, number: int = 1) -> bool:
+    """Whether so many of the session's waiters sleep, their bells hung up and heard."""
+    engine = session._engine
+    waiting = engine.waiting if engine is not None else ()
+    return sum(one._stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
+
+
+def rings(session: Session) -> list[str]:
+    """A list that grows with each ring that the session hears from now on, by the way of it."""
+    heard: list[str] = []
+    wakeups = session._engine._transport._wakeups
+    tell = wakeups._on_rung
+
+    def on_rung(way: str, bells: Any) -> None:
+        heard.append(way)
+        tell(way, bells)
+
+    wakeups._on_rung = on_rung
+    return heard
+
+
+async def turns_of_the_loop(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def in_within(seconds: float, waiting: asyncio.Task[Lease]) -> Lease:
+    """What it gets, if that is not later."""
+    done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    if not done:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        raise AssertionError(f"still waiting after {seconds:.3f} s")
+    return waiting.result()
+
+
+class ByHand:
+    """Somebody who does by hand what sessions do, at once: the loop of the test stands still meanwhile.
+
+    Attributes:
+        redis: The connection, synchronous.
+    """
+
+    def __init__(self, server: Any, *, prefix: str = PREFIX) -> None:
+        self.redis = blocking(server.url)
+        self._prefix = prefix
+        self._tokens: dict[str, str] = {}
+
+    def acquire(self, name: str, *, ttl: float = 30.0) -> None:
+        token = self._tokens[name] = f"{len(self._tokens):032x}"
+        self._do(self._commands(name).acquire(token, int(ttl * 1000), "{}"))
+
+    def release(self, name: str) -> bytes | None:
+        """Also if it was lost meanwhile. The bell that was rung."""
+        rung: bytes | None = self._do(self._commands(name).release(self._tokens[name], 30_000)).rung
+        return rung
+
+    def arm(self, name: str, session: str) -> None:
+        """Stand in the queue, as a session of this id."""
+        self._do(self._commands(name, session).arm(""))
+
+    def bell(self, name: str, session: str) -> bytes:
+        return self._commands(name, session).bell
+
+    def _commands(self, name: str, session: str = "") -> LockCommands:
+        return LockCommands(self._prefix, name, retention_ms=600_000, session=session)
+
+    def _do(self, command: Command[Any]) -> Any:
+        return command.parse(self.redis.execute_command(*command.words(in_full=True)))
+
+    def close(self) -> None:
+        self.redis.close()
