@@ -97,11 +97,11 @@ class Acquirable(ABC):
         reject_slips("try_acquire()", slips)
         return Pending(self._try_acquire)
 
-    async def _acquire(self, blocking_timeout: float | None) -> Lease:
-        return await self._bind().acquire(blocking_timeout)
+    def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Lease]:
+        return self._bind().acquire(blocking_timeout)
 
-    async def _try_acquire(self) -> Lease | None:
-        return await self._bind().try_acquire()
+    def _try_acquire(self) -> Coroutine[Any, Any, Lease | None]:
+        return self._bind().try_acquire()
 
     async def locked(self) -> bool:
         """Whether a try now would be refused, as the server says.
@@ -125,9 +125,9 @@ class Acquirable(ABC):
         return await self._bind().adopt(opened.token)
 
     def _bind(self) -> Binding:
-        engine = engine_of(self._source)
         binding = self._binding
-        if binding is None or binding.engine is not engine:
+        if binding is None or not binding.engine.serves:
+            engine = engine_of(self._source)
             binding = self._binding = Binding(
                 engine, self._resource(engine), kind=self._kind, name=self._name, options=self._options
             )
@@ -138,21 +138,26 @@ class Acquirable(ABC):
     @final
     async def __aenter__(self) -> Lease:
         lease = await self._acquire(self._options.blocking_timeout)
-        await lease.__aenter__()
-        task = asyncio.current_task()
-        assert task is not None
-        self._entered.setdefault(task, []).append(lease)
+        task = lease.enter()
+        entered = self._entered.get(task)
+        if entered is None:
+            self._entered[task] = [lease]
+        else:
+            entered.append(lease)
         return lease
 
     @final
-    async def __aexit__(
+    def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._leaving().__aexit__(exc_type, exc, traceback)
+    ) -> Coroutine[Any, Any, None]:
+        return self._leaving().__aexit__(exc_type, exc, traceback)
 
     def _leaving(self) -> Lease:
         """The lease that this exit belongs to: the task's latest, or the only one whose task has ended."""
-        task = asyncio.current_task()
+        # Asked for the loop of its last use first: to find out which loop runs, Python asks the kernel.
+        task = None if self._binding is None else asyncio.current_task(self._binding.engine.loop)
+        if task not in self._entered:
+            task = asyncio.current_task()
         if task not in self._entered:
             ended = [entered for entered in self._entered if entered.done()]
             if len(ended) != 1 or len(self._entered[ended[0]]) != 1:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from .._transport import Answer, Call, Fault, Granted
 from ..errors import BackendError, LockError, LockTimeoutError
-from .clock import dependable, milliseconds, seconds
+from .clock import dependable, seconds
 
 if TYPE_CHECKING:
     from .arguments import Options
@@ -57,7 +57,6 @@ class Acquisition:
     """
 
     __slots__ = (
-        "_answered_at",
         "_arming",
         "_ask_again",
         "_call",
@@ -80,6 +79,7 @@ class Acquisition:
         "_told",
         "_ttl",
         "_unsettled",
+        "answered_at",
         "claim",
         "done",
         "error",
@@ -107,7 +107,7 @@ class Acquisition:
         self._kind = kind
         self._name = name
         self._options = options
-        self._ttl = options.ttl if options.max_hold is None else min(options.ttl, options.max_hold)
+        self._ttl = options.first_ttl
         self._timeout = blocking_timeout
         self._once = once
         self._stage = Stage.QUEUED
@@ -118,7 +118,7 @@ class Acquisition:
         self._ask_again = False
         self._told = False
         self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
-        self._answered_at = float("-inf")
+        self.answered_at = float("-inf")
         self._fault: Fault | None = None
         self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
         self._last_round_trip = 0.0
@@ -188,7 +188,8 @@ class Acquisition:
 
     def _ask(self, *, arming: bool = False, in_turn: bool = False) -> None:
         """Tries, once it stands in the queue if `arming`: what is let go of after that wakes us."""
-        self._cancel_sleep()
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
         self._stage = Stage.ASKING
         self._ask_again = False
         if self._gate.silent_since is None:
@@ -196,9 +197,9 @@ class Acquisition:
         until, place = self._ask_until(), self._gate.place
         self._arming = arming or in_turn
         if self._arming:
-            place.arm(lane=self.claim.token, until=until)
+            self._gate.arm(lane=self.claim.token, until=until)
         self._queued = place.taken and not self._once
-        command = self.claim.acquire(milliseconds(self._ttl), queued=self._queued, in_turn=in_turn)
+        command = self.claim.acquire(self._options.first_ttl_ms, queued=self._queued, in_turn=in_turn)
         self._call = Call(command, self._answered, self._failed, until=until)
         self._engine.send(self._call)
 
@@ -210,7 +211,9 @@ class Acquisition:
     def _silence_ends(self) -> float:
         """When the server will have said neither yes nor no for a ttl, to us or to who asked before us."""
         since = self._gate.silent_since
-        return max(self.started, self._engine.now() if since is None else since) + self._options.ttl
+        if since is None:
+            since = self._engine.now()
+        return (max(self.started, since)) + self._options.ttl
 
     def _wait_ends(self) -> float | None:
         """When to give up, as things stand; None while there is no reason to."""
@@ -222,20 +225,20 @@ class Acquisition:
         call, self._call = self._call, None
         assert call is not None
         now = self._engine.now()
-        self._answered_at = self._gate.answered_at = now
+        self.answered_at = self._gate.answered_at = now
         self._gate.silent_since = None
         self._last_round_trip = now - call.sent
         self._fault = None
         self._unsettled = False
         if isinstance(answer, Granted):
             if self._queued:
-                self._gate.place.left()
+                self._gate.left()
             if now < call.sent + dependable(self._ttl):
                 self.granted = True
                 self.fencing_token = answer.fencing_token
                 self.sent = call.sent
                 self._end()
-                self._gate.granted(self, answer.others)
+                self._gate.granted(self, answer.others, now)
                 return
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
@@ -306,7 +309,7 @@ class Acquisition:
     def _out_of_time(self) -> None:
         if self._stage is Stage.ENDED or self._call is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
-        refused = self._answered_at > float("-inf")
+        refused = self.answered_at > float("-inf")
         refused_before_us = self._gate.held_here or self._gate.answered_at >= self.started
         if self._timeout is not None and (refused or refused_before_us):
             self._give_up(self.timed_out(self._timeout))
@@ -343,7 +346,8 @@ class Acquisition:
 
     def _end(self) -> None:
         self._stage = Stage.ENDED
-        self._cancel_sleep()
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, cast, final
+
+from .clock import milliseconds
 
 Seconds = float | int | timedelta
 """A duration: a number of seconds, or a timedelta."""
@@ -141,6 +143,14 @@ class Options:
     max_hold: float | None
     on_lost: OnLost
     metadata: dict[str, Any]
+    first_ttl: float = field(init=False)
+    """What an acquire asks for: no more than `max_hold`."""
+    first_ttl_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = self.ttl if self.max_hold is None else min(self.ttl, self.max_hold)
+        object.__setattr__(self, "first_ttl", first)
+        object.__setattr__(self, "first_ttl_ms", milliseconds(first))
 
     @classmethod
     def checked(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import secrets
-from typing import TYPE_CHECKING, Final, final
+import os
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from .._transport import Call, ignore
 from ..errors import LockNotOwnedError, SessionClosedError
 from .acquisition import Acquisition
-from .clock import milliseconds
 from .lease import Lease
 from .possession import Possession
 
@@ -17,47 +17,44 @@ if TYPE_CHECKING:
     from .arguments import Options
     from .claim import Claim, Resource
     from .engine import Engine
-    from .gate import Gate
 
 _TOKEN_BYTES: Final = 16  # 128 bits
+
+
+def _token() -> str:
+    return os.urandom(_TOKEN_BYTES).hex()
 
 
 @final
 class Binding:
     """What the acquisitions of one lock in one session have in common."""
 
-    __slots__ = ("_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "engine")
+    __slots__ = ("_gate", "_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "engine")
 
     def __init__(self, engine: Engine, resource: Resource, *, kind: str, name: str, options: Options) -> None:
         self.engine = engine
         self._resource = resource
+        self._gate = engine.gate(resource)
         self._kind = kind
         self._name = name
         self._options = options
         self._metadata = {**engine.settings.metadata, **options.metadata}
         self._user_json = json.dumps(self._metadata, separators=(",", ":"))
 
-    async def acquire(self, blocking_timeout: float | None) -> Lease:
-        lease, acquisition = await self._attempt(blocking_timeout, once=blocking_timeout == 0)
-        if lease is None:
-            assert blocking_timeout is not None
-            raise acquisition.timed_out(blocking_timeout)
-        return lease
+    def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Lease]:
+        attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
+        return cast("Coroutine[Any, Any, Lease]", attempt)  # refused, it raises
 
-    async def try_acquire(self) -> Lease | None:
-        lease, _ = await self._attempt(None, once=True)
-        return lease
+    def try_acquire(self) -> Coroutine[Any, Any, Lease | None]:
+        return self._attempt(None, once=True)
 
-    async def _attempt(
-        self, blocking_timeout: float | None, *, once: bool
-    ) -> tuple[Lease | None, Acquisition]:
+    async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> Lease | None:
+        """The lease; refused, None for whoever gave no `blocking_timeout`."""
         engine = self.engine
-        engine.admit()
-        gate = engine.gate(self._resource)
-        claim = self._resource.claim(secrets.token_hex(_TOKEN_BYTES), engine.describe(self._user_json))
+        claim = self._resource.claim(_token(), engine.describe(self._user_json))
         acquisition = Acquisition(
             engine,
-            gate,
+            self._gate,
             claim,
             kind=self._kind,
             name=self._name,
@@ -74,18 +71,20 @@ class Binding:
         if acquisition.error is not None:
             raise acquisition.error
         if not acquisition.granted:
-            return None, acquisition
+            if blocking_timeout is not None:
+                raise acquisition.timed_out(blocking_timeout)
+            return None
         if engine.closing:
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
-        waited = engine.now() - acquisition.started
-        return self._lease(gate, claim, acquisition.fencing_token, acquisition.sent, waited), acquisition
+        waited = acquisition.answered_at - acquisition.started
+        return self._lease(claim, acquisition.fencing_token, acquisition.sent, waited)
 
-    def _lease(self, gate: Gate, claim: Claim, fencing_token: int, sent: float, waited: float) -> Lease:
+    def _lease(self, claim: Claim, fencing_token: int, sent: float, waited: float) -> Lease:
         options = self._options
         possession = Possession(
             self.engine,
-            gate,
+            self._gate,
             claim,
             kind=self._kind,
             name=self._name,
@@ -95,7 +94,7 @@ class Binding:
             auto_renew=options.auto_renew,
             sent=sent,
         )
-        gate.entrusted(claim, self.engine.watchdog.watch(possession))
+        self._gate.entrusted(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
         return Lease(self.engine, possession, metadata=self._metadata, on_lost=options.on_lost)
 
@@ -104,10 +103,9 @@ class Binding:
 
     async def adopt(self, old: str) -> Lease:
         engine, options = self.engine, self._options
-        engine.admit()
-        new = secrets.token_hex(_TOKEN_BYTES)
+        new = _token()
         metadata = engine.describe(self._user_json)
-        ttl_ms = milliseconds(options.ttl if options.max_hold is None else min(options.ttl, options.max_hold))
+        ttl_ms = options.first_ttl_ms
         call, adopted = engine.start(
             self._resource.adopt(old, new, ttl_ms, metadata),
             until=engine.now() + engine.settings.command_timeout,
@@ -127,5 +125,4 @@ class Binding:
             raise LockNotOwnedError(
                 self._kind.capitalize(), self._name, "it was adopted before, released, or its ttl has passed"
             )
-        gate = engine.gate(self._resource)
-        return self._lease(gate, self._resource.claim(new, metadata), fencing_token, call.sent, 0.0)
+        return self._lease(self._resource.claim(new, metadata), fencing_token, call.sent, 0.0)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
-import os
 import secrets
 import socket
+import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
@@ -26,6 +26,7 @@ from .backoff import Backoff
 from .events import Events
 from .gate import Gate
 from .place import Bells
+from .process import current_pid
 from .statistics import SessionStatistics
 from .watchdog import Watchdog
 
@@ -66,13 +67,17 @@ class Engine:
         "_gates",
         "_holder",
         "_keeper",
-        "_pid",
+        "_thread",
         "_transport",
         "bells",
         "closed",
         "closing",
         "events",
+        "forget",
         "loop",
+        "now",
+        "pid",
+        "send",
         "session_id",
         "settings",
         "waiting",
@@ -88,6 +93,7 @@ class Engine:
     ) -> None:
         self.session_id = secrets.token_hex(8)
         self.loop = loop
+        self.now = loop.time  # the clock of all deadlines
         self.settings = settings
         self.events = events
         self.watchdog = Watchdog(loop)
@@ -95,12 +101,16 @@ class Engine:
         self.closing = False
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
-        self._gates: dict[Hashable, Gate] = {}
+        self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
         self._asking: set[asyncio.Future[Any]] = set()  # single requests that somebody waits for
-        self._pid = os.getpid()
-        self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self._pid}'
+        self.pid = current_pid()
+        self._thread = threading.get_ident()
+        self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self.pid}'
         self.bells = Bells(loop)
         self._transport = transport = connect(self.session_id, self.bells.rung)
+        self.bells.silence = transport.ignore_bell
+        self.send = transport.send
+        self.forget = transport.forget
         self._keeper = _keep(transport)
         with contextlib.suppress(StopIteration):  # it stops at its `yield`
             self._keeper.__anext__().send(None)
@@ -108,9 +118,22 @@ class Engine:
     # -- its life
 
     @property
+    def serves(self) -> bool:
+        """Whether it can be used here and now; asked at each acquire.
+
+        In one thread only one loop runs, and that is found out without a system call, unlike which.
+        """
+        return (
+            not self.closing
+            and threading.get_ident() == self._thread
+            and self.loop.is_running()
+            and current_pid() == self.pid
+        )
+
+    @property
     def usable(self) -> bool:
         """Whether it is open, and of this process."""
-        return not self.closing and self._pid == os.getpid()
+        return not self.closing and self.pid == current_pid()
 
     def admit(self) -> None:
         """Lets somebody in who wants to use it here and now.
@@ -123,7 +146,7 @@ class Engine:
             raise SessionClosedError("the session is closed")
         if self.loop is not asyncio.get_running_loop():
             raise RuntimeError("this session belongs to another event loop: make one Session a loop")
-        if self._pid != os.getpid():
+        if self.pid != current_pid():
             raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
 
     async def aclose(self) -> None:
@@ -157,10 +180,6 @@ class Engine:
 
     # -- talking to the server
 
-    def now(self) -> float:
-        """The clock of all deadlines."""
-        return self.loop.time()
-
     @property
     def hears(self) -> bool:
         """Whether the server tells of bells that are rung."""
@@ -170,12 +189,6 @@ class Engine:
     def ordered(self) -> bool:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered
-
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
-        self._transport.send(call, at_once=at_once, more=more)
-
-    def forget(self, call: Call[Any]) -> bool:
-        return self._transport.forget(call)
 
     def undo(self, claim: Claim, ttl: float, *, leave: bool = False) -> None:
         """Takes back whatever an acquire of this claim did or may yet do. Synchronous: the last word.
@@ -231,21 +244,12 @@ class Engine:
         key = resource.gate_key
         gate = self._gates.get(key)
         if gate is None:
-            gate = self._gates[key] = Gate(self, resource, functools.partial(self._gate_idle, key))
+            gate = self._gates[key] = Gate(self, resource)
         return gate
-
-    def _gate_idle(self, key: Hashable, gate: Gate) -> None:
-        if self._gates.get(key) is not gate:
-            return
-        if (yielding := gate.yielding) > 0.0:
-            self.loop.call_later(yielding, gate.retire)  # until then it remembers
-        else:
-            del self._gates[key]
-            self._transport.ignore_bell(gate.place.bell)
 
     def describe(self, user: str) -> str:
         """What stands on the server beside a lease, as JSON: who holds it, and what the user adds."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self.loop)
         name = "" if task is None else task.get_name()
         return f'{{{self._holder},"task":{_quote(name)},"user":{user}}}'
 

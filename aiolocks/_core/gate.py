@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 from .place import Place
@@ -28,18 +27,16 @@ class Gate:
       has the head's try right behind it, and then whoever is the last to leave here does what was left
       undone (`unsettled`).
 
-    Args:
-        on_idle: Called when nobody waits and nobody holds, so that the session can forget the gate.
+    It lives for as long as somebody has it: a lock, who waits or holds, or the session for a moment.
     """
 
     __slots__ = (
+        "__weakref__",
         "_beside",
         "_engine",
         "_head",
         "_holder",
         "_in_turn",
-        "_letting_go",
-        "_on_idle",
         "_possession",
         "_queue",
         "_turns",
@@ -49,18 +46,16 @@ class Gate:
         "silent_since",
     )
 
-    def __init__(self, engine: Engine, resource: Resource, on_idle: Callable[[Gate], None]) -> None:
+    def __init__(self, engine: Engine, resource: Resource) -> None:
         self._engine = engine
         self._queue: dict[Acquisition, None] = {}  # in order; who leaves may stand anywhere
         self._head: Acquisition | None = None
         self._beside: set[Acquisition] = set()  # who tries just once
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
-        self._on_idle = on_idle
         self._turns = Turns()
         self._in_turn = False  # the next head goes behind who waits in other processes
-        self._letting_go = 0  # releases that have not ended
-        self.place = Place(engine, resource, self._rung)
+        self.place = Place(engine, resource)
         # What the server said last to anybody here; times of the loop.
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
@@ -87,11 +82,6 @@ class Gate:
             possession = self._possession() if self._possession is not None else None
             return None if possession is None else possession.remaining()
         return None if self.refused_until is None else max(0.0, self.refused_until - now)
-
-    @property
-    def yielding(self) -> float:
-        """For how many seconds yet other processes go first."""
-        return self._turns.yielding(self._engine.now())
 
     # -- those who wait
 
@@ -121,13 +111,41 @@ class Gate:
     def settled(self) -> None:
         """The other processes were told that nobody waits here any more."""
         self._turns.owed = False
-        self.place.left()
+        self.left()
+
+    # -- the place in the queue on the server
+
+    def arm(self, *, lane: str, until: float) -> None:
+        """Stands in the queue, with a bell that hangs. The try that is to follow goes in the same write."""
+        self._engine.bells.add(self)
+        self.place.arm(lane=lane, until=until)
+
+    def left(self) -> None:
+        """The place was taken away, or is about to be."""
+        if self.place.taken:
+            self.place.taken = self.place.armed = False
+            self._engine.bells.discard(self)
+
+    def rung(self, way: str) -> None:
+        """The bell was rung; `way` is how we know. Somebody here is to try."""
+        self.place.armed = False
+        if self._head is not None and self._holder is None:
+            self._head.prompt(way, in_turn=False)
+
+    def renew_place(self, until: float) -> None:
+        """Shows that somebody is still here."""
+        if self.place.armed:
+            self.place.renew(self._missed, until=until)
+
+    def _missed(self, stood: bool) -> None:  # noqa: FBT001 - a callback
+        if self.place.armed and not stood:
+            self.rung("poll")  # the bell was gone, and the news of it was lost
 
     # -- those who hold
 
-    def granted(self, acquisition: Acquisition, others: int) -> None:
+    def granted(self, acquisition: Acquisition, others: int, now: float) -> None:
         """Somebody here holds it now: a head, or who tried just once."""
-        self._turns.granted(others, self._engine.now())
+        self._turns.granted(others, now)
         self._gone(acquisition)
         self._holder = acquisition.claim
         self._possession = None
@@ -142,7 +160,6 @@ class Gate:
 
         If not, then `vacated` follows, which makes the head here try right behind it.
         """
-        self._letting_go += 1
         if self._holder is not claim or not self.awaited:
             return True
         self._in_turn = self._turns.over(self._engine.now())
@@ -161,18 +178,9 @@ class Gate:
 
     def let_go(self, rung: bytes | None) -> None:
         """The release has ended, and woke the owner of this bell."""
-        self._letting_go -= 1
         if rung is not None and rung != self.place.bell:
-            self._turns.rang(self._engine.now())
-        self.retire()
-
-    def retire(self) -> None:
-        """Ends it if nobody needs it."""
-        self._admit(woken=False)
-
-    def _rung(self, way: str) -> None:
-        if self._head is not None and self._holder is None:
-            self._head.prompt(way, in_turn=False)
+            yielding = self._turns.rang(self._engine.now())
+            self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
 
     def _gone(self, acquisition: Acquisition) -> None:
         self._beside.discard(acquisition)
@@ -183,7 +191,7 @@ class Gate:
 
     def _next_in_turn(self) -> bool:
         in_turn, self._in_turn = self._in_turn, False
-        return in_turn or self.yielding > 0.0
+        return in_turn or self._turns.yielding(self._engine.now)
 
     def _admit(self, *, woken: bool) -> None:
         if self._head is not None or self._holder is not None:
@@ -192,8 +200,10 @@ class Gate:
             self._head = next(iter(self._queue))
             del self._queue[self._head]
             self._head.take_turn(woken=woken, in_turn=self._next_in_turn())
-        elif not self._beside and not self._letting_go:
-            self._on_idle(self)
 
     def __repr__(self) -> str:
         return f"<Gate held_here={self.held_here} asking={self._head is not None} queued={len(self._queue)}>"
+
+
+def _ignore(_: Gate) -> None:
+    """What a timer calls that only keeps a gate alive."""

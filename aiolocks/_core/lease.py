@@ -152,14 +152,20 @@ class Lease:
         return Handle(self.kind, self.name, self.token).encode()
 
     async def __aenter__(self) -> Self:
+        self.enter()
+        return self
+
+    def enter(self) -> asyncio.Task[Any]:
+        """What entering does, and the task that has entered."""
         possession = self._possession
         if possession.scope is not None:
             raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
-        if possession.state is LeaseState.LOST:
-            possession.lose(possession.term.why_over())  # too late: whoever waits behind need not wait for us
-        possession.ensure_held()
-        possession.scope = LossScope(cancels=self._on_lost == "cancel")
-        return self
+        if possession.remaining() <= 0.0:
+            if possession.state is LeaseState.LOST:
+                possession.lose(possession.term.why_over())  # who waits behind need not wait for us
+            possession.ensure_held()
+        possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
+        return scope.task
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -187,7 +193,9 @@ class Lease:
             return None
         cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
         try:
-            possession.ensure_here()
+            possession.ensure_this_process()
+            if possession.scope is None or not possession.scope.entered_here:
+                possession.ensure_here()
             error = await possession.let_go(hurried=cancelled)
         except LockNotOwnedError as not_here:  # a fork of the holder
             return not_here

@@ -60,7 +60,8 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     async def __aenter__(self) -> LeaseT_co:
         result = await self._begin()
         if result is not None:
-            self._lease = await result.__aenter__()
+            result.enter()
+            self._lease = result
         return result
 
     async def __aexit__(

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import os
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import Call, Command, Fault
 from ..errors import LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
+from .process import current_pid
 from .releasing import Releasing
 from .shield import outlast
 from .term import NEVER, Term
@@ -72,7 +72,6 @@ class Possession:
         "_engine",
         "_extending",
         "_lost",
-        "_pid",
         "_releasing",
         "_renewal",
         "_state",
@@ -81,6 +80,7 @@ class Possession:
         "gate",
         "granted_at",
         "kind",
+        "live",
         "name",
         "reason",
         "scope",
@@ -104,12 +104,12 @@ class Possession:
     ) -> None:
         self._engine = engine
         self._state = LeaseState.HELD
+        self.live = True  # HELD or UNKNOWN
         self._lost: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._renewal: Call[bool] | None = None
         self._asked_ttl = ttl  # by the last renewal that was made
         self._extending: asyncio.Lock | None = None
-        self._pid = os.getpid()
         self.claim = claim
         self.fencing_token = fencing_token
         self.gate = gate
@@ -122,10 +122,6 @@ class Possession:
         self.watch: Watch | None = None  # the watchdog's
 
     # -- what may be said of it
-
-    @property
-    def live(self) -> bool:
-        return self._state is LeaseState.HELD or self._state is LeaseState.UNKNOWN
 
     @property
     def state(self) -> LeaseState:
@@ -141,24 +137,29 @@ class Possession:
 
     def remaining(self) -> float:
         """Seconds that the holder may still rely on."""
-        if not self.live or self._releasing is not None or self._pid != os.getpid():
+        if not self.live or self._releasing is not None or self._engine.pid != current_pid():
             return 0.0
-        return max(0.0, self.term.deadline - self._engine.now())
+        left = self.term.deadline - self._engine.now()
+        return max(0.0, left)
 
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
         if self.remaining() <= 0.0:
             raise LockLostError(self.label, self.name, self._why_not_held())
 
+    def ensure_this_process(self) -> None:
+        """Raises in a fork of the holder."""
+        if self._engine.pid != current_pid():
+            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
+
     def ensure_here(self) -> None:
         """Raises unless this is the process and the event loop of the holder."""
-        if self._pid != os.getpid():
-            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
+        self.ensure_this_process()
         if asyncio.get_running_loop() is not self._engine.loop:
             raise RuntimeError(f"this lease of {self.label} {self.name!r} belongs to another event loop")
 
     def _why_not_held(self) -> str:
-        if self._pid != os.getpid():
+        if self._engine.pid != current_pid():
             return "it belongs to the process that forked this one"
         if not self.live:
             return self.reason
@@ -301,7 +302,8 @@ class Possession:
             # In this order: no renewal may be sent behind the release, and the next local waiter's try is to
             # be sent right behind it.
             self._engine.watchdog.forget(self)
-            self._drop_renewal()
+            if self._renewal is not None:
+                self._drop_renewal()
             ring, ordered = self.gate.letting_go(self.claim), self._engine.ordered
             self._releasing = Releasing(
                 self._engine,
@@ -344,7 +346,9 @@ class Possession:
         if not self.live:
             raise RuntimeError(f"a lease that is {self._state.name} cannot become {state.name}")
         self._state = state
+        self.live = False
         self.reason = reason
         self._engine.watchdog.forget(self)
-        self._drop_renewal()
+        if self._renewal is not None:
+            self._drop_renewal()
         self.gate.vacated(self.claim)

@@ -54,6 +54,7 @@ class Releasing:
         self._until = until
         self._on_end = on_end
         self._repeated = False
+        self._call: Call[Released] | None = None
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
         self.rung: bytes | None = None  # the bell of who was woken
@@ -71,17 +72,21 @@ class Releasing:
 
     def _send(self, *, more: bool = False) -> None:
         until = self._engine.now() + HURRIED if self._until is None else self._until
-        self._call = Call(self._command, self._replied, self._failed, until=until)
-        self._engine.send(self._call, more=more)
+        self._call = call = Call(self._command, self._replied, self._failed, until=until)
+        self._engine.send(call, more=more)
 
     def _replied(self, released: Released) -> None:
-        self.freed = released.freed or self._repeated or self._call.unconfirmed
+        call, self._call = self._call, None
+        assert call is not None
+        self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
         self._finish()
         self._engine.released(released)
 
     def _failed(self, fault: Fault) -> None:
-        self._repeated = self._repeated or self._call.unconfirmed
+        call, self._call = self._call, None
+        assert call is not None
+        self._repeated = self._repeated or call.unconfirmed
         pause = self._engine.settings.backoff.maximum
         in_time = self._until is not None and self._engine.now() + pause < self._until
         if in_time and fault.transient and not self._engine.closed:
@@ -91,10 +96,12 @@ class Releasing:
             self._finish()
 
     def _finish(self) -> None:
+        # Nothing is to refer back to what refers to it: leases are to be freed without the garbage collector.
         waiters, self._waiters = self._waiters, None
+        on_end, self._on_end = self._on_end, None
         try:
-            if self._on_end is not None:
-                self._on_end(self)
+            if on_end is not None:
+                on_end(self)
         finally:
             for waiter in waiters or ():
                 if not waiter.done():

@@ -21,13 +21,14 @@ class LossScope:
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
     """
 
-    __slots__ = ("_baseline", "_cancelled", "_cancels", "_left", "_task", "ended")
+    __slots__ = ("_baseline", "_cancelled", "_cancels", "_left", "_loop", "ended", "task")
 
-    def __init__(self, *, cancels: bool) -> None:
-        task = asyncio.current_task()
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool) -> None:
+        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError("a lease is entered inside a task")
-        self._task = task
+        self._loop = loop
+        self.task = task
         self._cancels = cancels
         self.ended = False  # the exit is over, with its release
         self._baseline = task.cancelling()
@@ -35,26 +36,31 @@ class LossScope:
         self._left = False
 
     @property
+    def entered_here(self) -> bool:
+        """Whether this is the task that has entered."""
+        return asyncio.current_task(self._loop) is self.task
+
+    @property
     def running(self) -> bool:
         """Whether the body or its exit may still be at work."""
-        return not self.ended and not self._task.done()
+        return not self.ended and not self.task.done()
 
     def cancel(self) -> None:
         """The lease is lost: the body is to stop."""
-        if not self._cancels or self._left or self._cancelled or self._task.done():
+        if not self._cancels or self._left or self._cancelled or self.task.done():
             return
-        if asyncio.current_task() is self._task:
+        if self.entered_here:
             # The body has found the loss itself, and is told by an exception. A cancellation now would wait
             # for its next suspension, wherever that is; if it goes on regardless, it is cancelled then.
-            self._task.get_loop().call_soon(self.cancel)
+            self._loop.call_soon(self.cancel)
             return
         self._cancelled = True
-        self._task.cancel()
+        self.task.cancel()
 
     def leave(self, exc_type: type[BaseException] | None) -> bool:
         """The body has ended: whether by our own cancellation and nothing else."""
         self._left = True
         if not self._cancelled:
             return False
-        only_ours = self._task.uncancel() <= self._baseline
+        only_ours = self.task.uncancel() <= self._baseline
         return only_ours and exc_type is not None and issubclass(exc_type, asyncio.CancelledError)

@@ -42,10 +42,12 @@ class Term:
     @property
     def due(self) -> float:
         """When there is something to do next."""
-        return min(self.renewal_due, self.deadline)
+        return min(self.deadline, self.renewal_due)
 
     def ttl_at(self, sent: float) -> float:
         """The ttl to ask for at that time: never past `max_hold`."""
+        if self._end == NEVER:
+            return self.ttl
         return max(0.001, min(self.ttl, self._end - sent))
 
     def confirmed(self, sent: float, ttl: float) -> None:

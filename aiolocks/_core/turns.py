@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
 _RUN: Final = 16
@@ -27,7 +28,7 @@ class Turns:
         self._others = 0  # in the queue when it was last granted here
         self._run = 0
         self._since = 0.0
-        self._yielding_until = float("-inf")
+        self._yielding_until = 0.0  # 0: it has woken nobody lately
         self.owed = False  # it was let go of here without waking anybody elsewhere: that is still to be done
 
     def granted(self, others: int, now: float) -> None:
@@ -43,10 +44,13 @@ class Turns:
         """Whether it is another process's turn."""
         return self._others > 0 and (self._run >= _RUN or now - self._since >= _RUN_SECONDS)
 
-    def rang(self, now: float) -> None:
-        """Another process was woken: it goes first."""
+    def rang(self, now: float) -> float:
+        """Another process was woken: for how many seconds it goes first."""
         self._yielding_until = now + _YIELDING
+        return _YIELDING
 
-    def yielding(self, now: float) -> float:
-        """For how many seconds yet others go first."""
-        return max(0.0, self._yielding_until - now)
+    def yielding(self, clock: Callable[[], float]) -> bool:
+        """Whether others go first."""
+        if self._yielding_until and clock() >= self._yielding_until:
+            self._yielding_until = 0.0
+        return self._yielding_until > 0.0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import os
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Final, final
+
+from .process import current_pid
 
 if TYPE_CHECKING:
     from .claim import Claim
@@ -48,7 +49,7 @@ class Watchdog:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._pid = os.getpid()
+        self._pid = current_pid()
         self._heap: list[tuple[float, int, Watch]] = []
         self._watches: set[Watch] = set()
         self._turn = 0
@@ -85,8 +86,7 @@ class Watchdog:
         watch.turn = 0
         self._watches.discard(watch)
         if not self._watches:
-            self._heap.clear()
-            self._stop()
+            self._heap.clear()  # but the timer stays: the next lease is about to need one
 
     def _collected(self, watch: weakref.ref[Possession]) -> None:
         assert isinstance(watch, Watch)
@@ -128,7 +128,7 @@ class Watchdog:
         """Everything that is due, in one go: its requests leave in one write."""
         self._timer = None
         self._timer_at = float("inf")
-        if os.getpid() != self._pid:
+        if current_pid() != self._pid:
             return  # forked: the parent renews
         now = self._loop.time()
         while self._heap and self._heap[0][0] <= now:

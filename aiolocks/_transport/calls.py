@@ -34,7 +34,7 @@ class Script:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made twice for each lease, and that takes three times as long
 class Command(Generic[T]):
     """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
 

@@ -25,7 +25,7 @@ _QUEUE_TTL_MS: Final = 10_000
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Granted:
     """The server gave the lock to the token.
 
@@ -38,7 +38,7 @@ class Granted:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refused:
     """Somebody else holds it.
 
@@ -54,7 +54,7 @@ Answer = Granted | Refused
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Released:
     """What a release found and did.
 
@@ -121,7 +121,8 @@ class LockCommands:
         return Command(_ADOPT, self._held, args, _fencing_token, min(old, new))
 
     def _retention(self, ttl_ms: int) -> int:
-        return max(10 * ttl_ms, self._retention_ms)
+        least = 10 * ttl_ms
+        return max(self._retention_ms, least)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._held[:1], (token,), _truth, token)

@@ -51,8 +51,6 @@ class Multiplexed(asyncio.Protocol):
         fallback: Makes the transport that serves when the connection cannot be driven.
     """
 
-    ordered = True
-
     def __init__(
         self,
         open_link: Callable[[int], Awaitable[Link]],
@@ -80,6 +78,10 @@ class Multiplexed(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent anything
         self._commands = 0
+
+    @property
+    def ordered(self) -> bool:
+        return self._fallback is None
 
     @property
     def hears(self) -> bool:

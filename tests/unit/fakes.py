@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class FakeTransport:
         self.arming = False  # the test answers armings, and the tries behind them, itself
         self.ignored_bells: list[bytes] = []
         self.bell = b""  # the last that was hung up
+        self._timers: list[asyncio.TimerHandle] = []  # that end calls
         self._refusal: Refused | None = None
         self._armed = False
         self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
@@ -97,7 +99,7 @@ class FakeTransport:
             self.at_once.append(call)
         if self.connected:
             self.write(call)
-        self._loop.call_at(call.until + self.lateness, self._expire, call)
+        self._timers.append(self._loop.call_at(call.until + self.lateness, self._expire, call))
         if self.answer is not None:
             self._loop.call_soon(call.reply, self.answer(verb(call)))
         else:
@@ -145,6 +147,18 @@ class FakeTransport:
         call.words()  # made anew, where it depends on when
         call.written = True
         call.sent = self._loop.time()
+
+    def remember_nothing(self) -> None:
+        """Keeps nothing of what was sent, and of what came of it."""
+        self.sent.clear()
+        self.at_once.clear()
+        self.kept.clear()
+        while not self._untaken.empty():
+            self._untaken.get_nowait()
+        for timer in self._timers:
+            timer.cancel()
+        self._loop._scheduled = [timer for timer in self._loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        heapq.heapify(self._loop._scheduled)  # type: ignore[attr-defined]
 
     async def asked(self, expected: str) -> Call[Any]:
         """The next request, which must be this one; waits for it."""

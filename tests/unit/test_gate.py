@@ -41,7 +41,8 @@ class Surroundings:
         self.time = 1000.0
         self.sent: list[Call[Any]] = []
         self.hears = True
-        self.bells: Any = Bells(Mock())
+        self.loop = Mock()
+        self.bells: Any = Bells(self.loop)
         self.bell = b"bell"
 
     def now(self) -> float:
@@ -50,23 +51,8 @@ class Surroundings:
     def arm(self, lane: str) -> Any:
         return Command(None, (self.bell,), ("arm",), bool, lane, bell=self.bell)
 
-    def send(self, call: Call[Any], *, more: bool) -> None:
+    def send(self, call: Call[Any], *, more: bool = False) -> None:
         self.sent.append(call)
-
-
-class Idle:
-    """How often a gate said that nobody needs it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, gate: Gate) -> None:
-        self.count += 1
-
-
-@pytest.fixture
-def idle() -> Idle:
-    return Idle()
 
 
 @pytest.fixture
@@ -75,18 +61,18 @@ def around() -> Surroundings:
 
 
 @pytest.fixture
-def gate(around, idle) -> Any:
-    return make_gate(around, idle)
+def gate(around) -> Any:
+    return make_gate(around)
 
 
-def make_gate(around: Any, idle: Idle) -> Any:
-    return Gate(around, around, idle)
+def make_gate(around: Any) -> Any:
+    return Gate(around, around)
 
 
 def hold(gate: Any, *, others: int = 0) -> Waiter:
     """Somebody here who holds it, granted while so many others stood in the queue."""
     (waiter,) = entered(gate, 1)
-    gate.granted(waiter, others)
+    gate.granted(waiter, others, gate._engine.now())
     return waiter
 
 
@@ -133,7 +119,7 @@ def test_leaving_twice_passes_on_once(gate) -> None:
 
 def test_nobody_asks_while_it_is_held_here(gate) -> None:
     waiters = entered(gate, 2)
-    gate.granted(waiters[0], 0)
+    gate.granted(waiters[0], 0, gate._engine.now())
 
     assert told([*waiters, *entered(gate, 1)]) == [["at once"], [], []]
     assert gate.held_here
@@ -141,7 +127,7 @@ def test_nobody_asks_while_it_is_held_here(gate) -> None:
 
 def test_who_lets_go_wakes_the_next(gate) -> None:
     waiters = entered(gate, 3)
-    gate.granted(waiters[0], 0)
+    gate.granted(waiters[0], 0, gate._engine.now())
 
     gate.vacated(waiters[0].claim)
 
@@ -151,7 +137,7 @@ def test_who_lets_go_wakes_the_next(gate) -> None:
 
 def test_a_claim_that_does_not_hold_lets_go_of_nothing(gate) -> None:
     waiters = entered(gate, 2)
-    gate.granted(waiters[0], 0)
+    gate.granted(waiters[0], 0, gate._engine.now())
 
     gate.vacated(waiters[1].claim)
     gate.vacated(object())
@@ -162,7 +148,7 @@ def test_a_claim_that_does_not_hold_lets_go_of_nothing(gate) -> None:
 
 def test_who_lets_go_twice_wakes_one(gate) -> None:
     waiters = entered(gate, 3)
-    gate.granted(waiters[0], 0)
+    gate.granted(waiters[0], 0, gate._engine.now())
 
     gate.vacated(waiters[0].claim)
     gate.vacated(waiters[0].claim)
@@ -174,7 +160,7 @@ def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> No
     head, behind = entered(gate, 2)
     once = Waiter()
     gate.try_beside(once)
-    gate.granted(once, 0)
+    gate.granted(once, 0, gate._engine.now())
 
     gate.vacated(once.claim)
 
@@ -184,7 +170,7 @@ def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> No
 
 def test_a_head_that_leaves_while_it_is_held_here_lets_nobody_ask(gate) -> None:
     head, behind = entered(gate, 2)
-    gate.granted(Waiter(), 0)
+    gate.granted(Waiter(), 0, gate._engine.now())
 
     gate.leave(head)
 
@@ -202,37 +188,12 @@ def test_an_adopted_claim_holds_it(gate) -> None:
     assert waiter.told == ["woken"]
 
 
-def test_is_idle_when_the_last_one_has_left(gate, idle) -> None:
-    first, second = entered(gate, 2)
-    gate.leave(first)
-    assert idle.count == 0
-
-    gate.leave(second)
-
-    assert idle.count == 1
-
-
-def test_is_idle_when_the_last_holder_has_let_go(gate, idle) -> None:
-    (holder,) = entered(gate, 1)
-    gate.granted(holder, 0)
-    assert idle.count == 0
-
-    gate.vacated(holder.claim)
-
-    assert idle.count == 1
-
-
-def test_a_single_try_keeps_it_busy_until_it_is_refused(gate, idle) -> None:
+def test_a_single_try_asks_without_being_asked_to(gate) -> None:
     once = Waiter()
     gate.try_beside(once)
-    (waiter,) = entered(gate, 1)
-    gate.leave(waiter)
-    assert idle.count == 0
-
     gate.leave(once)
 
-    assert idle.count == 1
-    assert once.told == [], "it asks without being asked to"
+    assert once.told == []
 
 
 def test_remaining_is_unknown_at_first(gate) -> None:
@@ -249,7 +210,7 @@ def test_remaining_of_a_holder_elsewhere_runs_down_to_nothing(gate) -> None:
 def test_remaining_of_a_holder_here_is_its_own(gate) -> None:
     (holder,) = entered(gate, 1)
     gate.refused_until = 12
-    gate.granted(holder, 0)
+    gate.granted(holder, 0, gate._engine.now())
     assert gate.remaining(now=10) is None, "nobody relies on it yet"
 
     possession = Possession(5)
@@ -292,7 +253,7 @@ def test_after_a_run_of_hand_overs_it_is_anothers_turn(gate) -> None:
         (behind,) = entered(gate, 1)
         rang.append(gate.letting_go(holder.claim))
         gate.vacated(holder.claim)
-        gate.granted(behind, 1)
+        gate.granted(behind, 1, gate._engine.now())
         holder = behind
 
     assert rang == [False] * 16 + [True] + [False] * 3
@@ -343,17 +304,6 @@ def test_who_has_woken_nobody_elsewhere_lets_nobody_go_first(gate, rung) -> None
     assert entered(gate, 1)[0].told == ["at once"]
 
 
-def test_is_not_idle_before_its_last_release_has_ended(gate, idle) -> None:
-    holder = hold(gate)
-    gate.letting_go(holder.claim)
-    gate.vacated(holder.claim)
-    assert idle.count == 0
-
-    gate.let_go(None)
-
-    assert idle.count == 1
-
-
 def test_the_last_to_leave_behind_a_quiet_hand_over_owes_the_others_a_wakeup(gate) -> None:
     holder = hold(gate, others=1)
     first, second = entered(gate, 2)
@@ -378,7 +328,7 @@ def test_an_answer_behind_a_quiet_hand_over_settles_it(gate, answer) -> None:
     assert gate.unsettled
 
     if answer == "granted":
-        gate.granted(first, 1)
+        gate.granted(first, 1, gate._engine.now())
     else:
         gate.refused()
 
@@ -387,7 +337,7 @@ def test_an_answer_behind_a_quiet_hand_over_settles_it(gate, answer) -> None:
 
 def test_who_stands_in_the_queue_owes_the_others_to_leave_it(gate) -> None:
     (waiter,) = entered(gate, 1)
-    gate.place.arm(lane="", until=0)
+    gate.arm(lane="", until=0)
 
     assert gate.is_last(waiter)
     assert gate.unsettled
@@ -405,7 +355,7 @@ def test_a_single_try_is_never_the_last(gate) -> None:
 
 def test_a_rung_bell_prompts_the_head(gate, around) -> None:
     head, behind = entered(gate, 2)
-    gate.place.arm(lane="", until=0)
+    gate.arm(lane="", until=0)
 
     around.bells.rung("tracking", [b"bell", b"bell of another"])
 
@@ -425,7 +375,7 @@ def test_a_bell_that_is_not_hung_up_prompts_nobody(gate, around) -> None:
 
 def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) -> None:
     (head,) = entered(gate, 1)
-    gate.place.arm(lane="", until=0)
+    gate.arm(lane="", until=0)
 
     around.bells.rung("tracking", None)
 
@@ -434,8 +384,8 @@ def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) ->
 
 def test_a_bell_that_is_rung_while_it_is_held_here_prompts_nobody(gate, around) -> None:
     (head,) = entered(gate, 1)
-    gate.place.arm(lane="", until=0)
-    gate.granted(Waiter(), 0)
+    gate.arm(lane="", until=0)
+    gate.granted(Waiter(), 0, gate._engine.now())
 
     around.bells.rung("tracking", [b"bell"])
 
@@ -452,8 +402,7 @@ happenings = st.lists(
 
 @given(happenings)
 def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(happenings) -> None:
-    idle = Idle()
-    gate = make_gate(Surroundings(), idle)
+    gate = make_gate(Surroundings())
     waiting: list[Waiter] = []
     holders: list[Waiter] = []
     for happening, number in happenings:
@@ -470,11 +419,11 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         elif happening == "grant" and asking and not holders:
             waiting.remove(asking[0])
             holders = [asking[0]]
-            gate.granted(asking[0], 0)
+            gate.granted(asking[0], 0, gate._engine.now())
         elif happening == "grant once" and not holders:
             holders = [Waiter()]
             gate.try_beside(holders[0])
-            gate.granted(holders[0], 0)
+            gate.granted(holders[0], 0, gate._engine.now())
         elif happening == "vacate" and holders:
             gate.vacated(holders.pop().claim)
         elif happening == "release" and holders:
@@ -490,8 +439,5 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         if waiting and not holders:
             assert len(asking) == 1
         assert gate.held_here == bool(holders)
-        was_idle, idle.count = idle.count > 0, 0
-        if was_idle:
+        if not waiting:
             assert not gate.unsettled
-            assert not waiting
-            assert not holders

@@ -16,6 +16,7 @@ from aiolocks import (
     LockLostError,
     LockNotOwnedError,
 )
+from aiolocks._core import process
 from aiolocks._transport import faults
 from tests.unit.fakes import (
     cut,
@@ -288,9 +289,8 @@ async def test_an_end_is_final(offline, transport, end) -> None:
 
 async def test_a_forked_child_does_not_own_and_sends_nothing(offline, transport, monkeypatch) -> None:
     lease = await hold(offline, transport)
-    child = os.getpid() + 1
     with monkeypatch.context() as patched:
-        patched.setattr(os, "getpid", lambda: child)
+        patched.setattr(process, "_pid", os.getpid() + 1)
 
         assert lease.remaining() == 0
         with pytest.raises(LockLostError, match="the process that forked this one"):

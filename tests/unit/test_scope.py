@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from aiolocks import BackendError, Lease, LeaseState, Lock, LockLostError, LockNotOwnedError
+from aiolocks._core import process
 from aiolocks._core.scope import LossScope
 from tests.unit.fakes import deny, generous, lose, turns
 
@@ -392,11 +393,10 @@ async def test_what_is_entered_too_late_is_lost_there_and_then(offline, transpor
 
 
 async def test_a_fork_of_the_holder_keeps_what_the_body_raised(lease, transport, monkeypatch) -> None:
-    child = os.getpid() + 1
     with monkeypatch.context() as patched:
         with pytest.raises(ValueError, match="the body") as caught:
             async with lease:
-                patched.setattr(os, "getpid", lambda: child)
+                patched.setattr(process, "_pid", os.getpid() + 1)
                 raise ValueError("the body")
         assert transport.unasked == []
 
@@ -412,7 +412,7 @@ async def test_what_was_not_entered_cannot_be_left(lease) -> None:
 async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
     task = asyncio.current_task()
     assert task is not None
-    scope = LossScope(cancels=True)
+    scope = LossScope(asyncio.get_running_loop(), cancels=True)
     for _ in range(2):
         asyncio.get_running_loop().call_soon(scope.cancel)
     with pytest.raises(asyncio.CancelledError) as caught:
@@ -426,7 +426,7 @@ async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
 
 
 async def test_a_scope_knows_whether_its_body_or_exit_is_still_at_work() -> None:
-    scope = LossScope(cancels=True)
+    scope = LossScope(asyncio.get_running_loop(), cancels=True)
     assert scope.running
 
     scope.leave(None)
@@ -443,7 +443,7 @@ def test_a_scope_belongs_to_a_task() -> None:
 
         def enter() -> None:
             try:
-                LossScope(cancels=True)
+                LossScope(asyncio.get_running_loop(), cancels=True)
             except RuntimeError as error:
                 raised.set_result(error)
 

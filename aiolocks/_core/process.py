@@ -1,0 +1,20 @@
+"""Which process this is, without asking the kernel each time: leases and sessions do not outlive a fork."""
+
+from __future__ import annotations
+
+import os
+
+_pid = os.getpid()
+
+
+def _forked() -> None:
+    global _pid  # noqa: PLW0603 - the one thing that a fork changes
+    _pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def current_pid() -> int:
+    return _pid

@@ -1,0 +1,128 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import machine, page, plots, table
+from .model import Report
+from .progress import Progress
+from .runner import run
+from .settings import ROUNDS, WAKEUPS, Settings, Wakeup, loop_factory
+from .workloads import WORKLOADS
+
+_DESCRIPTION = """\
+How fast aiolocks is, on a private server: in the same run beside the floor, which is the same work done with
+nothing but the driver or the timer, and beside what else one could use (the dependency group `bench`).
+
+What holds from machine to machine are the ratios. A figure is the median of its rounds; contenders take
+turns, and a first round is thrown away.
+"""
+_EPILOG = f"""\
+workloads: {", ".join(WORKLOADS)}
+
+  python -m benchmarks                                 everything, about 8 minutes
+  python -m benchmarks alone drain                     two of them
+  python -m benchmarks --quick                         does it work at all?
+  python -m benchmarks --json all.json
+  python -m benchmarks --from all.json --plot docs/assets/benchmarks --page docs/reference/benchmarks.md
+"""
+
+
+def main() -> int:
+    """Runs; the exit status is 1 only with `--check`, when a target was missed."""
+    arguments = _parser().parse_args()
+    if arguments.source is not None:
+        report = Report.load(arguments.source)
+    else:
+        settings = Settings(
+            rounds=arguments.rounds or (1 if arguments.quick else ROUNDS),
+            quick=arguments.quick,
+            loop=arguments.loop,
+            tcp=arguments.tcp,
+            wakeups=arguments.wakeup,
+        )
+        with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
+            report = runner.run(_run(arguments.names or list(WORKLOADS), settings))
+    table.show(report)
+    if arguments.json is not None:
+        report.save(arguments.json)
+    if arguments.plot is not None:
+        plots.draw(report, arguments.plot)
+    if arguments.page is not None:
+        page.write(report, arguments.page, plots=arguments.plot)
+    missed = any(verdict.met is False for result in report.results for verdict in result.verdicts)
+    return 1 if arguments.check and missed else 0
+
+
+async def _run(names: Sequence[str], settings: Settings) -> Report:
+    workloads = [make(settings) for name in names for make in WORKLOADS[name]]
+    facts = await machine.describe(settings.loop)
+    results = []
+    with Progress(len(workloads)) as progress:
+        for workload in workloads:
+            results.append(await run(workload, settings, progress))
+            progress.finished()
+    return Report(
+        machine=facts,
+        command=machine.command(sys.argv[1:]),
+        quick=settings.quick,
+        rounds=settings.rounds,
+        results=results,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", type=_name, help="workloads; all by default")
+    add("--rounds", type=_positive, help=f"rounds that count (default {ROUNDS})")
+    add("--quick", action="store_true", help="tiny sizes, one round: the figures mean nothing")
+    add("--check", action="store_true", help="exit with status 1 when a target is missed")
+    add("--tcp", action="store_true", help="reach the server over TCP instead of its unix socket")
+    add("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="the event loop, of workers too")
+    add(
+        "--wakeup", type=_wakeups, default=WAKEUPS[1:], metavar="LIST",
+        help=f"rows of handover and fairness, by commas: any of {', '.join(WAKEUPS)} "
+        f"(default {','.join(WAKEUPS[1:])})",
+    )  # fmt: skip
+    add("--json", type=Path, metavar="FILE", help="write all figures")
+    add("--plot", type=Path, metavar="DIR", help="draw them, as SVG")
+    add("--page", type=Path, metavar="FILE", help="write the Markdown page, with the plots of --plot")
+    add(
+        "--from",
+        type=Path,
+        metavar="JSON",
+        dest="source",
+        help="take the figures from there instead of measuring",
+    )
+    return parser
+
+
+def _name(text: str) -> str:
+    if text not in WORKLOADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(WORKLOADS)}")
+    return text
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _wakeups(text: str) -> tuple[Wakeup, ...]:
+    chosen = tuple(wakeup for wakeup in WAKEUPS if wakeup in text.split(","))
+    if unknown := set(text.split(",")) - set(WAKEUPS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not among {', '.join(WAKEUPS)}")
+    return chosen

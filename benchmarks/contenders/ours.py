@@ -1,0 +1,58 @@
+"""aiolocks itself, by way of waking up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiolocks import Lock, Session
+
+from ..settings import Address, Wakeup
+from .base import Contender, Locks
+
+
+@dataclass(frozen=True, slots=True)
+class _Locks:
+    session: Session
+    ttl: int
+
+    def lock(self, name: str) -> AbstractAsyncContextManager[Any]:
+        return Lock(self.session, name, ttl=self.ttl)
+
+    def commands_sent(self) -> int:
+        return self.session.statistics().commands_sent
+
+
+@asynccontextmanager
+async def _connect(address: Address, ttl: int, *, wakeup: Wakeup) -> AsyncGenerator[Locks]:
+    from redis.asyncio import Redis  # noqa: PLC0415 - as with every contender
+
+    client = Redis(**address.client_arguments)
+    async with client, Session(client, wakeup=_asked_for(wakeup)) as session:
+        yield _Locks(session, ttl)
+
+
+def _asked_for(wakeup: Wakeup) -> Any:
+    if wakeup != "keyspace":
+        return wakeup
+    try:
+        from aiolocks import KeyspaceWakeup  # noqa: PLC0415 - not in every version
+    except ImportError:
+        return wakeup
+    return KeyspaceWakeup(configure=True)
+
+
+def _contender(wakeup: Wakeup) -> Contender:
+    name = "aiolocks" if wakeup == "auto" else f"aiolocks {wakeup}"
+    return Contender(name, partial(_connect, wakeup=wakeup), key="aiolocks:lock:{{{}}}".format)
+
+
+BY_WAKEUP: dict[Wakeup, Contender] = {
+    "auto": _contender("auto"),
+    "tracking": _contender("tracking"),
+    "keyspace": _contender("keyspace"),
+    "poll": _contender("poll"),
+}

@@ -1,0 +1,75 @@
+"""Where a run takes place. Nothing that names the machine: figures are about its kind."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from aiolocks.testing import EmbeddedServer
+
+from .settings import LoopName
+
+_DISTRIBUTIONS = (
+    "aiolocks",
+    "redis",
+    "hiredis",
+    "pottery",
+    "coredis",
+    "python-redis-lock",
+    "cashews",
+    "uvloop",
+)
+
+
+async def describe(loop: LoopName) -> dict[str, str]:
+    """What has to be known to read the figures."""
+    facts = {
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "Processor": f"{_processor()}, {os.cpu_count()} cores",
+        "System": _system(),
+        "Server": await _server(),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}, event loop of {loop}",
+    }
+    for name in _DISTRIBUTIONS:
+        with suppress(PackageNotFoundError):
+            facts[name] = version(name)
+    return facts
+
+
+def command(arguments: Sequence[str]) -> str:
+    """How it was called, without the directories of this machine."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in arguments]
+    return shlex.join(["python", "-m", "benchmarks", *words])
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _system() -> str:
+    release = ".".join(platform.release().split("-")[0].split(".")[:2])
+    with suppress(OSError):
+        return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.system()} {release}"
+    return f"{platform.system()} {release}"
+
+
+async def _server() -> str:
+    async with EmbeddedServer() as server:
+        client: Redis = server.client()
+        facts = await client.info("server")
+    if "valkey_version" in facts:
+        return f"Valkey {facts['valkey_version']}"
+    return f"Redis {facts['redis_version']}"

@@ -1,0 +1,91 @@
+"""Runs workloads: all contenders in the same run, in alternating rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from contextlib import nullcontext
+from typing import Protocol
+
+from aiolocks import ConfigurationError
+from aiolocks.testing import EmbeddedServer
+
+from .cores import apart
+from .crew import WorkerFailedError
+from .model import FLOOR, Result, Sample, Standing
+from .settings import Address, Settings
+from .workloads.base import Measure, Workload
+
+
+class Watcher(Protocol):
+    """Who is told how far it is."""
+
+    def at(self, workload: str, contender: str, done: float) -> None:
+        """This contender's turn; the share of the workload that is done."""
+        ...
+
+
+async def run(workload: Workload, settings: Settings, watcher: Watcher) -> Result:
+    """Measures a workload."""
+    began = time.monotonic()
+    async with EmbeddedServer(port=0 if settings.tcp else None) as server:
+        with apart(server.pid) if workload.core_apart else nullcontext():
+            standings = await _rounds(workload, Address.of(server), watcher)
+    return Result(
+        name=workload.name,
+        case=workload.case,
+        work=workload.work,
+        floor=workload.floor,
+        figures=list(workload.figures),
+        standings=standings,
+        verdicts=[verdict for target in workload.targets for verdict in target.judge(standings)],
+        seconds=time.monotonic() - began,
+    )
+
+
+async def _rounds(workload: Workload, address: Address, watcher: Watcher) -> list[Standing]:
+    """A contender that fails is left out from then on, and says why: it harms nobody else's figures."""
+    contenders = list(workload.contenders)
+    samples: dict[str, list[Sample]] = {contender: [] for contender in contenders}
+    trouble: dict[str, str] = {}
+    warm_ups = len(contenders) if workload.warm_up else 0
+    turns = warm_ups + workload.rounds * len(contenders)
+    async with workload.stage(address) as measure:
+        for turn in range(turns):
+            contender = contenders[turn % len(contenders)]
+            if contender in trouble:
+                continue
+            watcher.at(workload.name, contender, turn / turns)
+            try:
+                sample = await _measure(measure, contender, workload.patience)
+            except Exception as error:
+                if contender == FLOOR:
+                    raise
+                trouble[contender] = _say(error, address)
+            else:
+                if turn >= warm_ups:
+                    samples[contender].append(sample)
+    return [
+        Standing(contender, trouble=trouble[contender])
+        if contender in trouble
+        else Standing.of(contender, samples[contender])
+        for contender in contenders
+    ]
+
+
+async def _measure(measure: Measure, contender: str, patience: float) -> Sample:
+    gc.collect()
+    async with asyncio.timeout(patience):
+        return await measure(contender)
+
+
+def _say(error: Exception, address: Address) -> str:
+    """Why a contender has no figures, without the paths of this machine."""
+    text = str(error) if isinstance(error, WorkerFailedError) else f"{type(error).__name__}: {error}"
+    kind, _, message = text.replace(address.path, "the socket").partition(": ")
+    if kind == ConfigurationError.__name__:
+        return f"not available: {message}"
+    if kind in ("ImportError", "ModuleNotFoundError"):
+        return f"not installed: {message.partition(' (')[0]}"
+    return f"failed: {kind}: {message}"

@@ -1,0 +1,75 @@
+"""What a run was told, in the form in which it travels to worker processes too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+from aiolocks.testing import EmbeddedServer
+
+Wakeup = Literal["auto", "tracking", "keyspace", "poll"]
+LoopName = Literal["asyncio", "uvloop"]
+
+WAKEUPS: Final[tuple[Wakeup, ...]] = ("auto", "tracking", "keyspace", "poll")
+ROUNDS: Final = 5
+"""By default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        rounds: How often each contender is measured, after one round that is thrown away.
+        quick: Tiny sizes: whether it works, not how fast it is.
+        loop: The event loop of this process and of the workers.
+        tcp: Whether the server is reached over TCP instead of its unix socket.
+        wakeups: The ways of waking up that get a row of their own where they matter.
+    """
+
+    rounds: int = ROUNDS
+    quick: bool = False
+    loop: LoopName = "asyncio"
+    tcp: bool = False
+    wakeups: tuple[Wakeup, ...] = WAKEUPS[1:]
+
+    def size(self, full: int, quick: int) -> int:
+        """A size of a workload."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is: a unix socket, or a port on 127.0.0.1."""
+
+    path: str
+    port: int | None = None
+
+    @classmethod
+    def of(cls, server: EmbeddedServer) -> Self:
+        """Where this server is."""
+        return cls(str(server.path), server.port)
+
+    @property
+    def client_arguments(self) -> dict[str, Any]:
+        """What redis-py and those built on it are told."""
+        if self.port is None:
+            return {"unix_socket_path": self.path}
+        return {"host": "127.0.0.1", "port": self.port}
+
+    @property
+    def url(self) -> str:
+        """The same as an URL."""
+        return f"unix://{self.path}" if self.port is None else f"redis://127.0.0.1:{self.port}/0"
+
+
+def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the event loop."""
+    if name == "uvloop":
+        import uvloop  # noqa: PLC0415 - only where it was asked for
+
+        factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+        return factory
+    return asyncio.new_event_loop

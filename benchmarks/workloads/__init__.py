@@ -1,0 +1,35 @@
+"""The workloads: one module each, named here.
+
+A module has a subclass of `Workload`; where processes are needed, their jobs are functions beside it (see
+`crew`). To come: `fair`, `semaphore`, `rw` and `range` with many others present, and `lock-or-watch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from ..settings import Settings
+from .alone import Alone
+from .base import Workload
+from .crash import Crash
+from .drain import Drain
+from .drain_processes import DrainProcesses
+from .fairness import Fairness
+from .handover import Handover, LongHandover
+from .held import Held
+from .imports import Import
+from .many import Many
+
+WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
+    "alone": [Alone],
+    "many": [Many],
+    "drain": [Drain],
+    "drain-processes": [DrainProcesses],
+    "handover": [Handover, LongHandover],
+    "fairness": [partial(Fairness, tasks=5), partial(Fairness, tasks=1)],
+    "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
+    "held": [Held],
+    "import": [Import],
+}
+"""By the name on the command line; several where there are several cases."""

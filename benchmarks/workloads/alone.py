@@ -1,0 +1,66 @@
+"""One task that nobody is in the way of: what a lock costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from redis.asyncio import Redis
+
+from ..contenders import Arena
+from ..model import FLOOR, Figure, Sample
+from ..requests import Words, requests_for
+from ..settings import Address
+from ..targets import at_most, faster
+from ..wire import Wire, open_wire
+from .base import Measure, Workload
+
+
+class Alone(Workload):
+    """One task, one lock after the other."""
+
+    name = "alone"
+    core_apart = True
+    work = "one task, 3 000 times acquire and release, on 50 names"
+    floor = "the same two scripts as EVALSHA over nothing but an asyncio protocol"
+    figures = (Figure("cycle", "µs per cycle"),)
+    targets = (
+        at_most(1.3, "cycle", "≤ 1.3 × floor", of=FLOOR),
+        faster(1.1, "cycle", "≥ 1.1 × faster than redis-py", than="redis-py"),
+    )
+
+    @property
+    def contenders(self) -> Sequence[str]:
+        """All who lock, as they come: nobody waits here."""
+        return (FLOOR, "aiolocks", "redis-py", "pottery", "coredis, 10 ms", "python-redis-lock", "cashews")
+
+    @asynccontextmanager
+    async def stage(self, address: Address) -> AsyncGenerator[Measure]:
+        """One connection each."""
+        names = [f"alone:{number}" for number in range(50)]
+        cycles = self.settings.size(3000, 100)
+        async with Arena(address) as arena, open_wire(address) as wire:
+            async with Redis(**address.client_arguments) as client:
+                requests = await requests_for(client, names)
+
+            async def measure(contender: str) -> Sample:
+                began = time.perf_counter()
+                if contender == FLOOR:
+                    await _by_hand(wire, requests, cycles)
+                else:
+                    locks = await arena.locks(contender)
+                    began = time.perf_counter()
+                    for number in range(cycles):
+                        async with locks.lock(names[number % len(names)]):
+                            pass
+                return Sample({"cycle": (time.perf_counter() - began) / cycles * 1e6})
+
+            yield measure
+
+
+async def _by_hand(wire: Wire, requests: Sequence[tuple[Words, Words]], cycles: int) -> None:
+    for number in range(cycles):
+        acquire, release = requests[number % len(requests)]
+        await wire.request(acquire)
+        await wire.request(release)

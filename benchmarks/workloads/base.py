@@ -1,0 +1,70 @@
+"""What a workload is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import ClassVar
+
+from ..contenders.ours import BY_WAKEUP
+from ..model import Figure, Sample
+from ..settings import Address, Settings
+from ..targets import Target
+
+Measure = Callable[[str], Awaitable[Sample]]
+"""Has one contender do the work once."""
+
+
+class Workload(ABC):
+    """Some work, who does it, and what is aimed at.
+
+    Attributes:
+        name: What it is called on the command line.
+        case: Which of several of this name.
+        work: What is done.
+        floor: What the floor does instead.
+        figures: What is measured; the first is the one that is drawn.
+        targets: What is aimed at.
+        patience: Seconds after which a contender is given up.
+        core_apart: Whether the server has a core of its own: for what is made of single round trips.
+    """
+
+    name: ClassVar[str]
+    case: str = ""
+    work: str
+    floor: str = "none"
+    figures: Sequence[Figure]
+    targets: Sequence[Target]
+    patience: ClassVar[float] = 60.0
+    core_apart: ClassVar[bool] = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @property
+    def rounds(self) -> int:
+        """How often each contender is measured."""
+        return self.settings.rounds
+
+    @property
+    def warm_up(self) -> bool:
+        """Whether a first round is thrown away; where not, the workload itself sees to warm contenders."""
+        return True
+
+    @property
+    @abstractmethod
+    def contenders(self) -> Sequence[str]:
+        """Who takes part, in the order of the rounds."""
+
+    @abstractmethod
+    def stage(self, address: Address) -> AbstractAsyncContextManager[Measure]:
+        """What is there for all rounds: connections, processes."""
+
+    def by_wakeup(self) -> list[str]:
+        """Our rows, one for each way of waking up that was asked for."""
+        return [BY_WAKEUP[wakeup].name for wakeup in self.settings.wakeups]
+
+
+NOTIFIED = ("aiolocks tracking", "aiolocks keyspace")
+POLLED = ("aiolocks poll",)

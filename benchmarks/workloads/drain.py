@@ -1,0 +1,82 @@
+"""A queue before one lock, in one process: how long until everybody has been inside."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from ..contenders import Arena, Locks
+from ..model import FLOOR, Figure, Sample
+from ..settings import Address
+from ..targets import BEST_PEER, at_most, faster
+from ..wire import open_wire, sleep_and_ping
+from .base import Measure, Workload
+
+
+class Drain(Workload):
+    """200 tasks that each need one lock once."""
+
+    name = "drain"
+    work = "200 tasks in one process, one lock, once each, 1 ms inside"
+    floor = "200 × (sleep of 1 ms + one round trip), in sequence"
+    figures = (Figure("seconds", "s", 3), Figure("commands", "commands per acquisition", 2))
+    targets = (
+        at_most(1.05, "seconds", "≤ 1.05 × floor", of=FLOOR),
+        faster(20, "seconds", "≥ 20 × faster than redis-py", than="redis-py"),
+        faster(2.5, "seconds", "≥ 2.5 × faster than the best peer", than=BEST_PEER),
+        at_most(3, "commands", "≤ 3 commands"),
+    )
+
+    @property
+    def warm_up(self) -> bool:
+        """Each round has its own: a whole one would be long with those who poll."""
+        return False
+
+    @property
+    def contenders(self) -> Sequence[str]:
+        """Those who are made for waiting."""
+        peers = ("redis-py", "redis-py, 10 ms", "pottery", "python-redis-lock")
+        return (FLOOR, "aiolocks", *peers)
+
+    @asynccontextmanager
+    async def stage(self, address: Address) -> AsyncGenerator[Measure]:
+        """As many connections as each takes."""
+        tasks = self.settings.size(200, 10)
+        async with Arena(address) as arena, open_wire(address) as wire:
+
+            async def measure(contender: str) -> Sample:
+                if contender == FLOOR:
+                    began = time.perf_counter()
+                    await sleep_and_ping(wire, tasks)
+                    return Sample({"seconds": time.perf_counter() - began})
+                return await _drain(await arena.locks(contender), tasks)
+
+            yield measure
+
+
+async def _drain(locks: Locks, tasks: int) -> Sample:
+    await warm(locks, tasks)
+    sent = locks.commands_sent()
+    gc.collect()
+    began = time.perf_counter()
+    await asyncio.gather(*(once(locks, "drain") for _ in range(tasks)))
+    figures = {"seconds": time.perf_counter() - began}
+    after = locks.commands_sent()
+    if sent is not None and after is not None:
+        figures["commands"] = (after - sent) / tasks
+    return Sample(figures)
+
+
+async def warm(locks: Locks, tasks: int) -> None:
+    """Has as many connections opened as the work will take; nobody waits for anybody."""
+    await asyncio.gather(*(once(locks, f"warm-up:{os.getpid()}:{task}") for task in range(tasks)))
+
+
+async def once(locks: Locks, name: str) -> None:
+    """Is inside for 1 ms."""
+    async with locks.lock(name):
+        await asyncio.sleep(0.001)

@@ -1,0 +1,73 @@
+"""A queue before one lock, from four processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from ..crew import Crew
+from ..desk import Desk
+from ..model import FLOOR, Figure, Sample
+from ..settings import Address
+from ..targets import at_most, faster
+from ..wire import open_wire, sleep_and_ping
+from .base import Measure, Workload
+from .drain import once, warm
+
+_PROCESSES = 4
+
+
+class DrainProcesses(Workload):
+    """4 × 50 tasks that each need one lock once."""
+
+    name = "drain-processes"
+    work = "4 processes × 50 tasks, one lock, once each, 1 ms inside"
+    floor = "200 × (sleep of 1 ms + one round trip), in sequence"
+    figures = (Figure("seconds", "s", 3),)
+    targets = (
+        at_most(1.15, "seconds", "≤ 1.15 × floor", of=FLOOR),
+        faster(15, "seconds", "≥ 15 × faster than redis-py", than="redis-py"),
+    )
+
+    @property
+    def warm_up(self) -> bool:
+        """As with `drain`."""
+        return False
+
+    @property
+    def contenders(self) -> Sequence[str]:
+        """Those who do best in one process, and redis-py as it comes."""
+        return (FLOOR, "aiolocks", "redis-py", "redis-py, 10 ms", "pottery", "python-redis-lock")
+
+    @asynccontextmanager
+    async def stage(self, address: Address) -> AsyncGenerator[Measure]:
+        """Four processes."""
+        tasks = self.settings.size(50, 3)
+        async with Crew(address, _PROCESSES, loop=self.settings.loop) as crew:
+
+            async def measure(contender: str) -> Sample:
+                if contender == FLOOR:
+                    return Sample({"seconds": await crew[0].do(by_hand, times=_PROCESSES * tasks)})
+                arguments: dict[str, object] = {"contender": contender, "tasks": tasks}
+                return Sample({"seconds": max(await crew.together(drain, [arguments] * _PROCESSES))})
+
+            yield measure
+
+
+async def drain(desk: Desk, contender: str, tasks: int) -> float:
+    """One process's share; seconds from the common start to its end."""
+    locks = await desk.locks(contender)
+    await warm(locks, tasks)
+    began = await desk.start_together()
+    await asyncio.gather(*(once(locks, "drain-processes") for _ in range(tasks)))
+    return time.monotonic() - began
+
+
+async def by_hand(desk: Desk, times: int) -> float:
+    """The floor, in a process like those of the contenders."""
+    async with open_wire(desk.address) as wire:
+        began = time.monotonic()
+        await sleep_and_ping(wire, times)
+        return time.monotonic() - began
