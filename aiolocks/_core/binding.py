@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from .._transport import Call, ignore
 from ..errors import LockNotOwnedError, SessionClosedError
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from .arguments import Options
     from .claim import Claim, Resource
     from .engine import Engine
-
-_TOKEN_BYTES: Final = 16  # 128 bits
-
-
-def _token() -> str:
-    return os.urandom(_TOKEN_BYTES).hex()
 
 
 @final
@@ -51,7 +44,7 @@ class Binding:
     async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> Lease | None:
         """The lease; refused, None for whoever gave no `blocking_timeout`."""
         engine = self.engine
-        claim = self._resource.claim(_token(), engine.describe(self._user_json))
+        claim = self._resource.claim(engine.token(), engine.describe(self._user_json))
         acquisition = Acquisition(
             engine,
             self._gate,
@@ -103,7 +96,7 @@ class Binding:
 
     async def adopt(self, old: str) -> Lease:
         engine, options = self.engine, self._options
-        new = _token()
+        new = engine.token()
         metadata = engine.describe(self._user_json)
         ttl_ms = options.first_ttl_ms
         call, adopted = engine.start(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import socket
 import threading
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 _UNWINDING: Final = 1.0
 """Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
+
+_TOKEN_BYTES: Final = 16
+_TOKENS_AT_ONCE: Final = 64
 
 _quote: Final = json.encoder.encode_basestring_ascii
 
@@ -68,6 +72,7 @@ class Engine:
         "_holder",
         "_keeper",
         "_thread",
+        "_tokens",
         "_transport",
         "bells",
         "closed",
@@ -105,6 +110,7 @@ class Engine:
         self._asking: set[asyncio.Future[Any]] = set()  # single requests that somebody waits for
         self.pid = current_pid()
         self._thread = threading.get_ident()
+        self._tokens: list[str] = []  # not used yet
         self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self.pid}'
         self.bells = Bells(loop)
         self._transport = transport = connect(self.session_id, self.bells.rung)
@@ -246,6 +252,17 @@ class Engine:
         if gate is None:
             gate = self._gates[key] = Gate(self, resource)
         return gate
+
+    def token(self) -> str:
+        """128 random bits, fetched from the kernel for many tokens at once.
+
+        No fork of this process hands out the same ones: it cannot use this session.
+        """
+        if not self._tokens:
+            fetched = os.urandom(_TOKEN_BYTES * _TOKENS_AT_ONCE).hex()
+            length = 2 * _TOKEN_BYTES
+            self._tokens = [fetched[at : at + length] for at in range(0, len(fetched), length)]
+        return self._tokens.pop()
 
     def describe(self, user: str) -> str:
         """What stands on the server beside a lease, as JSON: who holds it, and what the user adds."""

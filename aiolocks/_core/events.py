@@ -81,9 +81,10 @@ class Events:
             _tell(hooks, _of(possession, seconds))
 
     def renewed(self, possession: Possession) -> None:
-        seconds = possession.remaining()
-        log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
-        if hooks := self._hooks["on_renewed"]:
+        hooks = self._hooks["on_renewed"]
+        if hooks or log.isEnabledFor(logging.DEBUG):
+            seconds = possession.remaining()
+            log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
             _tell(hooks, _of(possession, seconds))
 
     def doubted(self, possession: Possession, reason: str) -> None:

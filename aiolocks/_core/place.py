@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from .claim import Resource
     from .engine import Engine
     from .gate import Gate
+
+log = logging.getLogger("aiolocks.session")
 
 _RENEWED_EVERY: Final = BELL_TTL * 0.3
 """Seconds: a bell outlives two renewals that come late or get lost."""
@@ -48,8 +51,9 @@ class Place:
         """Hangs up the bell anew; tells whether it still hung there."""
         self._engine.send(Call(self._resource.arm(""), told, self._failed, until=until))
 
-    def _failed(self, _: Fault) -> None:
+    def _failed(self, fault: Fault) -> None:
         self.armed = False
+        self._engine.bells.refused(fault)
 
 
 @final
@@ -62,7 +66,7 @@ class Bells:
         silence: Called with each bell that nobody wants to hear any more, a while after that is so.
     """
 
-    __slots__ = ("_gates", "_left", "_loop", "_timer", "silence")
+    __slots__ = ("_gates", "_left", "_loop", "_timer", "_warned", "silence")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -70,6 +74,7 @@ class Bells:
         self._gates: dict[bytes, Gate] = {}
         self._left: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._warned = False
 
     def add(self, gate: Gate) -> None:
         bell = gate.place.bell
@@ -87,6 +92,12 @@ class Bells:
         for bell in tuple(self._gates) if bells is None else bells:
             if (gate := self._gates.get(bell)) is not None:
                 gate.rung(way)
+
+    def refused(self, fault: Fault) -> None:
+        """A bell could not be hung up: whoever waits has only the poll. Said once."""
+        if not fault.transient and not self._warned:
+            self._warned = True
+            log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
 
     def _renew(self) -> None:
         """All of them in one write."""

@@ -185,7 +185,11 @@ class Possession:
         if now < self.term.renewal_due:
             return self.term.due
         self._renewal = Call(
-            self._renew(), self._renewed, self._not_renewed, until=self.term.deadline, make=self._renew
+            self._renew(),
+            self._renewed,
+            self._not_renewed,
+            until=self.term.deadline,
+            make=self._renew if self.term.limited else None,
         )
         self._engine.send(self._renewal)
         return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.deadline)
@@ -248,7 +252,9 @@ class Possession:
         self._drop_renewal()
         engine.watchdog.watch(self)
         call, renewed = engine.start(
-            self._renew(), until=min(until, now + engine.settings.command_timeout), make=self._renew
+            self._renew(),
+            until=min(until, now + engine.settings.command_timeout),
+            make=self._renew if self.term.limited else None,
         )
         try:
             held = await renewed

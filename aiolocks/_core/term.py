@@ -40,6 +40,11 @@ class Term:
         self.confirmed(sent, self.ttl_at(sent))
 
     @property
+    def limited(self) -> bool:
+        """Whether the ttl to ask for depends on when."""
+        return self._end < NEVER
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
         return min(self.deadline, self.renewal_due)

@@ -99,8 +99,8 @@ class LockCommands:
 
     def arm(self, lane: str) -> Command[bool]:
         """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
-        args = (int(BELL_TTL * 1000), _QUEUE_TTL_MS)
-        return Command(_ARM, self._in_queue[2:], args, _truth, lane, bell=self.bell)
+        args = (self._with_queue[-1], int(BELL_TTL * 1000), _QUEUE_TTL_MS)
+        return Command(_ARM, (self.bell,), args, _truth, lane, bell=self.bell)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         return Command(_RENEW, self._held, (token, ttl_ms, self._retention(ttl_ms)), _truth, token)

@@ -93,10 +93,15 @@ class _Tracking:
     name: Final = "tracking"
 
     async def open(self, ask: Ask, database: int) -> None:
+        replies = [
+            ask("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"),
+            ask("CLIENT", "CACHING", "YES"),  # it can be refused by itself
+        ]
         try:
-            await ask("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")
+            for reply in replies:
+                await reply
         except driver.ResponseError as error:
-            raise _refused(error, "the server refuses CLIENT TRACKING") from error
+            raise _refused(error, "the server refuses CLIENT TRACKING or CLIENT CACHING") from error
 
     def before_arming(self, bell: bytes) -> Iterable[Words]:
         return (("CLIENT", "CACHING", "YES"),)

@@ -11,13 +11,14 @@
 local lock, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl, retention = ARGV[1], ARGV[2], ARGV[3]
 
-local minted
 local held = redis.call('GET', lock)
+local minted, others
 if held then
   if string.sub(held, 1, #token + 1) ~= token .. ':' then
     return {0, redis.call('PTTL', lock)}
   end
   minted = string.match(held, ':(%d+):')
+  others = redis.call('ZCARD', queue)
   redis.call('PEXPIRE', lock, ttl)
   redis.call('PEXPIRE', fence, retention)
 else
@@ -29,6 +30,7 @@ else
   -- Microseconds since 1970 are exact in a double, that is below 2^53, until 2255; only %.0f prints them in
   -- full. A fence beyond that is nothing that was ever granted.
   local time = redis.call('TIME')
+  others = redis.call('ZCARD', queue)  -- read before anything is written: what is refused has done nothing
   minted = time[1] * 1000000 + time[2]
   local last = tonumber(redis.call('GET', fence) or 0) or 0
   if last >= minted and last < 9007199254740992 then minted = last + 1 end
@@ -38,7 +40,7 @@ else
 end
 
 if bell then
-  redis.call('ZREM', queue, bell)
+  others = others - redis.call('ZREM', queue, bell)
   redis.call('DEL', bell)
 end
-return {1, minted, redis.call('ZCARD', queue)}
+return {1, minted, others}

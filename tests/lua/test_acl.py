@@ -2,52 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
-from aiolocks import BackendError, Lock, Session
+from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, LockTimeoutError, Session
+from tests.support.waiting import eventually
 
-COMMANDS = ["eval", "evalsha", "get", "set", "del", "exists", "pexpire", "pttl", "time"]
-KEYS = ["aiolocks:lock:*", "aiolocks:lock.fence:*"]
+HOLDING = ["eval", "evalsha", "get", "set", "del", "exists", "pexpire", "pttl", "time"]
+WAITING = ["zadd", "zcard", "zrange", "zrem"]
+COMMANDS = HOLDING + WAITING
+KEYS = ["aiolocks:lock:*", "aiolocks:lock.fence:*", "aiolocks:lock.queue:*", "aiolocks:lock.bell.*"]
 KNOWS_ITSELF = ["client|info", "client|kill", "info"]
 """Optional: lets a session drop its own old connection after a reconnect, and warn of an eviction policy."""
+TRACKING = ["client|caching", "client|tracking"]
+"""Optional: the server tells waiters when it is their turn."""
+KEYSPACE = ["subscribe", "unsubscribe"]
+CHANNELS = ["__keyspace@0__:aiolocks:lock.bell.*"]
+"""Optional, in place of these: the same by keyspace notifications, where they are on."""
+CONFIGURE = ["config|get", "config|set"]
+"""Optional besides: lets `KeyspaceWakeup(configure=True)` switch them on."""
+NOTIFICATIONS = "notify-keyspace-events"
 
-As = Callable[..., Awaitable[Session]]
+
+@dataclass(frozen=True)
+class Two:
+    """Two sessions of one user, on a server of their own, and who administers it."""
+
+    first: Session
+    second: Session
+    admin: Redis
+
+    async def bells_heard(self) -> list[bytes]:
+        """The channels of bells that anybody listens to, but for those on which that was tried out."""
+        channels: list[bytes] = await self.admin.pubsub_channels("*:lock.bell.*")
+        return [channel for channel in channels if b"bell.probe:" not in channel]
+
+
+As = Callable[..., Awaitable[Two]]
 
 
 @pytest.fixture
 async def as_user(own_server, connect) -> Any:
-    """A session of a user who may do this and nothing else."""
+    """Sessions of a user who may do this and nothing else."""
     sessions = []
 
-    async def as_user(*, commands: list[str] = COMMANDS, keys: list[str] = KEYS) -> Session:
+    async def as_user(
+        *,
+        commands: Sequence[str] = COMMANDS,
+        keys: Sequence[str] = KEYS,
+        channels: Sequence[str] = (),
+        notifications: str = "",
+        **kwargs: Any,
+    ) -> Two:
         server = await own_server()
+        admin = connect(server)
+        await admin.config_set(NOTIFICATIONS, notifications)
         rules = ["reset", "on", ">secret", "resetchannels", "-@all"]
-        rules += [f"+{command}" for command in commands] + [f"~{pattern}" for pattern in keys]
-        await connect(server).execute_command("ACL", "SETUSER", "locks", *rules)
-        session = Session(connect(server, username="locks", password="secret"))
-        sessions.append(session)
-        return session
+        rules += [f"+{command}" for command in commands]
+        rules += [f"~{pattern}" for pattern in keys] + [f"&{pattern}" for pattern in channels]
+        await admin.execute_command("ACL", "SETUSER", "locks", *rules)
+        clients = [connect(server, username="locks", password="secret") for _ in range(2)]
+        mine = [Session(client, **kwargs) for client in clients]
+        sessions.extend(mine)
+        return Two(*mine, admin)
 
     yield as_user
     for session in sessions:
         await session.aclose()
 
 
-async def everything(session: Session) -> None:
-    """Each thing that a lock and its lease can do, and being refused."""
-    lock = Lock(session, "name", ttl=10)
+async def everything(two: Two) -> None:
+    """Each thing that a lock and its lease can do, being refused, and waiting."""
+    lock = Lock(two.first, "name", ttl=10)
     async with lock as lease:
         assert await lock.locked()
         assert await lease.owned()
         await lease.extend(20)
-        assert await Lock(session, "name").try_acquire() is None
+        assert await Lock(two.second, "name").try_acquire() is None
         handle = lease.detach()
     adopted = await lock.adopt(handle)
     await adopted.release()
     assert not await lock.locked()
+    await hand_over(two)
+    await give_up(two)
+
+
+async def give_up(two: Two) -> None:
+    """One waits for what another session holds, and leaves nothing behind."""
+    async with Lock(two.first, "name", ttl=10):
+        with pytest.raises(LockTimeoutError):
+            async with Lock(two.second, "name", blocking_timeout=0.2):
+                pass
+        assert not await two.admin.exists(queue())
+
+
+async def hand_over(two: Two, name: str = "name") -> None:
+    """One waits, in the queue, and gets in when the other session releases."""
+
+    async def enter() -> int:
+        async with Lock(two.second, name, ttl=10, blocking_timeout=5) as lease:
+            return lease.fencing_token
+
+    async def queued() -> bool:
+        return waiter.done() or bool(await two.admin.exists(queue(name)))
+
+    async with Lock(two.first, name, ttl=10) as lease:
+        waiter = asyncio.create_task(enter())
+        try:
+            await eventually(queued)
+            await lease.release()
+            assert await waiter > lease.fencing_token
+        finally:
+            waiter.cancel()
+            await asyncio.wait((waiter,))
+    assert not await two.admin.exists(queue(name))
+
+
+def queue(name: str = "name") -> str:
+    return f"aiolocks:lock.queue:{{{name}}}" if "{" not in name else f"aiolocks:lock.queue:#{name}"
+
+
+def without(word: str, words: Sequence[str]) -> list[str]:
+    assert word in words
+    return [other for other in words if other != word]
+
+
+# -- what is needed ------------------------------------------------------------------------------------------
 
 
 async def test_with_the_minimal_acl_everything_works(as_user) -> None:
@@ -55,47 +141,196 @@ async def test_with_the_minimal_acl_everything_works(as_user) -> None:
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("missing", COMMANDS)
+@pytest.mark.parametrize("missing", without("zadd", COMMANDS))
 async def test_each_of_its_commands_is_needed(as_user, missing) -> None:
-    session = await as_user(commands=[command for command in COMMANDS if command != missing])
+    two = await as_user(commands=without(missing, COMMANDS))
 
     with pytest.raises(BackendError, match=r"Redis refused"):
-        await everything(session)
+        await everything(two)
+
+
+@pytest.mark.leaves_keys
+async def test_without_zadd_nobody_stands_in_the_queue(as_user) -> None:
+    """Who cannot queue polls."""
+    two = await as_user(commands=without("zadd", COMMANDS))
+
+    with pytest.raises(AssertionError, match=r"async def queued"):
+        await everything(two)
 
 
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("missing", KEYS)
 async def test_each_of_its_keys_is_needed(as_user, missing) -> None:
-    session = await as_user(keys=[pattern for pattern in KEYS if pattern != missing])
+    two = await as_user(keys=without(missing, KEYS))
 
     with pytest.raises(BackendError, match=r"Redis refused"):
-        await everything(session)
+        await everything(two)
 
 
 async def test_a_denial_names_the_key_and_the_minimal_acl(as_user) -> None:
-    session = await as_user(keys=["other:*"])
+    two = await as_user(keys=["other:*"])
 
     with pytest.raises(BackendError, match=r"for key 'aiolocks:lock:\{name\}': .* see the minimal ACL"):
-        await everything(session)
+        await everything(two)
+
+
+async def test_a_name_with_a_hash_tag_of_its_own_needs_no_more(as_user) -> None:
+    two = await as_user()
+    async with Lock(two.first, "user:{42}") as lease:
+        assert await lease.owned()
+    await hand_over(two, "user{42}")
+
+
+# -- knowing oneself -----------------------------------------------------------------------------------------
 
 
 async def test_without_the_optional_commands_a_session_does_not_know_itself(as_user) -> None:
-    session = await as_user()
-    await everything(session)
+    two = await as_user()
+    await everything(two)
 
-    identity = session._engine._transport._identity
+    identity = two.first._engine._transport._identity
     assert (identity.client_id, identity.address, identity.run_id) == (None, None, None)
 
 
 async def test_with_the_optional_commands_it_does(as_user) -> None:
-    session = await as_user(commands=COMMANDS + KNOWS_ITSELF)
-    await everything(session)
+    two = await as_user(commands=COMMANDS + KNOWS_ITSELF)
+    await everything(two)
 
-    identity = session._engine._transport._identity
+    identity = two.first._engine._transport._identity
     assert None not in (identity.client_id, identity.address, identity.run_id)
 
 
-async def test_a_name_with_a_hash_tag_of_its_own_needs_no_more(as_user) -> None:
-    session = await as_user()
-    async with Lock(session, "user:{42}") as lease:
-        assert await lease.owned()
+# -- being woken ---------------------------------------------------------------------------------------------
+
+
+async def served_by(two: Two, way: str) -> None:
+    """Everything works, and waiters are woken so; the poll may be faster, but not each time."""
+    await everything(two)
+    for _ in range(5):
+        await hand_over(two)
+    wakeups = two.second.statistics().wakeups
+    assert wakeups[way] > 0
+    assert {other for other, count in wakeups.items() if count} <= {way, "poll"}
+
+
+async def refused_by_name(two: Two, way: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"wakeup='{way}' is not available"):
+        async with Lock(two.first, "name"):
+            pass
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_without_the_optional_words_the_poll_serves_and_a_warning_says_why(as_user, caplog) -> None:
+    await served_by(await as_user(notifications="Kg"), "poll")
+
+    assert len(warnings(caplog)) == 2  # one a session
+    for warning in warnings(caplog):
+        assert warning.startswith("wakeup: poll serves this session (tracking: the server refuses CLIENT")
+        assert "; keyspace: the server refuses SUBSCRIBE" in warning
+
+
+@pytest.mark.parametrize("wakeup", ["tracking", "keyspace", KeyspaceWakeup(configure=True)], ids=repr)
+async def test_without_the_optional_words_no_wakeup_can_be_asked_for_by_name(as_user, wakeup) -> None:
+    two = await as_user(wakeup=wakeup, notifications="Kg")
+
+    await refused_by_name(two, "tracking" if wakeup == "tracking" else "keyspace")
+
+
+@pytest.mark.parametrize("wakeup", ["auto", "tracking"])
+async def test_with_its_words_tracking_wakes(as_user, caplog, wakeup) -> None:
+    await served_by(await as_user(commands=COMMANDS + TRACKING, wakeup=wakeup), "tracking")
+
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "client|caching",
+        "client|tracking",
+    ],
+)
+async def test_each_of_its_words_is_needed_for_tracking(as_user, missing) -> None:
+    two = await as_user(commands=COMMANDS + without(missing, TRACKING), wakeup="tracking")
+
+    await refused_by_name(two, "tracking")
+
+
+@pytest.mark.parametrize("wakeup", ["auto", "keyspace"])
+async def test_with_its_words_keyspace_wakes(as_user, caplog, wakeup) -> None:
+    two = await as_user(commands=COMMANDS + KEYSPACE, channels=CHANNELS, notifications="Kg", wakeup=wakeup)
+    await served_by(two, "keyspace")
+
+    assert [warning.partition(" (")[0] for warning in warnings(caplog)] == (
+        ["wakeup: keyspace serves this session"] * 2 if wakeup == "auto" else []
+    )
+
+
+async def test_subscribing_is_needed_for_keyspace(as_user) -> None:
+    two = await as_user(
+        commands=COMMANDS + without("subscribe", KEYSPACE),
+        channels=CHANNELS,
+        notifications="Kg",
+        wakeup="keyspace",
+    )
+    await refused_by_name(two, "keyspace")
+
+
+async def test_its_channels_are_needed_for_keyspace(as_user) -> None:
+    two = await as_user(
+        commands=COMMANDS + KEYSPACE,
+        channels=["__keyspace@0__:aiolocks:lock.other.*"],
+        notifications="Kg",
+        wakeup="keyspace",
+    )
+    await refused_by_name(two, "keyspace")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_unsubscribing_is_needed_for_keyspace_to_leave_no_subscription(as_user, allowed) -> None:
+    two = await as_user(
+        commands=COMMANDS + (KEYSPACE if allowed else without("unsubscribe", KEYSPACE)),
+        channels=CHANNELS,
+        notifications="Kg",
+        wakeup="keyspace",
+    )
+    await everything(two)
+
+    async def quiet() -> bool:
+        return not await two.bells_heard()
+
+    if allowed:
+        await eventually(quiet)
+    else:
+        await asyncio.sleep(0.2)
+        assert await two.bells_heard()
+
+
+async def test_with_its_words_keyspace_switches_the_notifications_on(as_user) -> None:
+    two = await as_user(
+        commands=COMMANDS + KEYSPACE + CONFIGURE, channels=CHANNELS, wakeup=KeyspaceWakeup(configure=True)
+    )
+    await served_by(two, "keyspace")
+
+
+@pytest.mark.parametrize("missing", CONFIGURE)
+async def test_each_of_its_words_is_needed_to_switch_the_notifications_on(as_user, missing) -> None:
+    two = await as_user(
+        commands=COMMANDS + KEYSPACE + without(missing, CONFIGURE),
+        channels=CHANNELS,
+        wakeup=KeyspaceWakeup(configure=True),
+    )
+    await refused_by_name(two, "keyspace")
+
+
+async def test_nothing_needs_to_be_configured_where_the_notifications_are_on(as_user) -> None:
+    two = await as_user(
+        commands=COMMANDS + KEYSPACE,
+        channels=CHANNELS,
+        notifications="Kg",
+        wakeup=KeyspaceWakeup(configure=True),
+    )
+    await served_by(two, "keyspace")

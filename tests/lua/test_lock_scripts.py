@@ -11,16 +11,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.calls import Script
-from tests.lua.scripts import HOUR, MINUTE, LockScripts
+from aiolocks._transport.commands import LockCommands
+from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, LockScripts
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:lock*"
 )  # without a ttl, where a test has put them there itself
 
 ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
+NOTHING = (None, None, None)
 LATER = 9_007_199_254_740_000
 """A fencing token of the year 2255, near the largest whole number that a double can hold exactly."""
 
@@ -34,7 +38,7 @@ def lock(redis, prefix) -> LockScripts:
 
 
 async def test_acquire_takes_what_is_free(lock) -> None:
-    granted, fencing = await lock.acquire(ME, ttl=MINUTE, retention=HOUR, metadata='{"pid":1}')
+    granted, fencing, _ = await lock.acquire(ME, ttl=MINUTE, retention=HOUR, metadata='{"pid":1}')
 
     assert granted == 1
     assert await lock.value() == b"%b:%b:%b" % (ME.encode(), fencing, b'{"pid":1}')
@@ -44,7 +48,7 @@ async def test_acquire_takes_what_is_free(lock) -> None:
 
 async def test_acquire_mints_the_servers_time_in_microseconds(lock) -> None:
     before = await lock.redis.time()
-    _, fencing = await lock.acquire(ME)
+    _, fencing, _ = await lock.acquire(ME)
     after = await lock.redis.time()
 
     assert before[0] * 10**6 + before[1] <= int(fencing) <= after[0] * 10**6 + after[1]
@@ -107,7 +111,7 @@ async def test_acquire_is_refused_by_a_value_that_is_not_ours(lock) -> None:
 async def test_acquire_mints_one_more_than_a_fence_that_is_ahead_of_the_clock(lock) -> None:
     await lock.redis.set(lock.fence, LATER)
 
-    assert await lock.acquire(ME, retention=HOUR) == [1, b"9007199254740001"]
+    assert await lock.acquire(ME, retention=HOUR) == [1, b"9007199254740001", 0]
     assert await lock.fence_value() == b"9007199254740001"
     assert await lock.expires_in(fence=HOUR)
 
@@ -126,7 +130,7 @@ async def test_acquire_passes_over_a_corrupt_or_old_fence(lock, corrupt) -> None
     await lock.redis.set(lock.fence, corrupt)
     seconds, _ = await lock.redis.time()
 
-    _, fencing = await lock.acquire(ME)
+    _, fencing, _ = await lock.acquire(ME)
 
     assert int(fencing) >= seconds * 10**6
     assert await lock.fence_value() == fencing
@@ -149,6 +153,164 @@ async def test_acquire_survives_a_corrupt_fence(lock) -> None:
     assert (await lock.acquire(ME))[0] == 1
 
 
+# -- acquire, and the queue ----------------------------------------------------------------------------------
+
+
+async def test_acquire_says_how_many_others_stand_in_the_queue(lock) -> None:
+    for who in ("x", "y", "z"):
+        await lock.arm(who)
+
+    assert (await lock.acquire(ME))[2] == 3
+    assert (await lock.acquire(ME, queued="y"))[2] == 2
+
+
+async def test_acquire_counts_the_dead_too_and_leaves_them_there(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+    await lock.die("x")
+
+    assert (await lock.acquire(ME))[2] == 2
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+
+
+async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_down(lock) -> None:
+    for who in ("x", "y", "z"):
+        await lock.arm(who)
+
+    assert (await lock.acquire(ME, queued="y"))[::2] == [1, 2]
+
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("z")]
+    assert [await lock.stands(who) for who in ("x", "y", "z")] == [True, False, True]
+
+
+async def test_who_gets_in_last_leaves_no_queue(lock) -> None:
+    await lock.arm("x")
+
+    assert (await lock.acquire(ME, queued="x"))[::2] == [1, 0]
+    assert sorted(await lock.everything()) == sorted([lock.lock, lock.fence])
+
+
+async def test_who_gets_in_beside_the_queue_stays_in_it(lock) -> None:
+    await lock.arm("x")
+
+    assert (await lock.acquire(ME))[::2] == [1, 1]
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.stands("x")
+
+
+async def test_who_gets_in_need_not_stand_in_the_queue_any_more(lock) -> None:
+    await lock.arm("x")
+
+    assert (await lock.acquire(ME, queued="y"))[::2] == [1, 1]
+    assert await lock.waiting() == [lock.bell("x")]
+
+
+async def test_acquire_queued_said_twice_is_the_same_grant(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+    first = await lock.acquire(ME, queued="x")
+    state = await lock.state()
+
+    assert await lock.acquire(ME, queued="x") == first
+    assert await lock.state() == state
+
+
+async def test_the_holder_who_stands_in_the_queue_leaves_it_too(lock) -> None:
+    """An arming that was late, behind the grant."""
+    await lock.acquire(ME)
+    await lock.arm("x")
+
+    assert (await lock.acquire(ME, queued="x"))[::2] == [1, 0]
+    assert not await lock.stands("x")
+
+
+async def test_who_is_refused_keeps_place_and_bell(lock) -> None:
+    await lock.acquire(OTHER)
+    for who in ("x", "y"):
+        await lock.arm(who)
+    state = await lock.state()
+
+    assert (await lock.acquire(ME, queued="x"))[0] == 0
+
+    assert await lock.state() == state
+    assert await lock.stands("x")
+
+
+async def test_without_in_turn_anybody_may_overtake(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+
+    assert (await lock.acquire(ME, queued="y", in_turn=False))[0] == 1
+
+
+async def test_in_turn_takes_what_nobody_waits_for(lock) -> None:
+    assert (await lock.acquire(ME, in_turn=True))[::2] == [1, 0]
+    await lock.release(ME)
+
+    assert (await lock.acquire(ME, queued="x", in_turn=True))[::2] == [1, 0]
+
+
+async def test_in_turn_takes_it_for_who_stands_first(lock) -> None:
+    for who in ("y", "x"):
+        await lock.arm(who)
+
+    assert (await lock.acquire(ME, queued="y", in_turn=True))[::2] == [1, 1]
+    assert await lock.waiting() == [lock.bell("x")]
+
+
+async def test_in_turn_takes_it_for_who_stands_first_and_was_rung(lock) -> None:
+    for who in ("y", "x"):
+        await lock.arm(who)
+    assert await lock.release(OTHER) == [0, lock.bell("y")]
+
+    assert (await lock.acquire(ME, queued="y", in_turn=True))[0] == 1
+
+
+async def test_in_turn_leaves_to_another_what_is_free(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+    state = await lock.state()
+
+    for queued in ("y", "stranger", None):
+        assert await lock.acquire(ME, queued=queued, in_turn=True) == [0, -2]
+
+    assert await lock.state() == state
+    assert [await lock.stands(who) for who in ("x", "y")] == [True, True]
+
+
+async def test_in_turn_leaves_to_another_even_if_that_one_is_dead(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+    await lock.die("x")
+    state = await lock.state()
+
+    for queued in ("y", None):
+        assert await lock.acquire(ME, queued=queued, in_turn=True) == [0, -2]
+
+    assert await lock.state() == state
+    assert await lock.stands("y")
+
+
+async def test_in_turn_of_what_is_held_is_refused_for_as_long_as_it_is_held(lock) -> None:
+    await lock.acquire(OTHER, ttl=MINUTE)
+    await lock.arm("x")
+
+    granted, remaining = await lock.acquire(ME, queued="y", in_turn=True)
+
+    assert granted == 0
+    assert MINUTE - 5_000 < remaining <= MINUTE
+
+
+async def test_in_turn_said_again_by_the_holder_is_the_same_grant(lock) -> None:
+    for who in ("y", "x"):
+        await lock.arm(who)
+    first = await lock.acquire(ME, queued="y", in_turn=True)
+
+    assert await lock.acquire(ME, queued="y", in_turn=True) == first
+
+
+# -- metadata ------------------------------------------------------------------------------------------------
+
 METADATA = [
     b"",
     b":",
@@ -164,18 +326,18 @@ METADATA = [
 
 @pytest.mark.parametrize("metadata", METADATA, ids=lambda metadata: repr(metadata)[:20])
 async def test_metadata_is_kept_byte_for_byte_and_does_not_confuse(lock, metadata) -> None:
-    _, fencing = await lock.acquire(ME, metadata=metadata)
+    _, fencing, _ = await lock.acquire(ME, metadata=metadata)
 
     assert (await lock.value()).split(b":", 2) == [ME.encode(), fencing, metadata]
-    assert await lock.acquire(ME, metadata=metadata) == [1, fencing]
+    assert await lock.acquire(ME, metadata=metadata) == [1, fencing, 0]
     assert await lock.adopt(ME, OTHER, metadata=metadata) == fencing
     assert (await lock.value()).split(b":", 2) == [OTHER.encode(), fencing, metadata]
 
 
 async def test_metadata_that_looks_like_a_fencing_token_does_not_confuse(lock) -> None:
-    _, fencing = await lock.acquire(ME, metadata=":17:")
+    _, fencing, _ = await lock.acquire(ME, metadata=":17:")
 
-    assert await lock.acquire(ME, metadata=":17:") == [1, fencing]
+    assert await lock.acquire(ME, metadata=":17:") == [1, fencing, 0]
     assert await lock.adopt(ME, OTHER, metadata=":17:") == fencing
 
 
@@ -213,7 +375,7 @@ async def test_renew_by_another_is_refused_and_changes_nothing(lock) -> None:
 
 async def test_renew_never_creates_what_is_gone(lock) -> None:
     assert await lock.renew(ME) == 0
-    assert await lock.state() == (None, None)
+    assert await lock.state() == NOTHING
 
 
 async def test_renew_takes_no_token_for_another_that_begins_alike(lock) -> None:
@@ -242,9 +404,9 @@ async def test_renew_does_without_a_fence(lock) -> None:
 
 
 async def test_release_frees_and_keeps_the_fence_for_its_retention(lock) -> None:
-    _, fencing = await lock.acquire(ME, retention=HOUR)
+    _, fencing, _ = await lock.acquire(ME, retention=HOUR)
 
-    assert await lock.release(ME, retention=2 * HOUR) == 1
+    assert await lock.release(ME, retention=2 * HOUR) == [1]
 
     assert await lock.value() is None
     assert await lock.fence_value() == fencing
@@ -253,10 +415,10 @@ async def test_release_frees_and_keeps_the_fence_for_its_retention(lock) -> None
 
 async def test_release_said_twice_leaves_what_it_left_once(lock) -> None:
     await lock.acquire(ME)
-    assert await lock.release(ME) == 1
+    assert await lock.release(ME) == [1]
     state = await lock.state()
 
-    assert await lock.release(ME) == 0
+    assert await lock.release(ME) == [0]
 
     assert await lock.state() == state
     assert await lock.expires_in(fence=HOUR)
@@ -266,21 +428,21 @@ async def test_release_by_another_is_refused_and_changes_nothing(lock) -> None:
     await lock.acquire(OTHER, ttl=MINUTE, retention=HOUR)
     state = await lock.state()
 
-    assert await lock.release(ME, retention=2 * HOUR) == 0
+    assert await lock.release(ME, retention=2 * HOUR) == [0]
 
     assert await lock.state() == state
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
 
 
 async def test_release_of_what_is_gone_creates_nothing(lock) -> None:
-    assert await lock.release(ME) == 0
-    assert await lock.state() == (None, None)
+    assert await lock.release(ME) == [0]
+    assert await lock.state() == NOTHING
 
 
 async def test_release_takes_no_token_for_another_that_begins_alike(lock) -> None:
     await lock.acquire(ME + "0")
 
-    assert await lock.release(ME) == 0
+    assert await lock.release(ME) == [0]
     assert await lock.locked() == 1
 
 
@@ -288,15 +450,479 @@ async def test_release_frees_what_has_lost_its_ttl(lock) -> None:
     await lock.acquire(ME)
     await lock.redis.persist(lock.lock)
 
-    assert await lock.release(ME) == 1
+    assert await lock.release(ME) == [1]
     assert await lock.value() is None
+
+
+# -- release, and the queue ----------------------------------------------------------------------------------
+
+
+async def held_with(lock: LockScripts, *who: str) -> None:
+    """Held by me, and these wait, in this order."""
+    await lock.acquire(ME)
+    for one in who:
+        assert await lock.arm(one) == 0
+
+
+async def test_release_wakes_the_first_alone(lock) -> None:
+    await held_with(lock, "y", "x", "z")
+
+    assert await lock.release(ME) == [1, lock.bell("y")]
+
+    assert [await lock.stands(who) for who in ("y", "x", "z")] == [False, True, True]
+    assert await lock.value() is None
+
+
+async def test_who_was_woken_stands_in_the_queue_until_it_comes(lock) -> None:
+    await held_with(lock, "y", "x")
+    await lock.release(ME)
+
+    assert await lock.waiting() == [lock.bell("y"), lock.bell("x")]
+
+    assert (await lock.acquire(OTHER, queued="y"))[::2] == [1, 1]
+    assert await lock.waiting() == [lock.bell("x")]
+
+
+async def test_who_was_woken_and_does_not_come_is_passed_over_and_not_woken_twice(lock) -> None:
+    await held_with(lock, "y", "x")
+    assert await lock.release(ME) == [1, lock.bell("y")]
+    await lock.acquire(OTHER)
+
+    assert await lock.release(OTHER) == [1, lock.bell("x")]
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.release(OTHER) == [0]
+    assert sorted(await lock.everything()) == [lock.fence]
+
+
+async def test_release_wakes_in_the_order_of_arming(lock) -> None:
+    order = ["m", "c", "z", "a"]
+    await held_with(lock, *order)
+
+    woken = []
+    for who in order:
+        woken += (await lock.release(ME))[1:]
+        await lock.acquire(ME, queued=who)
+
+    assert woken == [lock.bell(who) for who in order]
+
+
+async def test_one_release_drops_all_the_dead_before_the_first_who_lives(lock) -> None:
+    dead = [f"dead{number}" for number in range(10)]
+    await held_with(lock, *dead, "y", "behind", "x")
+    await lock.die(*dead, "behind")
+
+    assert await lock.release(ME) == [1, lock.bell("y")]
+    assert await lock.waiting() == [lock.bell("y"), lock.bell("behind"), lock.bell("x")]
+
+
+async def test_release_leaves_nothing_of_a_queue_of_the_dead(lock) -> None:
+    await held_with(lock, "x", "y", "z")
+    await lock.die("x", "y", "z")
+
+    assert await lock.release(ME) == [1]
+    assert await lock.everything() == [lock.fence]
+
+
+async def test_release_with_nobody_waiting_names_nobody(lock) -> None:
+    await lock.acquire(ME)
+
+    assert await lock.release(ME) == [1]
+
+
+async def test_a_quiet_release_wakes_nobody_and_drops_nobody(lock) -> None:
+    await held_with(lock, "dead", "x")
+    await lock.die("dead")
+
+    assert await lock.release(ME, ring=False) == [1]
+    assert await lock.release(ME, ring=False) == [0]
+
+    assert await lock.value() is None
+    assert await lock.waiting() == [lock.bell("dead"), lock.bell("x")]
+    assert await lock.stands("x")
+
+
+async def test_release_by_another_of_what_is_held_wakes_nobody_and_drops_nobody(lock) -> None:
+    await held_with(lock, "dead", "x")
+    await lock.die("dead")
+    state = await lock.state()
+
+    assert await lock.release(OTHER) == [0]
+
+    assert await lock.state() == state
+    assert await lock.stands("x")
+
+
+async def test_release_by_another_wakes_nobody_for_a_value_that_is_not_ours(lock) -> None:
+    await lock.redis.set(lock.lock, "somebody else's", px=MINUTE)
+    await lock.arm("x")
+
+    assert await lock.release(ME) == [0]
+    assert await lock.stands("x")
+
+
+async def test_release_of_what_is_free_wakes_the_first(lock) -> None:
+    """Who gives up after it was woken, or takes back what it may have been granted."""
+    for who in ("y", "x"):
+        await lock.arm(who)
+
+    assert await lock.release(ME) == [0, lock.bell("y")]
+    assert await lock.value() is None
+    assert await lock.fence_value() is None
+    assert await lock.stands("x")
+
+
+async def test_who_leaves_is_removed_with_its_bell(lock) -> None:
+    await lock.acquire(OTHER)
+    for who in ("x", "y", "z"):
+        await lock.arm(who)
+
+    assert await lock.release(ME, leave="y") == [0]
+
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("z")]
+    assert [await lock.stands(who) for who in ("x", "y", "z")] == [True, False, True]
+    assert await lock.owned(OTHER) == 1
+
+
+async def test_who_leaves_twice_or_never_stood_there_changes_nothing_more(lock) -> None:
+    await lock.acquire(OTHER)
+    for who in ("x", "y"):
+        await lock.arm(who)
+    assert await lock.release(ME, leave="x") == [0]
+    state = await lock.state()
+
+    assert [await lock.release(ME, leave=who) for who in ("x", "stranger")] == [[0], [0]]
+
+    assert await lock.state() == state
+    assert await lock.stands("y")
+
+
+async def test_who_stays_keeps_its_place_at_its_release(lock) -> None:
+    await held_with(lock, "x", "y")
+
+    assert await lock.release(ME) == [1, lock.bell("x")]
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+
+
+async def test_who_was_woken_and_leaves_wakes_the_next(lock) -> None:
+    await held_with(lock, "x", "y", "z")
+    assert await lock.release(ME) == [1, lock.bell("x")]
+
+    assert await lock.release(OTHER, leave="x") == [0, lock.bell("y")]
+    assert await lock.release(OTHER, leave="y") == [0, lock.bell("z")]
+    assert await lock.release(OTHER, leave="z") == [0]
+    assert await lock.everything() == [lock.fence]
+
+
+async def test_who_leaves_with_its_release_does_not_wake_itself(lock) -> None:
+    await held_with(lock, "x", "y")
+
+    assert await lock.release(ME, leave="x") == [1, lock.bell("y")]
+    assert await lock.waiting() == [lock.bell("y")]
+    assert not await lock.stands("x")
+
+
+async def test_who_leaves_quietly_wakes_nobody(lock) -> None:
+    await held_with(lock, "x", "y")
+
+    assert await lock.release(ME, ring=False, leave="x") == [1]
+    assert await lock.waiting() == [lock.bell("y")]
+    assert await lock.stands("y")
+    assert not await lock.stands("x")
+
+
+async def test_release_changes_no_ttl_of_those_who_wait(lock) -> None:
+    await lock.acquire(ME)
+    for who in ("x", "y"):
+        await lock.arm(who, ttl=MINUTE, queue_ttl=HOUR)
+
+    await lock.release(ME)
+
+    assert await lock.expires_in(queue=HOUR, bells={"y": MINUTE})
+
+
+# -- arm -----------------------------------------------------------------------------------------------------
+
+
+async def test_arm_takes_a_place_and_hangs_up_a_bell(lock) -> None:
+    assert await lock.arm("x") == 0
+
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.redis.get(lock.bell("x")) == b""
+    assert await lock.expires_in(queue=QUEUE, bells={"x": BELL})
+    assert sorted(await lock.everything()) == sorted([lock.queue, lock.bell("x")])
+
+
+async def test_arm_notes_the_servers_time_in_microseconds(lock) -> None:
+    scores = []
+    for number in range(10):
+        before = await lock.redis.time()
+        await lock.arm(f"{number}")
+        after = await lock.redis.time()
+
+        scores.append(int(await lock.redis.zscore(lock.queue, lock.bell(f"{number}"))))
+        assert before[0] * 10**6 + before[1] <= scores[-1] <= after[0] * 10**6 + after[1]
+
+    assert any(score % 100 for score in scores)  # to the last digit
+
+
+async def test_arm_queues_behind_those_who_came_before(lock) -> None:
+    order = [f"{number:02}" for number in range(20, 0, -1)]
+    for who in order:
+        await lock.arm(who)
+
+    assert await lock.waiting() == [lock.bell(who) for who in order]
+
+
+async def test_arm_again_keeps_the_place_and_sets_both_ttls_anew(lock) -> None:
+    for who in ("y", "x"):
+        await lock.arm(who)
+    for key in (lock.queue, lock.bell("y"), lock.bell("x")):
+        await lock.redis.pexpire(key, 900)
+    state = await lock.state()
+
+    assert await lock.arm("y") == 1
+
+    assert await lock.state() == state
+    assert await lock.expires_in(queue=QUEUE, bells={"y": BELL})
+    assert await lock.redis.pttl(lock.bell("x")) <= 900
+
+
+async def test_arm_says_that_the_bell_was_rung_and_keeps_the_place(lock) -> None:
+    for who in ("y", "x"):
+        await lock.arm(who)
+    assert await lock.release(ME) == [0, lock.bell("y")]
+
+    assert [await lock.arm("y"), await lock.arm("y")] == [0, 1]
+
+    assert await lock.waiting() == [lock.bell("y"), lock.bell("x")]
+    assert await lock.release(ME) == [0, lock.bell("y")]
+
+
+async def test_who_was_passed_over_arms_again_at_the_end(lock) -> None:
+    for who in ("y", "x"):
+        await lock.arm(who)
+    await lock.die("y")
+    assert await lock.release(ME) == [0, lock.bell("x")]
+
+    assert await lock.arm("y") == 0
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+
+
+async def test_arm_touches_neither_lock_nor_fence(lock) -> None:
+    await lock.acquire(OTHER)
+    lock_and_fence = (await lock.state())[:2]
+
+    await lock.arm("x")
+
+    assert (await lock.state())[:2] == lock_and_fence
+    assert await lock.expires_in(lock=MINUTE, fence=HOUR)
+
+
+async def test_arm_replaces_a_bell_of_another_type(lock) -> None:
+    await lock.redis.rpush(lock.bell("x"), "data")
+
+    assert await lock.arm("x") == 1
+    assert await lock.redis.get(lock.bell("x")) == b""
+    assert await lock.expires_in(bells={"x": BELL})
+
+
+async def test_a_bell_of_another_type_is_rung_and_taken_down_like_any(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+        await lock.redis.delete(lock.bell(who))
+        await lock.redis.rpush(lock.bell(who), "data")
+
+    assert await lock.release(ME) == [0, lock.bell("x")]
+    assert (await lock.acquire(ME, queued="y"))[0] == 1
+    assert not await lock.stands("y")
+
+
+async def test_everything_that_stands_there_has_a_ttl(lock) -> None:
+    steps: list[Callable[[], Awaitable[Any]]] = [
+        lambda: lock.acquire(ME),
+        lambda: lock.arm("x"),
+        lambda: lock.arm("y"),
+        lambda: lock.acquire(OTHER, queued="x"),
+        lambda: lock.arm("x"),
+        lambda: lock.release(ME),
+        lambda: lock.acquire(OTHER, queued="y", in_turn=True),
+        lambda: lock.acquire(OTHER, queued="x", in_turn=True),
+        lambda: lock.release(OTHER, leave="x"),
+    ]
+    for step in steps:
+        await step()
+        ttls = {key: await lock.redis.pttl(key) for key in await lock.everything()}
+        assert min(ttls.values()) > 0, ttls
+
+
+# -- hearing a bell ------------------------------------------------------------------------------------------
+
+
+def end_of(lock: LockScripts, who: str) -> list[Any]:
+    return [b"invalidate", [lock.bell(who)]]
+
+
+async def test_who_has_armed_is_told_once_that_its_bell_was_rung(lock) -> None:
+    await lock.acquire(ME)
+    async with lock.listening() as ear:
+        assert await ear.arm(lock, "x") == 0
+        await lock.arm("y")
+        assert await ear.told() == []
+
+        assert await lock.release(ME) == [1, lock.bell("x")]
+        assert await ear.told() == [end_of(lock, "x")]
+
+        await lock.release(ME)
+        assert await ear.told() == []
+
+
+async def test_who_hangs_up_its_bell_anew_hears_nothing_of_that_and_still_hears_it(lock) -> None:
+    async with lock.listening() as ear:
+        for stood in (0, 1, 1):
+            assert await ear.arm(lock, "x") == stood
+            assert await ear.told() == []
+
+        await lock.die("x")
+        assert await ear.told() == [end_of(lock, "x")]
+
+
+async def test_who_was_told_hears_again_when_it_has_armed_again(lock) -> None:
+    async with lock.listening() as ear:
+        for _ in range(2):
+            assert await ear.arm(lock, "x") == 0
+            await lock.die("x")
+            assert await ear.told() == [end_of(lock, "x")]
+
+
+async def test_who_waits_hears_nothing_of_what_others_do_to_lock_and_queue(lock) -> None:
+    async with lock.listening() as ear:
+        await ear.arm(lock, "x")
+        await lock.acquire(ME)
+        await lock.renew(ME)
+        await lock.adopt(ME, OTHER)
+        await lock.arm("y")
+        await lock.release(THIRD, leave="y")
+        await lock.release(OTHER, ring=False)
+        await lock.redis.delete(lock.lock, lock.fence, lock.queue)
+
+        assert await ear.told() == []
+        assert await lock.stands("x")
+
+
+async def test_who_waits_hears_its_own_bell_alone(lock) -> None:
+    async with lock.listening() as mine, lock.listening() as others:
+        await others.arm(lock, "y")
+        await mine.arm(lock, "x")
+
+        assert await lock.release(ME) == [0, lock.bell("y")]
+        assert await mine.told() == []
+        assert await others.told() == [end_of(lock, "y")]
+
+
+async def test_who_takes_its_own_bell_down_hears_nothing(lock) -> None:
+    async with lock.listening() as ear:
+        await ear.arm(lock, "x")
+        await ear.say("DEL", lock.bell("x"))
+
+        assert await ear.told() == []
+
+
+async def test_a_bell_that_comes_to_its_end_by_itself_is_heard(lock) -> None:
+    async with lock.listening() as ear:
+        await ear.say("CLIENT", "CACHING", "YES")
+        await ear.say(*lock.arming("x", ttl=1))
+
+        async def gone() -> bool:
+            return not await lock.stands("x")  # looked for, it expires at once
+
+        await eventually(gone)
+        assert await ear.told() == [end_of(lock, "x")]
+
+
+async def test_what_was_armed_without_asking_for_it_is_not_heard(lock) -> None:
+    async with lock.listening() as ear:
+        await ear.say(*lock.arming("x"))
+        await lock.die("x")
+
+        assert await ear.told() == []
+
+
+# -- what travels --------------------------------------------------------------------------------------------
+
+
+async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> None:
+    commands = LockCommands(lock.prefix, lock.name, retention_ms=HOUR, session="x")
+    said = [
+        (commands.acquire(ME, MINUTE, "{}"), lock.acquiring(ME)),
+        (
+            commands.acquire(ME, MINUTE, "{}", queued=True, in_turn=True),
+            lock.acquiring(ME, queued="x", in_turn=True),
+        ),
+        (commands.release(ME, MINUTE), lock.releasing(ME)),
+        (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave="x")),
+        (commands.arm("any lane"), lock.arming("x")),
+    ]
+    for command, words in said:
+        script = command.script
+        assert command.words(in_full=True) == ("EVAL", script.text, *words[2:])
+        assert words[1] == script.text or words[1] in lock.mutant.values()
+    assert commands.bell == commands.arm("any lane").bell == lock.bell("x")
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol) -> None:
+    lock = LockScripts(connect(protocol=protocol), prefix)
+    replies = [
+        await lock.acquire(ME),
+        await lock.acquire(OTHER),
+        await lock.arm("y"),
+        await lock.arm("x"),
+        await lock.arm("y"),
+        await lock.release(ME),
+        await lock.acquire(OTHER, queued="x", in_turn=True),
+        await lock.acquire(OTHER, queued="y"),
+        await lock.release(OTHER, leave="x"),
+        await lock.release(OTHER),
+    ]
+
+    assert [
+        [type(item) for item in (reply if isinstance(reply, list) else [reply])] for reply in replies
+    ] == [
+        [int, bytes, int],
+        [int, int],
+        [int],
+        [int],
+        [int],
+        [int, bytes],
+        [int, int],
+        [int, bytes, int],
+        [int],
+        [int],
+    ]
+
+
+NAMES = ["plain", "a:b", "user:{42}:cart", "{42}", "a%b:{x}{y}", "{}", "}{", "{", "é{🔒}", "a{\n\0}", "{{x}}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_keys_of_a_name_share_a_slot(name) -> None:
+    mine, others = (LockCommands("shop", name, retention_ms=HOUR, session=session) for session in ("x", "y"))
+    commands = [
+        mine.acquire(ME, MINUTE, "{}", queued=True),
+        mine.release(ME, MINUTE, leave=True),
+        others.arm("any lane"),
+    ]
+    keys = {key for command in commands for key in command.keys}
+
+    assert len(keys) == 5
+    assert len({key_slot(key) for key in keys}) == 1
 
 
 # -- adopt ---------------------------------------------------------------------------------------------------
 
 
 async def test_adopt_swaps_the_token_and_keeps_the_fencing_token(lock) -> None:
-    _, fencing = await lock.acquire(ME, ttl=MINUTE, retention=HOUR, metadata="old")
+    _, fencing, _ = await lock.acquire(ME, ttl=MINUTE, retention=HOUR, metadata="old")
 
     assert await lock.adopt(ME, OTHER, ttl=2 * MINUTE, retention=2 * HOUR, metadata="new") == fencing
 
@@ -328,7 +954,7 @@ async def test_of_two_who_adopt_one_finds_it_in_place(lock) -> None:
 
 
 async def test_adopt_can_be_given_back(lock) -> None:
-    _, fencing = await lock.acquire(ME)
+    _, fencing, _ = await lock.acquire(ME)
     await lock.adopt(ME, OTHER)
 
     assert await lock.adopt(OTHER, ME) == fencing
@@ -339,13 +965,13 @@ async def test_the_old_token_can_do_no_more_behind_an_adoption(lock) -> None:
     await lock.acquire(ME)
     await lock.adopt(ME, OTHER)
 
-    assert [await lock.renew(ME), await lock.release(ME), await lock.owned(ME)] == [0, 0, 0]
-    assert [await lock.renew(OTHER), await lock.owned(OTHER), await lock.release(OTHER)] == [1, 1, 1]
+    assert [await lock.renew(ME), await lock.release(ME), await lock.owned(ME)] == [0, [0], 0]
+    assert [await lock.renew(OTHER), await lock.owned(OTHER), await lock.release(OTHER)] == [1, 1, [1]]
 
 
 async def test_adopt_of_what_is_gone_creates_nothing(lock) -> None:
     assert await lock.adopt(ME, OTHER) == b""
-    assert await lock.state() == (None, None)
+    assert await lock.state() == NOTHING
 
 
 async def test_adopt_leaves_a_value_alone_that_is_not_ours(lock) -> None:
@@ -387,6 +1013,8 @@ STEPS: dict[str, Callable[[LockScripts], Awaitable[Any]]] = {
     "release": lambda lock: lock.release(ME),
     "adopt": lambda lock: lock.adopt(ME, OTHER),
     "owned": lambda lock: lock.owned(ME),
+    "in turn": lambda lock: lock.acquire(ME, queued="x", in_turn=True),
+    "leave": lambda lock: lock.release(ME, leave="x"),
 }
 each_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 
@@ -415,6 +1043,44 @@ async def test_a_fence_of_another_type_is_an_error_before_anything_is_written(lo
     assert await lock.value() is None
 
 
+QUEUE_STEPS: dict[str, Callable[[LockScripts], Awaitable[Any]]] = {
+    "in turn": lambda lock: lock.acquire(ME, in_turn=True),
+    "ring": lambda lock: lock.release(ME),
+    "leave": lambda lock: lock.release(ME, ring=False, leave="x"),
+    "arm": lambda lock: lock.arm("x"),
+}
+
+
+@pytest.mark.parametrize("step", QUEUE_STEPS.values(), ids=QUEUE_STEPS)
+async def test_a_queue_of_another_type_is_an_error_and_stays(lock, step) -> None:
+    await lock.redis.set(lock.queue, "data")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await step(lock)
+    assert await lock.everything() == [lock.queue]
+    assert await lock.redis.get(lock.queue) == b"data"
+
+
+async def test_a_queue_of_another_type_keeps_nobody_from_letting_go(lock) -> None:
+    await lock.acquire(ME)
+    await lock.redis.set(lock.queue, "data")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await lock.release(ME)
+    assert await lock.value() is None
+
+    assert await lock.release(ME, ring=False) == [0]
+
+
+@pytest.mark.parametrize("queued", [None, "x"])
+async def test_a_queue_of_another_type_is_an_error_before_anything_is_taken(lock, queued) -> None:
+    await lock.redis.set(lock.queue, "data")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await lock.acquire(ME, queued=queued)
+    assert await lock.everything() == [lock.queue]
+
+
 @each_step
 async def test_a_step_needs_no_text_on_the_server(lock, step) -> None:
     """EVAL of a script that was flushed; what EVALSHA then says is the transport's business."""
@@ -428,11 +1094,14 @@ async def test_a_step_needs_no_text_on_the_server(lock, step) -> None:
 
 @pytest.fixture
 async def full(own_server, connect, prefix) -> LockScripts:
-    """Held on a server that has no memory for anything new and evicts nothing."""
+    """Held, and awaited by three, on a server that has no memory for anything new and evicts nothing."""
     server = await own_server(arguments=("--maxmemory-policy", "noeviction"))
     redis = connect(server)
     lock = LockScripts(redis, prefix)
     await lock.acquire(ME)
+    for who in ("dead", "y", "x"):
+        await lock.arm(who, ttl=MINUTE, queue_ttl=MINUTE)
+    await lock.die("dead")
     await redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
         await redis.set("anything", "new")
@@ -444,14 +1113,46 @@ async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> Non
 
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
         await other.acquire(OTHER)
-    assert await other.state() == (None, None)
+    assert await other.state() == NOTHING
 
 
 async def test_out_of_memory_the_holder_can_still_renew_and_release(full) -> None:
     assert await full.renew(ME, ttl=2 * MINUTE) == 1
     assert (await full.acquire(ME))[0] == 1
-    assert await full.release(ME) == 1
-    assert await full.state() == (None, await full.redis.dump(full.fence))
+    assert await full.release(ME, ring=False) == [1]
+    assert await full.value() is None
+    assert await full.fence_value() is not None
+
+
+async def test_out_of_memory_a_release_drops_the_dead_and_wakes_the_next(full) -> None:
+    assert await full.release(ME) == [1, full.bell("y")]
+    assert await full.waiting() == [full.bell("y"), full.bell("x")]
+
+    assert await full.release(ME) == [0, full.bell("x")]
+    assert await full.waiting() == [full.bell("x")]
+
+
+async def test_out_of_memory_who_waits_can_still_leave(full) -> None:
+    assert await full.release(OTHER, leave="y") == [0]
+    assert await full.waiting() == [full.bell("dead"), full.bell("x")]
+
+    assert await full.release(ME, leave="x") == [1]
+    assert await full.everything() == [full.fence]
+
+
+async def test_out_of_memory_the_holder_who_stands_in_the_queue_can_leave_it(full) -> None:
+    assert (await full.acquire(ME, queued="y"))[::2] == [1, 2]
+    assert await full.waiting() == [full.bell("dead"), full.bell("x")]
+
+
+@pytest.mark.parametrize("who", ["x", "somebody new"])
+async def test_out_of_memory_arming_is_refused_and_changes_nothing(full, who) -> None:
+    state, keys = await full.state(), sorted(await full.everything())
+
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await full.arm(who)
+    assert await full.state() == state
+    assert sorted(await full.everything()) == keys
 
 
 @pytest.mark.parametrize("fence", ["there", "gone"])
@@ -476,6 +1177,9 @@ CHECKS = [
 ]
 NOT_HELD = "not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'"
 ALIKE = "not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1]"
+HELD = "held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'"
+HUNG_UP = "redis.call('SET', bell, '', 'PX', ARGV[2])"
+READ = "redis.call('GET', bell)"
 MUTATIONS = [
     ("lock_acquire", "if held then", "if false then"),
     ("lock_acquire", "string.sub(held, 1, #token + 1) ~= token .. ':'", "false"),
@@ -486,7 +1190,7 @@ MUTATIONS = [
         "string.sub(held, 1, #token) ~= token",
     ),
     ("lock_acquire", "{0, redis.call('PTTL', lock)}", "{0, 0}"),
-    ("lock_acquire", "{1, string.match(held, ':(%d+):')}", "{1, tonumber(string.match(held, ':(%d+):'))}"),
+    ("lock_acquire", "= string.match(held, ':(%d+):')", "= tonumber(string.match(held, ':(%d+):'))"),
     ("lock_acquire", "':(%d+):'", "'(%d+)'"),
     ("lock_acquire", "time[1] * 1000000 + time[2]", "time[1] * 1"),
     ("lock_acquire", "time[1] * 1000000 + time[2]", "0"),
@@ -498,13 +1202,72 @@ MUTATIONS = [
     ("lock_acquire", ".. ARGV[4], 'PX', ttl", ".. ARGV[4]"),
     ("lock_acquire", "minted, 'PX', retention", "minted"),
     ("lock_acquire", "'PEXPIRE', lock, ttl", "'PEXPIRE', lock, 1000"),
+    ("lock_acquire", "if ARGV[5] == '1' then", "if true then"),
+    ("lock_acquire", "if ARGV[5] == '1' then", "if false then"),
+    ("lock_acquire", "if ARGV[5] == '1' then", "if ARGV[5] then"),
+    ("lock_acquire", "queue, 0, 0)[1]", "queue, -1, -1)[1]"),
+    ("lock_acquire", "if first and first ~= bell then", "if first ~= bell then"),
+    ("lock_acquire", "if first and first ~= bell then", "if first then"),
+    (
+        "lock_acquire",
+        "if first and first ~= bell then",
+        "if first and first ~= bell and redis.call('EXISTS', first) == 1 then",
+    ),
+    ("lock_acquire", "{0, -2}", "{0, redis.call('PTTL', lock) + 1}"),
+    ("lock_acquire", "if bell then", "if true then"),
+    ("lock_acquire", "if bell then", "if false then"),
+    ("lock_acquire", "if bell then", "if bell and not held then"),
+    ("lock_acquire", "redis.call('ZREM', queue, bell)", "redis.call('DEL', queue)"),
+    ("lock_acquire", "redis.call('ZREM', queue, bell)", "redis.call('ZPOPMIN', queue)"),
+    ("lock_acquire", ", others}", "}"),
+    ("lock_acquire", "others = others - redis.call('ZREM', queue, bell)", "redis.call('ZREM', queue, bell)"),
     ("lock_renew", NOT_HELD, "not held"),
     ("lock_renew", NOT_HELD, ALIKE),
     ("lock_renew", NOT_HELD, "false"),
-    ("lock_release", NOT_HELD, "not held"),
-    ("lock_release", NOT_HELD, ALIKE),
-    ("lock_release", NOT_HELD, "false"),
-    ("lock_release", "redis.call('DEL', KEYS[1])", "redis.call('DEL', KEYS[1], KEYS[2])"),
+    ("lock_release", HELD, "held"),
+    ("lock_release", HELD, "held and string.sub(held, 1, #ARGV[1]) == ARGV[1]"),
+    ("lock_release", HELD, HELD.removeprefix("held and ")),
+    ("lock_release", "redis.call('DEL', lock)", "redis.call('DEL', lock, KEYS[2])"),
+    ("lock_release", "freed, held = 1, false", "freed = 1"),
+    ("lock_release", "freed, held = 1, false", "held = false"),
+    ("lock_release", "if bell then", "if true then"),
+    ("lock_release", "if bell then", "if false then"),
+    ("lock_release", "if bell then", "if bell and freed == 1 then"),
+    ("lock_release", "if bell then", "if bell and freed == 0 then"),
+    ("lock_release", "redis.call('ZREM', queue, bell)", "redis.call('DEL', queue)"),
+    ("lock_release", "while ARGV[3] == '1' and not held do", "while not held do"),
+    ("lock_release", "while ARGV[3] == '1' and not held do", "while ARGV[3] and not held do"),
+    ("lock_release", "while ARGV[3] == '1' and not held do", "while ARGV[3] == '1' do"),
+    ("lock_release", "while ARGV[3] == '1' and not held do", "while ARGV[3] == '1' and freed == 1 do"),
+    ("lock_release", "while ARGV[3] == '1' and not held do", "while false do"),
+    ("lock_release", "queue, 0, 0)[1]", "queue, -1, -1)[1]"),
+    ("lock_release", "redis.call('DEL', first) == 1", "redis.call('EXISTS', first) == 1"),
+    ("lock_release", "redis.call('DEL', first) == 1", "redis.call('DEL', first) >= 0"),
+    ("lock_release", "then return {freed, first} end", "then redis.call('ZREM', queue, first) break end"),
+    ("lock_release", "{freed, first}", "{1, first}"),
+    ("lock_release", "{freed, first}", "{freed}"),
+    # Without that line it would never end.
+    ("lock_release", "redis.call('ZREM', queue, first)", "break"),
+    ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('ZREM', queue, first) break"),
+    ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('DEL', queue)"),
+    ("queue_arm", "redis.call('EXISTS', bell)", "1"),
+    ("queue_arm", "redis.call('EXISTS', bell)", "0"),
+    ("queue_arm", "redis.call('EXISTS', bell)", "redis.call('EXISTS', queue)"),
+    ("queue_arm", "'NX', ", ""),
+    ("queue_arm", "'NX'", "'GT'"),
+    ("queue_arm", "'%.0f'", "'%.14g'"),
+    ("queue_arm", "time[1] * 1000000 + time[2]", "time[1]"),
+    ("queue_arm", "time[1] * 1000000 + time[2]", "time[1] * 1000000"),
+    ("queue_arm", "time[1] * 1000000 + time[2]", "time[2]"),
+    ("queue_arm", "'PEXPIRE', queue, ARGV[3]", "'PEXPIRE', queue, ARGV[2]"),
+    ("queue_arm", "'PEXPIRE', queue, ARGV[3]", "'PEXPIRE', queue, ARGV[3], 'NX'"),
+    ("queue_arm", ", 'PX', ARGV[2]", ""),
+    ("queue_arm", ", 'PX', ARGV[2]", ", 'NX', 'PX', ARGV[2]"),
+    ("queue_arm", "'', 'PX', ARGV[2]", "'', 'PX', ARGV[3]"),
+    ("queue_arm", HUNG_UP, "if stood == 0 then " + HUNG_UP + " end"),
+    ("queue_arm", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[2])"),
+    ("queue_arm", HUNG_UP + "\n" + READ, READ + "\n" + HUNG_UP),
+    ("queue_arm", READ, "if stood == 0 then " + READ + " end"),
     ("lock_adopt", "holder ~= ARGV[1] and ", ""),
     ("lock_adopt", " and holder ~= ARGV[2]", ""),
     ("lock_adopt", "':' .. ARGV[5]", "':'"),
@@ -514,6 +1277,12 @@ MUTATIONS = [
     ("lock_owned", NOT_HELD, ALIKE),
     ("lock_locked", "'EXISTS'", "'DEL'"),
 ]
+SCRIPTS = [
+    *(f"lock_{verb}" for verb in ("acquire", "renew", "release", "adopt", "owned", "locked")),
+    "queue_arm",
+]
+ENDLESS = [("lock_release", "redis.call('ZREM', queue, first)")]
+"""Lines without which a script does not come to its end: weakened above instead of left out."""
 
 
 def statements(script: str) -> list[tuple[str, int]]:
@@ -522,16 +1291,20 @@ def statements(script: str) -> list[tuple[str, int]]:
     return [
         (script, number)
         for number, line in enumerate(map(str.strip, lines), start=1)
-        if line and not line.startswith("--") and line != "end" and not line.endswith("then")
+        if line
+        and not line.startswith("--")
+        and line != "end"
+        and not line.endswith((" then", " do"))
+        and (script, line) not in ENDLESS
     ]
 
 
 async def somebody_notices(lock: LockScripts) -> bool:
     for check in CHECKS:
-        await lock.redis.delete(lock.lock, lock.fence)
+        await lock.clear()
         try:
             await check(lock)
-        except Exception:
+        except (Exception, pytest.fail.Exception):  # what `pytest.raises` misses is no Exception
             return True
     return False
 
@@ -544,18 +1317,13 @@ async def test_the_scripts_themselves_are_not_complained_of(lock) -> None:
 async def test_without_its_guard_somebody_notices(redis, prefix, script, guard, instead) -> None:
     text = Script(script).text.decode()
     assert text.count(guard) == 1
+    mutant = text.replace(guard, instead).encode()
+    await redis.script_load(mutant)  # it compiles: what is noticed is what it does
 
-    assert await somebody_notices(LockScripts(redis, prefix, {script: text.replace(guard, instead).encode()}))
+    assert await somebody_notices(LockScripts(redis, prefix, {script: mutant}))
 
 
-@pytest.mark.parametrize(
-    ("script", "number"),
-    [
-        line
-        for verb in ("acquire", "renew", "release", "adopt", "owned", "locked")
-        for line in statements(f"lock_{verb}")
-    ],
-)
+@pytest.mark.parametrize(("script", "number"), [line for script in SCRIPTS for line in statements(script)])
 async def test_without_a_line_somebody_notices(redis, prefix, script, number) -> None:
     lines = Script(script).text.decode().splitlines()
     del lines[number - 1]
@@ -563,3 +1331,9 @@ async def test_without_a_line_somebody_notices(redis, prefix, script, number) ->
     await redis.script_load(text)  # it compiles: what is noticed is what it does
 
     assert await somebody_notices(LockScripts(redis, prefix, {script: text}))
+
+
+@pytest.mark.parametrize(("script", "line"), ENDLESS)
+def test_each_line_that_ends_a_script_is_weakened_instead(script, line) -> None:
+    assert (script, line) in [(mutated, guard) for mutated, guard, _ in MUTATIONS]
+    assert line in map(str.strip, Script(script).text.decode().splitlines())
