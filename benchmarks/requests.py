@@ -30,13 +30,13 @@ def _record(session: Session) -> list[Words]:
 
     NOTE: it looks inside, so that the floor is always made of the library's very own requests.
     """
-    transport: Any = session._admit()._transport  # noqa: SLF001
-    send: Callable[..., None] = transport.send
+    engine: Any = session._admit()  # noqa: SLF001
+    send: Callable[..., None] = engine.send
     sent: list[Words] = []
 
     def record(call: Any, **options: bool) -> None:
         sent.append(call.words())
         send(call, **options)
 
-    transport.send = record
+    engine.send = record
     return sent

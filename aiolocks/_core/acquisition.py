@@ -132,6 +132,11 @@ class Acquisition:
         self.sent = 0.0
         self.error: LockError | None = None  # how it ended without a grant; None then means: refused
 
+    @property
+    def asleep(self) -> bool:
+        """Whether no request is under way."""
+        return self._stage is Stage.SLEEPING
+
     # -- steps from outside
 
     def start(self) -> None:

@@ -133,9 +133,13 @@ class Gate:
             self._head.prompt(way, in_turn=False)
 
     def renew_place(self, until: float) -> None:
-        """Shows that somebody is still here."""
-        if self.place.armed:
-            self.place.renew(self._missed, until=until)
+        """Shows that somebody is still here.
+
+        Not while the head asks: if that is granted, a bell that is hung up behind it would be nobody's. For
+        the same reason it goes in the lane in which the queue is left.
+        """
+        if self.place.armed and self._head is not None and self._head.asleep:
+            self.place.renew(self._missed, lane=self._head.claim.token, until=until)
 
     def _missed(self, stood: bool) -> None:  # noqa: FBT001 - a callback
         if self.place.armed and not stood:

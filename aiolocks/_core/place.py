@@ -47,9 +47,9 @@ class Place:
         self.taken = self.armed = True
         self._engine.send(Call(self._resource.arm(lane), ignore, self._failed, until=until), more=True)
 
-    def renew(self, told: Callable[[bool], None], *, until: float) -> None:
+    def renew(self, told: Callable[[bool], None], *, lane: str, until: float) -> None:
         """Hangs up the bell anew; tells whether it still hung there."""
-        self._engine.send(Call(self._resource.arm(""), told, self._failed, until=until))
+        self._engine.send(Call(self._resource.arm(lane), told, self._failed, until=until))
 
     def _failed(self, fault: Fault) -> None:
         self.armed = False

@@ -21,7 +21,7 @@ _TASKS = 200
 
 
 class Many(Workload):
-    """200 tasks, each with a name of its own."""
+    """200 tasks, each with a name and a lock object of its own."""
 
     name = "many"
     work = "200 tasks × 60 cycles, each its own name"
@@ -56,8 +56,9 @@ class Many(Workload):
 
 
 async def _one(locks: Locks, name: str, cycles: int) -> None:
+    lock = locks.lock(name)
     for _ in range(cycles):
-        async with locks.lock(name):
+        async with lock:
             pass
 
 

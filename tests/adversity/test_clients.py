@@ -229,7 +229,10 @@ async def test_t_n_10_credentials_that_rotate(own_server: OwnServer, connect: Co
         assert lease.state is LeaseState.HELD
 
 
-MINIMAL = "on >word ~aiolocks:* -@all +evalsha +eval +get +set +del +exists +pexpire +pttl +time"
+MINIMAL = (
+    "on >word ~aiolocks:* -@all +evalsha +eval +get +set +del +exists +pexpire +pttl +time "
+    "+zadd +zcard +zrange +zrem +client|tracking +client|caching"
+)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

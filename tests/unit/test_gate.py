@@ -19,8 +19,9 @@ class Waiter:
     """Stands for an acquisition: writes down what the gate tells it."""
 
     def __init__(self) -> None:
-        self.claim = object()
+        self.claim = Mock()
         self.told: list[str] = []
+        self.asleep = True
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         self.told.append(("woken" if woken else "at once") + (", in turn" if in_turn else ""))
@@ -378,6 +379,27 @@ def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) ->
     gate.arm(lane="", until=0)
 
     around.bells.rung("tracking", None)
+
+    assert head.told == ["at once", "prompted"]
+
+
+def test_a_bell_is_hung_up_anew_while_its_owner_sleeps(gate, around) -> None:
+    (head,) = entered(gate, 1)
+    gate.arm(lane="", until=0)
+    gate.renew_place(until=0)
+    assert len(around.sent) == 2
+
+    head.asleep = False  # what it has asked may be granted, and then nobody would wait for the bell
+    gate.renew_place(until=0)
+    assert len(around.sent) == 2
+
+
+def test_a_bell_that_was_gone_when_it_was_hung_up_anew_counts_as_rung(gate, around) -> None:
+    (head,) = entered(gate, 1)
+    gate.arm(lane="", until=0)
+    gate.renew_place(until=0)
+
+    around.sent[-1].reply(0)
 
     assert head.told == ["at once", "prompted"]
 
