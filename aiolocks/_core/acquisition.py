@@ -302,7 +302,7 @@ class Acquisition:
     def _slept(self) -> None:
         self._sleep_timer = None
         self._engine.events.tally.wakeups["poll"] += 1
-        self._ask(arming=not self._gate.place.armed)
+        self._ask(arming=not self._gate.place.armed, in_turn=self._gate.yielding)
 
     def _tell_waiting(self) -> None:
         if not self._told:

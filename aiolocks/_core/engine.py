@@ -192,6 +192,11 @@ class Engine:
         return self._transport.hears
 
     @property
+    def longest_sleep(self) -> float | None:
+        """Seconds after which a waiter polls at the latest; None where it hears that it is woken."""
+        return None if self._transport.hears else self.settings.backoff.maximum
+
+    @property
     def ordered(self) -> bool:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered

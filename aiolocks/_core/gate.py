@@ -166,7 +166,7 @@ class Gate:
         """
         if self._holder is not claim or not self.awaited:
             return True
-        self._in_turn = self._turns.over(self._engine.now())
+        self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
         self._turns.owed = not self._in_turn
         return self._in_turn
 
@@ -183,7 +183,7 @@ class Gate:
     def let_go(self, rung: bytes | None) -> None:
         """The release has ended, and woke the owner of this bell."""
         if rung is not None and rung != self.place.bell:
-            yielding = self._turns.rang(self._engine.now())
+            yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
 
     def _gone(self, acquisition: Acquisition) -> None:
@@ -193,9 +193,14 @@ class Gate:
         if self._head is None and not self._beside and (self._holder is not None or not self._queue):
             self.silent_since = None  # nobody has a question open
 
+    @property
+    def yielding(self) -> bool:
+        """Whether other processes go first."""
+        return self._turns.yielding(self._engine.now)
+
     def _next_in_turn(self) -> bool:
         in_turn, self._in_turn = self._in_turn, False
-        return in_turn or self._turns.yielding(self._engine.now)
+        return in_turn or self.yielding
 
     def _admit(self, *, woken: bool) -> None:
         if self._head is not None or self._holder is not None:

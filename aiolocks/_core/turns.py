@@ -12,6 +12,9 @@ _RUN_SECONDS: Final = 0.05
 _YIELDING: Final = 0.005
 """Seconds for which who has just woken another process lets it go first: as long as a wakeup may take. Who
 tries at once would always be faster than who must wake up first."""
+_DEAF_RUN: Final = 4
+"""Where nobody hears, one who is woken comes with his next poll, and until then the lock is idle. So a run is
+longer there: this many times the longest sleep."""
 
 
 @final
@@ -19,12 +22,16 @@ class Turns:
     """Counts the hand-overs in a row within this process, and remembers whom it owes a turn.
 
     Invariant: while another process is known to wait, at most `_RUN` hand-overs, and none that begins later
-    than `_RUN_SECONDS` after the first grant, follow each other here.
+    than `_RUN_SECONDS` after the first grant, follow each other here (or, where nobody hears, none that
+    begins later than `_DEAF_RUN` times the longest sleep).
+
+    `longest_sleep` is that of who does not hear; None where bells are heard.
     """
 
-    __slots__ = ("_others", "_run", "_since", "_yielding_until", "owed")
+    __slots__ = ("_giving", "_others", "_run", "_since", "_yielding_until", "owed")
 
     def __init__(self) -> None:
+        self._giving = False  # the release under way gives another process its turn
         self._others = 0  # in the queue when it was last granted here
         self._run = 0
         self._since = 0.0
@@ -37,17 +44,27 @@ class Turns:
         else:
             self._run = 0
             self._since = now
-        self.owed = False
+        self.owed = self._giving = False
         self._others = others
 
-    def over(self, now: float) -> bool:
-        """Whether it is another process's turn."""
-        return self._others > 0 and (self._run >= _RUN or now - self._since >= _RUN_SECONDS)
+    def over(self, now: float, longest_sleep: float | None) -> bool:
+        """Whether it is another process's turn, although somebody waits here."""
+        if longest_sleep is not None:
+            over = now - self._since >= _DEAF_RUN * longest_sleep
+        else:
+            over = self._run >= _RUN or now - self._since >= _RUN_SECONDS
+        self._giving = over and self._others > 0
+        return self._giving
 
-    def rang(self, now: float) -> float:
+    def rang(self, now: float, longest_sleep: float | None) -> float:
         """Another process was woken: for how many seconds it goes first."""
-        self._yielding_until = now + _YIELDING
-        return _YIELDING
+        giving, self._giving = self._giving, False
+        if longest_sleep is None:
+            seconds = _YIELDING
+        else:
+            seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
+        self._yielding_until = now + seconds
+        return seconds
 
     def yielding(self, clock: Callable[[], float]) -> bool:
         """Whether others go first."""

@@ -42,6 +42,7 @@ class Surroundings:
         self.time = 1000.0
         self.sent: list[Call[Any]] = []
         self.hears = True
+        self.longest_sleep: float | None = None
         self.loop = Mock()
         self.bells: Any = Bells(self.loop)
         self.bell = b"bell"
@@ -293,6 +294,41 @@ def test_who_has_just_woken_another_process_lets_it_go_first(gate, around) -> No
 
     assert soon.told == ["at once, in turn"]
     assert later.told == ["at once"]
+
+
+def test_where_nobody_hears_a_run_is_as_long_as_some_sleeps(gate, around) -> None:
+    around.longest_sleep = 0.064
+    holder = hold(gate, others=1)
+    entered(gate, 1)
+    around.time += 0.25
+    assert not gate.letting_go(holder.claim)
+
+    around.time += 0.01
+    assert gate.letting_go(holder.claim)
+
+
+def test_where_nobody_hears_who_has_given_another_its_turn_lets_it_sleep_out(gate, around) -> None:
+    around.longest_sleep = 0.064
+    holder = hold(gate, others=1)
+    entered(gate, 1)
+    around.time += 1
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    gate.let_go(b"bell of another")
+
+    assert gate.yielding
+    around.time += 0.065
+    assert not gate.yielding
+
+
+def test_where_nobody_hears_a_lock_does_not_lie_idle_for_each_single_hand_over(gate, around) -> None:
+    around.longest_sleep = 0.064
+    holder = hold(gate, others=1)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    gate.let_go(b"bell of another")
+
+    assert not gate.yielding
 
 
 @pytest.mark.parametrize("rung", [None, b"bell"])
