@@ -59,9 +59,8 @@ class Turns:
     def rang(self, now: float, longest_sleep: float | None) -> float:
         """Another process was woken: for how many seconds it goes first."""
         giving, self._giving = self._giving, False
-        if longest_sleep is None:
-            seconds = _YIELDING
-        else:
+        seconds = _YIELDING
+        if longest_sleep is not None:
             seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
         self._yielding_until = now + seconds
         return seconds

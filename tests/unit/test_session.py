@@ -106,6 +106,7 @@ async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> Non
 
 
 async def test_a_gate_lives_on_while_another_process_goes_first(offline, transport) -> None:
+    transport.hears = True
     releasing = asyncio.create_task((await hold(offline, transport)).release())
     let_go(await transport.asked("release"), rung=b"bell of another")
     await releasing
