@@ -113,7 +113,7 @@ class Acquisition:
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
         self._naps = 0
-        self._arming = False  # the call under way goes right behind the arming of a place in the queue
+        self._arming: Call[bool] | None = None  # what the call under way goes right behind
         self._queued = False  # the call under way leaves the queue when it gets in
         self._ask_again = False
         self._told = False
@@ -200,9 +200,8 @@ class Acquisition:
         if self._gate.silent_since is None:
             self._gate.silent_since = self._engine.now()
         until, place = self._ask_until(), self._gate.place
-        self._arming = arming or in_turn
-        if self._arming:
-            self._gate.arm(lane=self.claim.token, until=until)
+        armed = arming or in_turn
+        self._arming = self._gate.arm(lane=self.claim.token, until=until) if armed else None
         self._queued = place.taken and not self._once
         command = self.claim.acquire(self._options.first_ttl_ms, queued=self._queued, in_turn=in_turn)
         self._call = Call(command, self._answered, self._failed, until=until)
@@ -256,11 +255,11 @@ class Acquisition:
         if self._once:
             self._end()
             self._gate.leave(self)
-        elif self._ask_again:
-            self._ask()
+        elif self._ask_again or (self._arming is not None and not self._arming.done):
+            self._ask()  # also where the server did not know the arming's script: then it came behind the try
         else:
             self._gate.refused()
-            if self._arming or self._gate.place.armed:
+            if self._arming is not None or self._gate.place.armed:
                 self._sleep()
             else:
                 self._tell_waiting()
@@ -351,6 +350,7 @@ class Acquisition:
 
     def _end(self) -> None:
         self._stage = Stage.ENDED
+        self._arming = None
         if self._sleep_timer is not None:
             self._cancel_sleep()
         if self._deadline_timer is not None:

@@ -9,6 +9,7 @@ from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
+    from .._transport import Call
     from .acquisition import Acquisition
     from .claim import Claim, Resource
     from .engine import Engine
@@ -115,10 +116,10 @@ class Gate:
 
     # -- the place in the queue on the server
 
-    def arm(self, *, lane: str, until: float) -> None:
+    def arm(self, *, lane: str, until: float) -> Call[bool]:
         """Stands in the queue, with a bell that hangs. The try that is to follow goes in the same write."""
         self._engine.bells.add(self)
-        self.place.arm(lane=lane, until=until)
+        return self.place.arm(lane=lane, until=until)
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""

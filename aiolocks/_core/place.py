@@ -42,10 +42,12 @@ class Place:
         """Whether we are told when it is our turn."""
         return self.armed and self._engine.hears
 
-    def arm(self, *, lane: str, until: float) -> None:
+    def arm(self, *, lane: str, until: float) -> Call[bool]:
         """Takes it, at the end of the queue, or hangs up its bell anew; goes with what is sent next."""
         self.taken = self.armed = True
-        self._engine.send(Call(self._resource.arm(lane), ignore, self._failed, until=until), more=True)
+        call = Call(self._resource.arm(lane), ignore, self._failed, until=until)
+        self._engine.send(call, more=True)
+        return call
 
     def renew(self, told: Callable[[bool], None], *, lane: str, until: float) -> None:
         """Hangs up the bell anew; tells whether it still hung there."""

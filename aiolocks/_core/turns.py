@@ -45,6 +45,7 @@ class Turns:
             self._run = 0
             self._since = now
         self.owed = self._giving = False
+        self._yielding_until = 0.0  # whoever was woken has had its chance
         self._others = others
 
     def over(self, now: float, longest_sleep: float | None) -> bool:

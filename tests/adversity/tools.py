@@ -17,7 +17,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
 import aiolocks
-from aiolocks import Backoff, BackendError, KeyspaceWakeup, Lease, Lock, Session
+from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Session
 from aiolocks._core.acquisition import Stage
 from aiolocks._transport import Command, LockCommands
 from tests.conftest import PREFIX, blocking
@@ -307,13 +307,17 @@ def asleep(session: Session, *, number: int = 1) -> bool:
 
 
 def rings(session: Session) -> list[str]:
-    """A list that grows with each ring that the session hears from now on, by the way of it."""
+    """A list that grows with each ring of its bells that the session hears from now on, by the way of it.
+
+    (Up to Redis 7.0, tracking tells of every key that a script was given: the queue is none of its bells.)
+    """
     heard: list[str] = []
-    wakeups = session._engine._transport._wakeups
+    wakeups, ours = session._engine._transport._wakeups, f".bell.{session._engine.session_id}:".encode()
     tell = wakeups._on_rung
 
     def on_rung(way: str, bells: Any) -> None:
-        heard.append(way)
+        if bells is None or any(ours in bell for bell in bells):
+            heard.append(way)
         tell(way, bells)
 
     wakeups._on_rung = on_rung
