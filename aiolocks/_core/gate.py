@@ -51,7 +51,7 @@ class Gate:
         self._engine = engine
         self._queue: dict[Acquisition, None] = {}  # in order; who leaves may stand anywhere
         self._head: Acquisition | None = None
-        self._beside: set[Acquisition] = set()  # who tries just once
+        self._beside: dict[Acquisition, None] = {}  # who tries just once
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
         self._turns = Turns()
@@ -87,12 +87,15 @@ class Gate:
     # -- those who wait
 
     def enter(self, acquisition: Acquisition) -> None:
-        self._queue[acquisition] = None
-        self._admit(woken=False)
+        if self._head is None and self._holder is None:  # then nobody is queued either
+            self._head = acquisition
+            acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
+        else:
+            self._queue[acquisition] = None
 
     def try_beside(self, acquisition: Acquisition) -> None:
         """Asks once, whoever waits or holds."""
-        self._beside.add(acquisition)
+        self._beside[acquisition] = None
 
     def is_last(self, acquisition: Acquisition) -> bool:
         """Whether nobody waits here but this one."""
@@ -103,7 +106,7 @@ class Gate:
         """Without having got it."""
         self._gone(acquisition)
         self._queue.pop(acquisition, None)
-        self._admit(woken=True)
+        self._admit_next()
 
     def refused(self) -> None:
         """The head was: whoever has it now will wake the others."""
@@ -179,7 +182,7 @@ class Gate:
         if self._head is not None:
             self._head.prompt("local", in_turn=self._next_in_turn())
         else:
-            self._admit(woken=True)
+            self._admit_next()
 
     def let_go(self, rung: bytes | None) -> None:
         """The release has ended, and woke the owner of this bell."""
@@ -188,7 +191,7 @@ class Gate:
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
 
     def _gone(self, acquisition: Acquisition) -> None:
-        self._beside.discard(acquisition)
+        self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
         if self._head is None and not self._beside and (self._holder is not None or not self._queue):
@@ -203,13 +206,11 @@ class Gate:
         in_turn, self._in_turn = self._in_turn, False
         return in_turn or self.yielding
 
-    def _admit(self, *, woken: bool) -> None:
-        if self._head is not None or self._holder is not None:
-            return
-        if self._queue:
+    def _admit_next(self) -> None:
+        if self._head is None and self._holder is None and self._queue:
             self._head = next(iter(self._queue))
             del self._queue[self._head]
-            self._head.take_turn(woken=woken, in_turn=self._next_in_turn())
+            self._head.take_turn(woken=True, in_turn=self._next_in_turn())
 
     def __repr__(self) -> str:
         return f"<Gate held_here={self.held_here} asking={self._head is not None} queued={len(self._queue)}>"

@@ -28,14 +28,17 @@ class Place:
     step that learns otherwise, and then the next try that is refused arms anew.
     """
 
-    __slots__ = ("_engine", "_resource", "armed", "bell", "taken")
+    __slots__ = ("_engine", "_resource", "armed", "taken")
 
     def __init__(self, engine: Engine, resource: Resource) -> None:
         self._engine = engine
         self._resource = resource
-        self.bell = resource.bell
         self.taken = False  # the entry may stand in the queue
         self.armed = False
+
+    @property
+    def bell(self) -> bytes:
+        return self._resource.bell
 
     @property
     def heard(self) -> bool:

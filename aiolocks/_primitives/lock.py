@@ -86,17 +86,20 @@ class Lock(Acquirable):
 
 @final
 class _LockResource:
-    __slots__ = ("_commands", "_ttl_ms", "bell", "gate_key")
+    __slots__ = ("_commands", "_ttl_ms", "gate_key")
 
     def __init__(self, commands: LockCommands, name: str, ttl_ms: int) -> None:
         self._commands = commands
         self._ttl_ms = ttl_ms
-        self.bell = commands.bell
         # Shared with the other kinds of the same name space: one holder for all of them.
         self.gate_key: Hashable = ("lock", name)
 
     def claim(self, token: str, metadata: str) -> Claim:
         return _LockClaim(self._commands, token, metadata, self._ttl_ms)
+
+    @property
+    def bell(self) -> bytes:
+        return self._commands.bell
 
     def arm(self, lane: str) -> Command[bool]:
         return self._commands.arm(lane)

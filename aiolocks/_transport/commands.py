@@ -76,14 +76,24 @@ class LockCommands:
         session: Who stands in the queue: an id of which no two sessions have the same.
     """
 
-    __slots__ = ("_held", "_in_queue", "_retention_ms", "_with_queue", "bell")
+    __slots__ = ("_held", "_name", "_prefix", "_retention_ms", "_session", "_with_queue")
 
     def __init__(self, prefix: str, name: str, *, retention_ms: int, session: str) -> None:
-        self.bell = key(prefix, "lock", name, f"bell.{session}")
+        self._prefix = prefix
+        self._name = name
+        self._session = session
         self._held = (key(prefix, "lock", name), key(prefix, "lock", name, "fence"))
         self._with_queue = (*self._held, key(prefix, "lock", name, "queue"))
-        self._in_queue = (*self._with_queue, self.bell)
         self._retention_ms = retention_ms
+
+    @property
+    def bell(self) -> bytes:
+        """The key that is deleted to wake this session. Made anew each time: few ever need it."""
+        return key(self._prefix, "lock", self._name, f"bell.{self._session}")
+
+    @property
+    def _in_queue(self) -> tuple[bytes, ...]:
+        return (*self._with_queue, self.bell)
 
     def acquire(
         self, token: str, ttl_ms: int, metadata: str, *, queued: bool = False, in_turn: bool = False
@@ -99,8 +109,8 @@ class LockCommands:
 
     def arm(self, lane: str) -> Command[bool]:
         """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
-        args = (self._with_queue[-1], int(BELL_TTL * 1000), _QUEUE_TTL_MS)
-        return Command(_ARM, (self.bell,), args, _truth, lane, bell=self.bell)
+        bell, args = self.bell, (self._with_queue[-1], int(BELL_TTL * 1000), _QUEUE_TTL_MS)
+        return Command(_ARM, (bell,), args, _truth, lane, bell=bell)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         return Command(_RENEW, self._held, (token, ttl_ms, self._retention(ttl_ms)), _truth, token)
