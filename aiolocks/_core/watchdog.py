@@ -142,7 +142,8 @@ class Watchdog:
         if current_pid() != self._pid:
             return  # forked: the parent renews
         now = self._loop.time()
-        left, asked = _AT_ONCE, []
+        left = _AT_ONCE
+        asked: list[tuple[float, int, Watch]] = []
         while self._heap and self._heap[0][0] <= now and left:
             left -= 1
             _, turn, watch = heapq.heappop(self._heap)

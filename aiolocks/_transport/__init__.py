@@ -17,7 +17,6 @@ from .driver import Executor, Link, drivable
 from .faults import Fault
 from .keys import key
 from .multiplexed import Multiplexed
-from .plain import Plain
 from .wakeups import NAMES as WAKEUPS
 from .wakeups import KeyspaceWakeup, OnRung, Wakeup, Wakeups
 
@@ -91,11 +90,15 @@ def open_transport(
     wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
     if isinstance(client, Redis):
         return _plain(client.connection_pool, loop)
+    from .plain import Plain  # noqa: PLC0415
+
     # The cluster's own connections: it alone knows which node has the slot.
     return Plain(client.execute_command, _nothing_to_close, loop)
 
 
 def _plain(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
+    from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
+
     executor = Executor(pool)
     return Plain(executor, executor.aclose, loop)
 

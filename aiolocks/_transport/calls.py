@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 
@@ -19,22 +18,31 @@ _LUA: Final = Path(__file__).parent.parent / "lua"
 
 @final
 class Script:
-    """One atomic step on the server, read from its file in `aiolocks/lua`."""
+    """One atomic step on the server, read from its file in `aiolocks/lua` when it is first needed."""
 
     __slots__ = ("name", "sha", "text")
 
+    sha: bytes
+    text: bytes
+
     def __init__(self, name: str) -> None:
         self.name = name
-        self.text = (_LUA / f"{name}.lua").read_bytes()
+
+    def __getattr__(self, attribute: str) -> bytes:
+        """What has not been read yet: an import is not to wait for files that may never be needed."""
+        if attribute not in self.__slots__:
+            raise AttributeError(attribute)
+        self.text = (_LUA / f"{self.name}.lua").read_bytes()
         # The server names a script by this digest; it guards nothing.
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+        value: bytes = getattr(self, attribute)
+        return value
 
     def __repr__(self) -> str:
         return f"<Script {self.name}>"
 
 
 @final
-@dataclass(slots=True)  # not frozen: made twice for each lease, and that takes three times as long
 class Command(Generic[T]):
     """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
 
@@ -47,12 +55,25 @@ class Command(Generic[T]):
         bell: A key whose end the server is to tell of, from when this command was executed on.
     """
 
-    script: Script | None
-    keys: tuple[bytes, ...]
-    args: tuple[Argument, ...]
-    parse: Callable[[Any], T]
-    lane: str = ""
-    bell: bytes = b""
+    # No dataclass, here and in what replies become: they are made for each request, and many at import.
+    __slots__ = ("args", "bell", "keys", "lane", "parse", "script")
+
+    def __init__(
+        self,
+        script: Script | None,
+        keys: tuple[bytes, ...],
+        args: tuple[Argument, ...],
+        parse: Callable[[Any], T],
+        *,
+        lane: str = "",
+        bell: bytes = b"",
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        self.parse = parse
+        self.lane = lane
+        self.bell = bell
 
     def words(self, *, in_full: bool) -> tuple[Argument, ...]:
         """The words of the request; `in_full` sends the script's text instead of its digest."""

@@ -5,7 +5,6 @@ Times are whole milliseconds here, as the server counts; the conversion is `aiol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 from .calls import Command, Script
@@ -25,7 +24,6 @@ _QUEUE_TTL_MS: Final = 10_000
 
 
 @final
-@dataclass(slots=True)
 class Granted:
     """The server gave the lock to the token.
 
@@ -33,12 +31,14 @@ class Granted:
         others: How many stand in the queue, dead ones among them.
     """
 
-    fencing_token: int
-    others: int
+    __slots__ = ("fencing_token", "others")
+
+    def __init__(self, fencing_token: int, others: int) -> None:
+        self.fencing_token = fencing_token
+        self.others = others
 
 
 @final
-@dataclass(slots=True)
 class Refused:
     """Somebody else holds it.
 
@@ -47,14 +47,16 @@ class Refused:
             it is another's turn.
     """
 
-    remaining_ms: int | None
+    __slots__ = ("remaining_ms",)
+
+    def __init__(self, remaining_ms: int | None) -> None:
+        self.remaining_ms = remaining_ms
 
 
 Answer = Granted | Refused
 
 
 @final
-@dataclass(slots=True)
 class Released:
     """What a release found and did.
 
@@ -63,8 +65,11 @@ class Released:
         rung: The bell of who was woken, if anybody was.
     """
 
-    freed: bool
-    rung: bytes | None
+    __slots__ = ("freed", "rung")
+
+    def __init__(self, *, freed: bool, rung: bytes | None) -> None:
+        self.freed = freed
+        self.rung = rung
 
 
 @final
@@ -105,15 +110,15 @@ class LockCommands:
         """
         keys = self._in_queue if queued else self._with_queue
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, int(in_turn))
-        return Command(_ACQUIRE, keys, args, _answer, token)
+        return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
     def arm(self, lane: str) -> Command[bool]:
         """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
         bell, args = self.bell, (self._with_queue[-1], int(BELL_TTL * 1000), _QUEUE_TTL_MS)
-        return Command(_ARM, (bell,), args, _truth, lane, bell=bell)
+        return Command(_ARM, (bell,), args, _truth, lane=lane, bell=bell)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        return Command(_RENEW, self._held, (token, ttl_ms, self._retention(ttl_ms)), _truth, token)
+        return Command(_RENEW, self._held, (token, ttl_ms, self._retention(ttl_ms)), _truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
@@ -123,19 +128,19 @@ class LockCommands:
         `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
         """
         keys = self._in_queue if leave else self._with_queue
-        return Command(_RELEASE, keys, (token, self._retention(ttl_ms), int(ring)), _released, token)
+        return Command(_RELEASE, keys, (token, self._retention(ttl_ms), int(ring)), _released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         # One lane for both directions: giving back follows what it gives back.
-        return Command(_ADOPT, self._held, args, _fencing_token, min(old, new))
+        return Command(_ADOPT, self._held, args, _fencing_token, lane=min(old, new))
 
     def _retention(self, ttl_ms: int) -> int:
         least = 10 * ttl_ms
         return max(self._retention_ms, least)
 
     def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._held[:1], (token,), _truth, token)
+        return Command(_OWNED, self._held[:1], (token,), _truth, lane=token)
 
     def locked(self) -> Command[bool]:
         return Command(_LOCKED, self._held[:1], (), _truth)
@@ -152,7 +157,7 @@ def _answer(raw: Any) -> Answer:
 
 
 def _released(raw: Any) -> Released:
-    return Released(bool(raw[0]), raw[1] if len(raw) > 1 else None)
+    return Released(freed=bool(raw[0]), rung=raw[1] if len(raw) > 1 else None)
 
 
 def _fencing_token(raw: Any) -> int | None:

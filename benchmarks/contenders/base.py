@@ -19,8 +19,13 @@ CONNECTIONS = 1000
 class Locks(Protocol):
     """Locks on one server, over what the contender shares between them."""
 
+    @property
+    def again(self) -> bool:
+        """Whether what `lock` gives can be entered again and again; else it is for one `async with`."""
+        ...
+
     def lock(self, name: str) -> AbstractAsyncContextManager[Any]:
-        """The lock of this name, for one `async with`."""
+        """The lock of this name."""
         ...
 
     def commands_sent(self) -> int | None:
@@ -33,6 +38,7 @@ class Uncounted:
     """Locks that are made by a function."""
 
     lock: Callable[[str], AbstractAsyncContextManager[Any]]
+    again: bool = True
 
     def commands_sent(self) -> None:
         """Not counted."""

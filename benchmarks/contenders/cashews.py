@@ -18,7 +18,7 @@ async def _connect(address: Address, ttl: int) -> AsyncGenerator[Locks]:
     backend: Any = Redis(address.url)
     await backend.init()
     try:
-        yield Uncounted(lambda name: backend.lock(name, ttl))
+        yield Uncounted(lambda name: backend.lock(name, ttl), again=False)
     finally:
         await backend.close()
 

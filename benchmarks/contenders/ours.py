@@ -18,6 +18,7 @@ from .base import Contender, Locks
 class _Locks:
     session: Session
     ttl: int
+    again: bool = True
 
     def lock(self, name: str) -> AbstractAsyncContextManager[Any]:
         return Lock(self.session, name, ttl=self.ttl)

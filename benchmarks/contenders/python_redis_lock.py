@@ -39,7 +39,7 @@ async def _connect(address: Address, ttl: int) -> AsyncGenerator[Locks]:
         return held(name)
 
     try:
-        yield Uncounted(lock)
+        yield Uncounted(lock, again=False)
     finally:
         for pool in (waiting, leaving):
             pool.shutdown(wait=False, cancel_futures=True)

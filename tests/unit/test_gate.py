@@ -51,7 +51,7 @@ class Surroundings:
         return self.time
 
     def arm(self, lane: str) -> Any:
-        return Command(None, (self.bell,), ("arm",), bool, lane, bell=self.bell)
+        return Command(None, (self.bell,), ("arm",), bool, lane=lane, bell=self.bell)
 
     def send(self, call: Call[Any], *, more: bool = False) -> None:
         self.sent.append(call)

@@ -420,3 +420,32 @@ async def test_an_adoption_that_finds_the_session_closing_is_given_back(make_ses
     back = await transport.asked("adopt")
     assert back.command.args[:2] == (adoption.command.args[1], adoption.command.args[0])
     await closing
+
+
+async def test_a_life_is_two_commands_two_waits_and_no_task(offline, transport) -> None:
+    """What docs/explanation/performance.md says of a lock that nobody else wants."""
+    transport.answer = generous
+    lock = Lock(offline, "name")
+    async with lock:
+        pass
+    transport.remember_nothing()
+    resumed = 0
+
+    async def once() -> None:
+        async with lock:
+            pass
+
+    coroutine = once()
+    while True:
+        try:
+            future = coroutine.send(None)
+        except StopIteration:
+            break
+        resumed += 1
+        future._asyncio_future_blocking = False
+        while not future.done():
+            await asyncio.sleep(0)
+
+    assert resumed == 2
+    assert transport.verbs == ["acquire", "release"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
