@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 FLOOR = "floor"
+BARE = "floor, bare protocol"
+"""Where the floor is the driver's: the same without the driver, for comparison."""
 """The contender that does the same work with nothing but the driver or the timer."""
 
 Hold = tuple[int, float, float]

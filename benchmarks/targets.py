@@ -78,7 +78,7 @@ def above(bound: float, figure: str, text: str, *, of: str, contenders: tuple[st
 def _reference(name: str, medians: Mapping[str, float]) -> float | None:
     if name != BEST_PEER:
         return medians.get(name)
-    peers = [median for peer, median in medians.items() if peer != FLOOR and not peer.startswith("aiolocks")]
+    peers = [median for peer, median in medians.items() if not peer.startswith((FLOOR, "aiolocks"))]
     return min(peers, default=None)
 
 

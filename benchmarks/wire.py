@@ -1,14 +1,16 @@
-"""The floor's driver: nothing but an asyncio protocol with hiredis."""
+"""What floors talk through: the driver, or nothing but an asyncio protocol with hiredis."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import hiredis
+from redis.asyncio import Redis
 
+from .model import BARE
 from .settings import Address
 
 _NOT_ENOUGH = object()
@@ -77,8 +79,37 @@ async def open_wire(address: Address) -> AsyncGenerator[Wire]:
         wire.close()
 
 
-async def sleep_and_ping(wire: Wire, times: int) -> None:
+class Line(Protocol):
+    """What a floor talks through."""
+
+    def request(self, words: Sequence[Any]) -> Awaitable[Any]:
+        """Sends one request; its reply."""
+        ...
+
+
+class _Driver:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def request(self, words: Sequence[Any]) -> Awaitable[Any]:
+        reply: Awaitable[Any] = self._client.execute_command(*words)
+        return reply
+
+
+@asynccontextmanager
+async def open_line(floor: str, address: Address) -> AsyncGenerator[Line]:
+    """The driver, or for `BARE` nothing but a protocol."""
+    if floor == BARE:
+        async with open_wire(address) as wire:
+            yield wire
+    else:
+        async with Redis(**address.client_arguments) as client:
+            await client.ping()  # connected
+            yield _Driver(client)
+
+
+async def sleep_and_ping(line: Line, times: int) -> None:
     """The floor of whoever takes turns: a timer of 1 ms and one round trip, in sequence."""
     for _ in range(times):
         await asyncio.sleep(0.001)
-        await wire.request((b"PING",))
+        await line.request((b"PING",))

@@ -81,7 +81,7 @@ class LockCommands:
         session: Who stands in the queue: an id of which no two sessions have the same.
     """
 
-    __slots__ = ("_held", "_name", "_prefix", "_retention_ms", "_session", "_with_queue")
+    __slots__ = ("_held", "_in_queue", "_name", "_prefix", "_retention_ms", "_session", "_with_queue")
 
     def __init__(self, prefix: str, name: str, *, retention_ms: int, session: str) -> None:
         self._prefix = prefix
@@ -89,16 +89,19 @@ class LockCommands:
         self._session = session
         self._held = (key(prefix, "lock", name), key(prefix, "lock", name, "fence"))
         self._with_queue = (*self._held, key(prefix, "lock", name, "queue"))
+        self._in_queue: tuple[bytes, ...] = ()  # with the bell; of most names, nobody ever waits for one
         self._retention_ms = retention_ms
 
     @property
     def bell(self) -> bytes:
-        """The key that is deleted to wake this session. Made anew each time: few ever need it."""
-        return key(self._prefix, "lock", self._name, f"bell.{self._session}")
+        """The key that is deleted to wake this session."""
+        return self._queued_keys()[-1]
 
-    @property
-    def _in_queue(self) -> tuple[bytes, ...]:
-        return (*self._with_queue, self.bell)
+    def _queued_keys(self) -> tuple[bytes, ...]:
+        if not self._in_queue:
+            bell = key(self._prefix, "lock", self._name, f"bell.{self._session}")
+            self._in_queue = (*self._with_queue, bell)
+        return self._in_queue
 
     def acquire(
         self, token: str, ttl_ms: int, metadata: str, *, queued: bool = False, in_turn: bool = False
@@ -108,7 +111,7 @@ class LockCommands:
         `queued` if this session stands in the queue, which it leaves when it gets in; `in_turn` to take it
         only if nobody stands there before this session.
         """
-        keys = self._in_queue if queued else self._with_queue
+        keys = self._queued_keys() if queued else self._with_queue
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, int(in_turn))
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
@@ -127,7 +130,7 @@ class LockCommands:
 
         `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
         """
-        keys = self._in_queue if leave else self._with_queue
+        keys = self._queued_keys() if leave else self._with_queue
         return Command(_RELEASE, keys, (token, self._retention(ttl_ms), int(ring)), _released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:

@@ -7,13 +7,14 @@ import gc
 import os
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from ..contenders import Arena, Locks
-from ..model import FLOOR, Figure, Sample
+from ..model import BARE, FLOOR, Figure, Sample
 from ..settings import Address
 from ..targets import BEST_PEER, at_most, faster
-from ..wire import open_wire, sleep_and_ping
+from ..wire import open_line, sleep_and_ping
 from .base import Measure, Workload
 
 
@@ -22,7 +23,7 @@ class Drain(Workload):
 
     name = "drain"
     work = "200 tasks in one process, one lock, once each, 1 ms inside"
-    floor = "200 × (sleep of 1 ms + one round trip), in sequence"
+    floor = "200 × (sleep of 1 ms + one round trip by the driver), in sequence"
     figures = (Figure("seconds", "s", 3), Figure("commands", "commands per acquisition", 2))
     targets = (
         at_most(1.05, "seconds", "≤ 1.05 × floor", of=FLOOR),
@@ -40,19 +41,20 @@ class Drain(Workload):
     def contenders(self) -> Sequence[str]:
         """Those who are made for waiting."""
         peers = ("redis-py", "redis-py, 10 ms", "pottery", "python-redis-lock")
-        return (FLOOR, "aiolocks", *peers)
+        return (FLOOR, BARE, "aiolocks", *peers)
 
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """As many connections as each takes."""
         tasks = self.settings.size(200, 10)
-        async with Arena(address) as arena, open_wire(address) as wire:
+        async with Arena(address) as arena:
 
             async def measure(contender: str) -> Sample:
-                if contender == FLOOR:
-                    began = time.perf_counter()
-                    await sleep_and_ping(wire, tasks)
-                    return Sample({"seconds": time.perf_counter() - began})
+                if contender in (FLOOR, BARE):
+                    async with open_line(contender, address) as line:
+                        began = time.perf_counter()
+                        await sleep_and_ping(line, tasks)
+                        return Sample({"seconds": time.perf_counter() - began})
                 return await _drain(await arena.locks(contender), tasks)
 
             yield measure
@@ -62,8 +64,9 @@ async def _drain(locks: Locks, tasks: int) -> Sample:
     await warm(locks, tasks)
     sent = locks.commands_sent()
     gc.collect()
+    shared = locks.lock("drain") if locks.again else None
     began = time.perf_counter()
-    await asyncio.gather(*(once(locks, "drain") for _ in range(tasks)))
+    await asyncio.gather(*(once(shared or locks.lock("drain")) for _ in range(tasks)))
     figures = {"seconds": time.perf_counter() - began}
     after = locks.commands_sent()
     if sent is not None and after is not None:
@@ -73,10 +76,10 @@ async def _drain(locks: Locks, tasks: int) -> Sample:
 
 async def warm(locks: Locks, tasks: int) -> None:
     """Has as many connections opened as the work will take; nobody waits for anybody."""
-    await asyncio.gather(*(once(locks, f"warm-up:{os.getpid()}:{task}") for task in range(tasks)))
+    await asyncio.gather(*(once(locks.lock(f"warm-up:{os.getpid()}:{task}")) for task in range(tasks)))
 
 
-async def once(locks: Locks, name: str) -> None:
+async def once(lock: AbstractAsyncContextManager[Any]) -> None:
     """Is inside for 1 ms."""
-    async with locks.lock(name):
+    async with lock:
         await asyncio.sleep(0.001)

@@ -10,10 +10,10 @@ from typing import TypedDict
 
 from ..crew import Crew
 from ..desk import Desk
-from ..model import FLOOR, Figure, Hold, Sample
+from ..model import BARE, FLOOR, Figure, Hold, Sample
 from ..settings import Address, Settings
 from ..targets import at_least
-from ..wire import open_wire, sleep_and_ping
+from ..wire import open_line, sleep_and_ping
 from .base import NOTIFIED, Measure, Workload
 
 _PROCESSES = 4
@@ -30,7 +30,7 @@ class Fairness(Workload):
     """In a loop for 5 s."""
 
     name = "fairness"
-    floor = "1 / (1 ms timer + one round trip)"
+    floor = "1 / (1 ms timer + one round trip by the driver)"
     figures = (Figure("evenness", "slowest task / fastest", 2), Figure("throughput", "acquisitions/s"))
     targets = (
         at_least(0.9, "evenness", "slowest ≥ 0.9 × fastest", contenders=NOTIFIED),
@@ -55,7 +55,7 @@ class Fairness(Workload):
     def contenders(self) -> Sequence[str]:
         """Ours by way of waking up; and, where there are many tasks, what most use."""
         peers = ("redis-py",) if self._tasks > 1 else ()
-        return (FLOOR, *self.by_wakeup(), *peers)
+        return (FLOOR, BARE, *self.by_wakeup(), *peers)
 
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
@@ -64,10 +64,9 @@ class Fairness(Workload):
         async with Crew(address, _PROCESSES, loop=self.settings.loop) as crew:
 
             async def measure(contender: str) -> Sample:
-                if contender == FLOOR:
-                    return Sample(
-                        {"throughput": await crew[0].do(by_hand, times=self.settings.size(500, 20))}
-                    )
+                if contender in (FLOOR, BARE):
+                    times = self.settings.size(500, 20)
+                    return Sample({"throughput": await crew[0].do(by_hand, floor=contender, times=times)})
                 arguments: dict[str, object] = {
                     "contender": contender,
                     "tasks": self._tasks,
@@ -93,12 +92,13 @@ async def loop(desk: Desk, contender: str, tasks: int, seconds: float) -> _Share
     async with locks.lock("fairness:warm-up"):
         pass
     share = _Share(counts=[0] * tasks, holds=[])
+    shared = locks.lock("fairness") if locks.again else None
     began = await desk.start_together()
 
     async def one(task: int) -> None:
         # Whoever still waits at the end is let in once more, uncounted: nobody is cut off in a request.
         while time.monotonic() - began < seconds:
-            async with locks.lock("fairness"):
+            async with shared or locks.lock("fairness"):
                 since = time.monotonic() - began
                 await asyncio.sleep(0.001)
                 share["counts"][task] += since < seconds
@@ -109,9 +109,9 @@ async def loop(desk: Desk, contender: str, tasks: int, seconds: float) -> _Share
     return share
 
 
-async def by_hand(desk: Desk, times: int) -> float:
+async def by_hand(desk: Desk, floor: str, times: int) -> float:
     """The floor, in a process like those of the contenders."""
-    async with open_wire(desk.address) as wire:
+    async with open_line(floor, desk.address) as line:
         began = time.monotonic()
-        await sleep_and_ping(wire, times)
+        await sleep_and_ping(line, times)
         return times / (time.monotonic() - began)

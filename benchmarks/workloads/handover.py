@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from ..contenders import CONTENDERS
 from ..crew import Crew
 from ..desk import Desk
-from ..model import FLOOR, Figure, Sample
+from ..model import BARE, FLOOR, Figure, Sample
 from ..settings import Address, Settings
 from ..targets import at_most
-from ..wire import Wire, open_wire
+from ..wire import Line, open_line
 from .base import NOTIFIED, POLLED, Measure, Workload
 
 _HOLD = 0.012
@@ -24,7 +24,7 @@ _HOLD = 0.012
 
 class _Handover(Workload):
     name = "handover"
-    floor = "two round trips, each after 12 ms of idling"
+    floor = "two round trips by the driver, each after 12 ms of idling"
     figures = (Figure("p50", "ms, median", 2), Figure("p90", "ms, 90 % of all", 2))
 
     at_once: int
@@ -42,8 +42,9 @@ class _Handover(Workload):
         async with Crew(address, 2, loop=self.settings.loop) as crew:
 
             async def measure(contender: str) -> Sample:
-                if contender == FLOOR:
-                    waits = await crew[1].do(idle_round_trips, times=self.times * self.at_once)
+                if contender in (FLOOR, BARE):
+                    times = self.times * self.at_once
+                    waits = await crew[1].do(idle_round_trips, floor=contender, times=times)
                 else:
                     waits = await self._round(crew, contender)
                 nine_tenths = statistics.quantiles(waits, n=10, method="inclusive")[-1]
@@ -95,7 +96,7 @@ class Handover(_Handover):
     def contenders(self) -> Sequence[str]:
         """Ours by way of waking up, and the peers."""
         peers = ("redis-py", "redis-py, 10 ms", "python-redis-lock")
-        return (FLOOR, *self.by_wakeup(), *peers)
+        return (FLOOR, BARE, *self.by_wakeup(), *peers)
 
     def hold(self, contender: str, phase: float) -> float:
         """12 ms, or with those who poll at an interval, up to one interval more."""
@@ -116,7 +117,7 @@ class LongHandover(_Handover):
     @property
     def contenders(self) -> Sequence[str]:
         """Those who poll: nobody else backs off."""
-        return (FLOOR, *POLLED, "redis-py")
+        return (FLOOR, BARE, *POLLED, "redis-py")
 
     def hold(self, contender: str, phase: float) -> float:
         """The same for all."""
@@ -151,14 +152,14 @@ async def wait(desk: Desk, contender: str, names: list[str]) -> list[float]:
     return await asyncio.gather(*(one(name) for name in names))
 
 
-async def idle_round_trips(desk: Desk, times: int) -> list[float]:
+async def idle_round_trips(desk: Desk, floor: str, times: int) -> list[float]:
     """The floor: what leaves A has to reach the server, and what leaves the server has to reach B."""
-    async with open_wire(desk.address) as wire:
-        return [await _idle_round_trip(wire) + await _idle_round_trip(wire) for _ in range(times)]
+    async with open_line(floor, desk.address) as line:
+        return [await _idle_round_trip(line) + await _idle_round_trip(line) for _ in range(times)]
 
 
-async def _idle_round_trip(wire: Wire) -> float:
+async def _idle_round_trip(line: Line) -> float:
     await asyncio.sleep(_HOLD)
     began = time.monotonic()
-    await wire.request((b"PING",))
+    await line.request((b"PING",))
     return time.monotonic() - began
