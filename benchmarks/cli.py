@@ -36,9 +36,10 @@ workloads: {", ".join(WORKLOADS)}
 def main() -> int:
     """Runs; the exit status is 1 only with `--check`, when a target was missed."""
     arguments = _parser().parse_args()
+    report: Report | None = None
     if arguments.source is not None:
         report = Report.load(arguments.source)
-    else:
+    if arguments.source is None or arguments.names:
         settings = Settings(
             rounds=arguments.rounds or (1 if arguments.quick else ROUNDS),
             quick=arguments.quick,
@@ -47,7 +48,8 @@ def main() -> int:
             wakeups=arguments.wakeup,
         )
         with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
-            report = runner.run(_run(arguments.names or list(WORKLOADS), settings))
+            measured = runner.run(_run(arguments.names or list(WORKLOADS), settings))
+        report = measured if report is None else report.updated(measured)
     table.show(report)
     if arguments.json is not None:
         report.save(arguments.json)
@@ -103,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="JSON",
         dest="source",
-        help="take the figures from there instead of measuring",
+        help="take the figures from there; those of the workloads that are named are measured anew",
     )
     return parser
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -149,6 +149,15 @@ class Report:
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    def updated(self, anew: Report) -> Report:
+        """With what was measured anew, whole workloads, in its place."""
+        results = {(result.name, result.case): result for result in anew.results}
+        return replace(
+            self,
+            command=f"{self.command}\n{anew.command}",
+            results=[results.get((result.name, result.case), result) for result in self.results],
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:

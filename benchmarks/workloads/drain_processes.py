@@ -61,9 +61,9 @@ async def drain(desk: Desk, contender: str, tasks: int) -> float:
     """One process's share; seconds from the common start to its end."""
     locks = await desk.locks(contender)
     await warm(locks, tasks)
-    shared = locks.lock("drain-processes") if locks.again else None
+    made = [locks.lock("drain-processes") for _ in range(tasks)]
     began = await desk.start_together()
-    await asyncio.gather(*(once(shared or locks.lock("drain-processes")) for _ in range(tasks)))
+    await asyncio.gather(*map(once, made))
     return time.monotonic() - began
 
 

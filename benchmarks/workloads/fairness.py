@@ -92,13 +92,13 @@ async def loop(desk: Desk, contender: str, tasks: int, seconds: float) -> _Share
     async with locks.lock("fairness:warm-up"):
         pass
     share = _Share(counts=[0] * tasks, holds=[])
-    shared = locks.lock("fairness") if locks.again else None
     began = await desk.start_together()
 
     async def one(task: int) -> None:
+        made = locks.lock("fairness") if locks.again else None
         # Whoever still waits at the end is let in once more, uncounted: nobody is cut off in a request.
         while time.monotonic() - began < seconds:
-            async with shared or locks.lock("fairness"):
+            async with made or locks.lock("fairness"):
                 since = time.monotonic() - began
                 await asyncio.sleep(0.001)
                 share["counts"][task] += since < seconds
