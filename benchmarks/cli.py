@@ -36,20 +36,12 @@ workloads: {", ".join(WORKLOADS)}
 def main() -> int:
     """Runs; the exit status is 1 only with `--check`, when a target was missed."""
     arguments = _parser().parse_args()
-    report: Report | None = None
-    if arguments.source is not None:
+    if arguments.source is None:
+        report = _measure(arguments)
+    else:
         report = Report.load(arguments.source)
-    if arguments.source is None or arguments.names:
-        settings = Settings(
-            rounds=arguments.rounds or (1 if arguments.quick else ROUNDS),
-            quick=arguments.quick,
-            loop=arguments.loop,
-            tcp=arguments.tcp,
-            wakeups=arguments.wakeup,
-        )
-        with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
-            measured = runner.run(_run(arguments.names or list(WORKLOADS), settings))
-        report = measured if report is None else report.updated(measured)
+        if arguments.names:
+            report = report.updated(_measure(arguments))
     table.show(report)
     if arguments.json is not None:
         report.save(arguments.json)
@@ -59,6 +51,18 @@ def main() -> int:
         page.write(report, arguments.page, plots=arguments.plot)
     missed = any(verdict.met is False for result in report.results for verdict in result.verdicts)
     return 1 if arguments.check and missed else 0
+
+
+def _measure(arguments: argparse.Namespace) -> Report:
+    settings = Settings(
+        rounds=arguments.rounds or (1 if arguments.quick else ROUNDS),
+        quick=arguments.quick,
+        loop=arguments.loop,
+        tcp=arguments.tcp,
+        wakeups=arguments.wakeup,
+    )
+    with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
+        return runner.run(_run(arguments.names or list(WORKLOADS), settings))
 
 
 async def _run(names: Sequence[str], settings: Settings) -> Report:
