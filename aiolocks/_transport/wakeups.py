@@ -255,7 +255,7 @@ class Wakeups:
                 await way.open(ask, database)
             except _UnavailableError as why:
                 self._ear = _DEAF
-                troubles.append(f"{way.name}: {why}")
+                troubles.append(f"{way.name}: {why}" if self._wanted == "auto" else str(why))
             else:
                 chosen = way.name
                 break
