@@ -138,12 +138,7 @@ class Acquirable(ABC):
     @final
     async def __aenter__(self) -> Lease:
         lease = await self._acquire(self._options.blocking_timeout)
-        task = lease.enter()
-        entered = self._entered.get(task)
-        if entered is None:
-            self._entered[task] = [lease]
-        else:
-            entered.append(lease)
+        self._entered.setdefault(lease.enter(), []).append(lease)
         return lease
 
     @final

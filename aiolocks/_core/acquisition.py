@@ -193,8 +193,7 @@ class Acquisition:
 
     def _ask(self, *, arming: bool = False, in_turn: bool = False) -> None:
         """Tries, once it stands in the queue if `arming`: what is let go of after that wakes us."""
-        if self._sleep_timer is not None:
-            self._cancel_sleep()
+        self._cancel_sleep()
         self._stage = Stage.ASKING
         self._ask_again = False
         if self._gate.silent_since is None:
@@ -215,9 +214,7 @@ class Acquisition:
     def _silence_ends(self) -> float:
         """When the server will have said neither yes nor no for a ttl, to us or to who asked before us."""
         since = self._gate.silent_since
-        if since is None:
-            since = self._engine.now()
-        return (max(self.started, since)) + self._options.ttl
+        return max(self.started, self._engine.now() if since is None else since) + self._options.ttl
 
     def _wait_ends(self) -> float | None:
         """When to give up, as things stand; None while there is no reason to."""
@@ -351,8 +348,7 @@ class Acquisition:
     def _end(self) -> None:
         self._stage = Stage.ENDED
         self._arming = None
-        if self._sleep_timer is not None:
-            self._cancel_sleep()
+        self._cancel_sleep()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None

@@ -139,8 +139,7 @@ class Possession:
         """Seconds that the holder may still rely on."""
         if not self.live or self._releasing is not None or self._engine.pid != current_pid():
             return 0.0
-        left = self.term.deadline - self._engine.now()
-        return max(0.0, left)
+        return max(0.0, self.term.deadline - self._engine.now())
 
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
@@ -308,8 +307,7 @@ class Possession:
             # In this order: no renewal may be sent behind the release, and the next local waiter's try is to
             # be sent right behind it.
             self._engine.watchdog.forget(self)
-            if self._renewal is not None:
-                self._drop_renewal()
+            self._drop_renewal()
             ring, ordered = self.gate.letting_go(self.claim), self._engine.ordered
             self._releasing = Releasing(
                 self._engine,
@@ -355,6 +353,5 @@ class Possession:
         self.live = False
         self.reason = reason
         self._engine.watchdog.forget(self)
-        if self._renewal is not None:
-            self._drop_renewal()
+        self._drop_renewal()
         self.gate.vacated(self.claim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis import Redis as _SyncRedis
@@ -85,22 +86,28 @@ def open_transport(
         # close it.
         pool = client.connection_pool
         return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _plain(pool, loop), loop
+            lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _over_pool(pool, loop), loop
         )
     wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
     if isinstance(client, Redis):
-        return _plain(client.connection_pool, loop)
-    from .plain import Plain  # noqa: PLC0415
-
+        return _over_pool(client.connection_pool, loop)
     # The cluster's own connections: it alone knows which node has the slot.
-    return Plain(client.execute_command, _nothing_to_close, loop)
+    return _plain(client.execute_command, _nothing_to_close, loop)
 
 
-def _plain(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
+def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
+    executor = Executor(pool)
+    return _plain(executor, executor.aclose, loop)
+
+
+def _plain(
+    execute_command: Callable[..., Awaitable[Any]],
+    close: Callable[[], Awaitable[None]],
+    loop: asyncio.AbstractEventLoop,
+) -> Transport:
     from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    executor = Executor(pool)
-    return Plain(executor, executor.aclose, loop)
+    return Plain(execute_command, close, loop)
 
 
 async def _nothing_to_close() -> None:
