@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from redis.asyncio import Redis
 
-from tests.adversity.tools import Formed, warm
+from tests.adversity.tools import WAYS, ByHand, Formed, warm
 from tests.conftest import Connect
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -32,6 +32,21 @@ async def client(connect: Connect, through: Proxy, form: str) -> Redis:
     client = connect(Formed(through, form))
     await warm(client)
     return client
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """One way in which bells are heard."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def by_hand(server: Server) -> Iterator[ByHand]:
+    """Who holds locks of the shared server without a session of the library."""
+    holder = ByHand(server)
+    yield holder
+    holder.close()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import Any, Protocol
@@ -33,7 +33,6 @@ from tests.adversity.tools import (
     POLL,
     RELEASE,
     SLACK,
-    WAYS,
     ByHand,
     asleep,
     elapsed,
@@ -61,12 +60,6 @@ class Start(Protocol):
     def __call__(self, *, backoff: Backoff = PATIENT, to: Any = None) -> Session: ...
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.fixture
 async def start(connect: Connect, way: str) -> AsyncIterator[Start]:
     async with AsyncExitStack() as sessions:
@@ -77,13 +70,6 @@ async def start(connect: Connect, way: str) -> AsyncIterator[Start]:
             return session
 
         yield start
-
-
-@pytest.fixture
-def by_hand(server: Server) -> Iterator[ByHand]:
-    holder = ByHand(server)
-    yield holder
-    holder.close()
 
 
 async def wait_asleep(session: Session, name: str = "a") -> asyncio.Task[Lease]:

@@ -68,19 +68,6 @@ async def start(connect: Connect) -> AsyncIterator[Start]:
         yield start
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def by_hand(server: Server) -> Iterator[ByHand]:
-    holder = ByHand(server)
-    yield holder
-    holder.close()
-
-
 @pytest.fixture
 def hands() -> Iterator[Callable[[Any], ByHand]]:
     """Makes a holder by hand at a server of the test's own."""
