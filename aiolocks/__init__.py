@@ -1,5 +1,7 @@
 """Distributed locks for asyncio, on Redis and Valkey."""
 
+import typing
+
 from ._core.backoff import Backoff
 from ._core.events import LockEvent
 from ._core.lease import Lease
@@ -18,12 +20,22 @@ from .errors import (
     SessionClosedError,
 )
 
+if typing.TYPE_CHECKING:
+    from ._primitives.fairlock import FairLock
+    from ._primitives.multilock import MultiLock
+    from ._primitives.rangelock import RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from ._primitives.reentrant import ReentrantLease, ReentrantLock
+    from ._primitives.rwlock import RWLock
+    from ._primitives.semaphore import Semaphore
+    from ._primitives.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
+
 __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
     "Backoff",
     "ConfigurationError",
+    "FairLock",
     "Histogram",
     "KeyspaceWakeup",
     "Lease",
@@ -34,8 +46,31 @@ __all__ = [
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",
+    "MultiLock",
+    "RWLock",
+    "RangeLease",
+    "RangeLock",
+    "RangeUpgradableLease",
+    "RangeWriterLease",
+    "ReentrantLease",
+    "ReentrantLock",
+    "Semaphore",
     "Session",
     "SessionClosedError",
     "SessionStatistics",
+    "SpanLease",
+    "SpanLock",
+    "UpgradableLease",
+    "WriterLease",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Kinds of locks are imported when they are first named: most programs use few of them."""
+    from ._primitives import load  # noqa: PLC0415
+
+    if name in __all__:
+        globals()[name] = found = load(name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

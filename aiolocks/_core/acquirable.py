@@ -8,7 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, TypeVar, final
 
 from .arguments import Options, Seconds, lock_name, optional_seconds, reject_slips
 from .binding import Binding
@@ -18,16 +18,19 @@ from .pending import Pending
 from .session import engine_of, source_of
 
 if TYPE_CHECKING:
+    from .._transport import Granted
     from .claim import Resource
     from .engine import Engine
+    from .possession import Possession
 
 P = ParamSpec("P")
 R = TypeVar("R")
+LeaseT = TypeVar("LeaseT", bound=Lease)
 
-_AS_CONFIGURED: Final[Any] = object()
+AS_CONFIGURED: Final[Any] = object()
 
 
-class Acquirable(ABC):
+class Acquirable(ABC, Generic[LeaseT]):
     """A description of something that can be held: cheap, immutable, shareable by any number of tasks.
 
     Invariant: nothing about a present holder is stored here, but the leases that `async with` on this very
@@ -36,14 +39,15 @@ class Acquirable(ABC):
 
     __slots__ = ("__weakref__", "_binding", "_entered", "_name", "_options", "_source")
 
-    _kind: ClassVar[str]
+    _label: ClassVar[str]  # how messages call it
+    _lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
     def __init__(self, client: Any, name: str, options: Options) -> None:
         self._source = source_of(client)
         self._name = lock_name(name)
         self._options = options
-        self._binding: Binding | None = None
-        self._entered: dict[asyncio.Task[Any], list[Lease]] = {}
+        self._binding: Binding[LeaseT] | None = None
+        self._entered: dict[asyncio.Task[Any], list[LeaseT]] = {}
 
     @property
     def name(self) -> str:
@@ -60,8 +64,8 @@ class Acquirable(ABC):
     # -- acquiring
 
     def acquire(  # noqa: D417 - there are no slips to describe
-        self, *, blocking_timeout: Seconds | None = _AS_CONFIGURED, **slips: Never
-    ) -> Pending[Lease]:
+        self, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+    ) -> Pending[LeaseT]:
         """Acquires, waiting for as long as `blocking_timeout` allows.
 
         What it returns can be awaited (then release the lease yourself), entered with `async with`, or given
@@ -79,13 +83,13 @@ class Acquirable(ABC):
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
         reject_slips("acquire()", slips)
-        if blocking_timeout is _AS_CONFIGURED:
+        if blocking_timeout is AS_CONFIGURED:
             timeout = self._options.blocking_timeout
         else:
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
         return Pending(functools.partial(self._acquire, timeout))
 
-    def try_acquire(self, **slips: Never) -> Pending[Lease | None]:
+    def try_acquire(self, **slips: Never) -> Pending[LeaseT | None]:
         """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
 
         Raises:
@@ -97,10 +101,10 @@ class Acquirable(ABC):
         reject_slips("try_acquire()", slips)
         return Pending(self._try_acquire)
 
-    def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Lease]:
+    def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         return self._bind().acquire(blocking_timeout)
 
-    def _try_acquire(self) -> Coroutine[Any, Any, Lease | None]:
+    def _try_acquire(self) -> Coroutine[Any, Any, LeaseT | None]:
         return self._bind().try_acquire()
 
     async def locked(self) -> bool:
@@ -111,7 +115,7 @@ class Acquirable(ABC):
         """
         return await self._bind().locked()
 
-    async def adopt(self, handle: str) -> Lease:
+    async def adopt(self, handle: str) -> LeaseT:
         """Takes up what `lease.detach()` gave, in this task or process; the fencing token stays the same.
 
         Raises:
@@ -121,22 +125,27 @@ class Acquirable(ABC):
 
         Cancelled at any point, the handle stays good for as long as the ttl runs.
         """
-        opened = Handle.decode(handle, kind=self._kind, name=self._name)
+        opened = Handle.decode(handle, kind=self._label.lower(), name=self._name)
         return await self._bind().adopt(opened.token)
 
-    def _bind(self) -> Binding:
+    def _bind(self) -> Binding[LeaseT]:
         binding = self._binding
         if binding is None or not binding.engine.serves:
             engine = engine_of(self._source)
             binding = self._binding = Binding(
-                engine, self._resource(engine), kind=self._kind, name=self._name, options=self._options
+                engine,
+                self._resource(engine),
+                self._lease_type,
+                label=self._label,
+                name=self._name,
+                options=self._options,
             )
         return binding
 
     # -- as a context manager and a decorator
 
     @final
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> LeaseT:
         lease = await self._acquire(self._options.blocking_timeout)
         self._entered.setdefault(lease.enter(), []).append(lease)
         return lease
@@ -147,7 +156,7 @@ class Acquirable(ABC):
     ) -> Coroutine[Any, Any, None]:
         return self._leaving().__aexit__(exc_type, exc, traceback)
 
-    def _leaving(self) -> Lease:
+    def _leaving(self) -> LeaseT:
         """The lease that this exit belongs to: the task's latest, or the only one whose task has ended."""
         # Asked for the loop of its last use first: to find out which loop runs, Python asks the kernel.
         task = None if self._binding is None else asyncio.current_task(self._binding.engine.loop)

@@ -5,7 +5,7 @@ that waits has one single point at which it can be cancelled, and is woken once.
 
 ```
           start           take_turn            refused
-  (new) ───────► QUEUED ────────────► ASKING ◄─────────► SLEEPING
+  (new) ───────► QUEUED ◄───────────► ASKING ◄─────────► SLEEPING
                     │                   │  granted           │
                     └───────────────────┴──────► ENDED ◄─────┘   leave · deadline · fault · close
 ```
@@ -65,7 +65,7 @@ class Acquisition:
         "_engine",
         "_fault",
         "_gate",
-        "_kind",
+        "_label",
         "_last_round_trip",
         "_name",
         "_naps",
@@ -75,6 +75,7 @@ class Acquisition:
         "_refused_until",
         "_sleep_timer",
         "_stage",
+        "_staying",
         "_timeout",
         "_told",
         "_ttl",
@@ -83,8 +84,9 @@ class Acquisition:
         "claim",
         "done",
         "error",
-        "fencing_token",
+        "grant",
         "granted",
+        "noted",
         "sent",
         "started",
     )
@@ -95,7 +97,7 @@ class Acquisition:
         gate: Gate,
         claim: Claim,
         *,
-        kind: str,
+        label: str,
         name: str,
         options: Options,
         blocking_timeout: float | None,
@@ -104,7 +106,7 @@ class Acquisition:
         self._engine = engine
         self._gate = gate
         self.claim = claim
-        self._kind = kind
+        self._label = label
         self._name = name
         self._options = options
         self._ttl = options.first_ttl
@@ -115,6 +117,8 @@ class Acquisition:
         self._naps = 0
         self._arming: Call[bool] | None = None  # what the call under way goes right behind
         self._queued = False  # the call under way leaves the queue when it gets in
+        self._staying = False  # but for the place, which others here need
+        self.noted = False  # the server may remember that it waits
         self._ask_again = False
         self._told = False
         self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
@@ -128,7 +132,7 @@ class Acquisition:
         self._deadline = None if once or blocking_timeout is None else self.started + blocking_timeout
         self.done: asyncio.Future[None] = engine.loop.create_future()
         self.granted = False
-        self.fencing_token = 0
+        self.grant: Granted | None = None
         self.sent = 0.0
         self.error: LockError | None = None  # how it ended without a grant; None then means: refused
 
@@ -149,21 +153,26 @@ class Acquisition:
             self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
         self._gate.enter(self)
         if self._stage is Stage.QUEUED:
-            self._tell_waiting()
-            if self._deadline is None:
-                self._sleep_timer = self._engine.loop.call_at(self._silence_ends(), self._listen)
+            self._wait_behind()
+
+    def _wait_behind(self) -> None:
+        """Somebody else asks for it."""
+        self._stage = Stage.QUEUED
+        self._tell_waiting()
+        if self._deadline is None:
+            self._sleep_timer = self._engine.loop.call_at(self._silence_ends(), self._listen)
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
         if woken:
             self._engine.events.tally.wakeups["local"] += 1
-        self._ask(in_turn=in_turn)
+        self._ask(in_turn=in_turn, passing=woken)
 
     def prompt(self, way: str, *, in_turn: bool) -> None:
         """The gate: it may be free now; `way` is how we know."""
         if self._stage is Stage.SLEEPING:
             self._engine.events.tally.wakeups[way] += 1
-            self._ask(in_turn=in_turn)
+            self._ask(in_turn=in_turn, passing=True)
         elif self._stage is Stage.ASKING:
             self._ask_again = True  # a refusal under way may have been decided before
 
@@ -191,18 +200,27 @@ class Acquisition:
 
     # -- asking
 
-    def _ask(self, *, arming: bool = False, in_turn: bool = False) -> None:
+    def _ask(self, *, arming: bool = False, in_turn: bool = False, passing: bool = False) -> None:
         """Tries, once it stands in the queue if `arming`: what is let go of after that wakes us."""
         self._cancel_sleep()
         self._stage = Stage.ASKING
         self._ask_again = False
         if self._gate.silent_since is None:
             self._gate.silent_since = self._engine.now()
-        until, place = self._ask_until(), self._gate.place
-        armed = arming or in_turn
-        self._arming = self._gate.arm(lane=self.claim.token, until=until) if armed else None
+        until, place, manner = self._ask_until(), self._gate.place, self._gate.manner
+        armed = arming or (in_turn and not manner.strict)
+        self._arming = self._gate.arm(self.claim, until=until) if armed else None
         self._queued = place.taken and not self._once
-        command = self.claim.acquire(self._options.first_ttl_ms, queued=self._queued, in_turn=in_turn)
+        self._staying = manner.stays and self._gate.crowded
+        self.noted = manner.noted and not self._once
+        command = self.claim.acquire(
+            self._options.first_ttl_ms,
+            queued=self._queued,
+            in_turn=in_turn or manner.strict,
+            passing=passing,
+            staying=self._staying,
+            waiting=not self._once,
+        )
         self._call = Call(command, self._answered, self._failed, until=until)
         self._engine.send(self._call)
 
@@ -231,15 +249,17 @@ class Acquisition:
         self._last_round_trip = now - call.sent
         self._fault = None
         self._unsettled = False
+        if answer.rung:
+            self._engine.loop.call_soon(self._engine.bells.rung, "local", answer.rung)
         if isinstance(answer, Granted):
-            if self._queued:
+            if self._queued and not self._staying:
                 self._gate.left()
             if now < call.sent + dependable(self._ttl):
                 self.granted = True
-                self.fencing_token = answer.fencing_token
+                self.grant = answer
                 self.sent = call.sent
                 self._end()
-                self._gate.granted(self, answer.others, now)
+                self._gate.granted(self, answer, now)
                 return
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
@@ -253,14 +273,15 @@ class Acquisition:
             self._end()
             self._gate.leave(self)
         elif self._ask_again or (self._arming is not None and not self._arming.done):
-            self._ask()  # also where the server did not know the arming's script: then it came behind the try
+            # Also where the server did not know the arming's script: then it came behind the try.
+            self._ask(passing=True)
+        elif not self._gate.refused(self):
+            self._wait_behind()
+        elif self._arming is not None or self._gate.place.armed:
+            self._sleep()
         else:
-            self._gate.refused()
-            if self._arming is not None or self._gate.place.armed:
-                self._sleep()
-            else:
-                self._tell_waiting()
-                self._ask(arming=True)
+            self._tell_waiting()
+            self._ask(arming=True)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -303,7 +324,7 @@ class Acquisition:
     def _tell_waiting(self) -> None:
         if not self._told:
             self._told = True
-            self._engine.events.waiting(self._kind, self._name)
+            self._engine.events.waiting(self._label.lower(), self._name)
 
     # -- the end
 
@@ -323,7 +344,7 @@ class Acquisition:
         """Counts it, and says who holds it for how long."""
         self._engine.events.tally.timeouts += 1
         return LockTimeoutError(
-            self._kind.capitalize(),
+            self._label,
             self._name,
             blocking_timeout=blocking_timeout,
             remaining=self._gate.remaining(self._engine.now()),
@@ -337,8 +358,8 @@ class Acquisition:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
         self._end()
         call, self._call = self._call, None
-        may_hold = (call is not None and self._engine.forget(call)) or self._unsettled
-        last = self._gate.is_last(self) and self._gate.unsettled
+        may_hold = (call is not None and self._engine.forget(call)) or self._unsettled or self.noted
+        last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
         if may_hold or last:
             self._engine.undo(self.claim, self._ttl, leave=last)
         if last:
@@ -362,4 +383,4 @@ class Acquisition:
             self._sleep_timer = None
 
     def __repr__(self) -> str:
-        return f"<Acquisition of {self._kind} {self._name!r} {self._stage.name} naps={self._naps}>"
+        return f"<Acquisition of {self._label} {self._name!r} {self._stage.name} naps={self._naps}>"

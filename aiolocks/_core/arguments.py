@@ -126,6 +126,15 @@ def user_metadata(value: object) -> dict[str, Any]:
     return copied
 
 
+def whole_number(what: str, value: object, *, most: int) -> int:
+    """A number of things."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int from 1 to {most}, not {value!r} ({type(value).__name__})")
+    if not 1 <= value <= most:
+        raise ValueError(f"{what} must be from 1 to {most}, not {value!r}")
+    return int(value)
+
+
 def flag(what: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {value!r}")

@@ -3,55 +3,82 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, cast, final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from .._transport import Call, ignore
+from .._transport import Call, Granted, ignore
 from ..errors import LockNotOwnedError, SessionClosedError
 from .acquisition import Acquisition
-from .lease import Lease
+from .claim import Claim
 from .possession import Possession
 
 if TYPE_CHECKING:
     from .arguments import Options
-    from .claim import Claim, Resource
+    from .claim import Resource
     from .engine import Engine
+    from .lease import Lease
+
+LeaseT = TypeVar("LeaseT", bound="Lease")
 
 
 @final
-class Binding:
+class Binding(Generic[LeaseT]):
     """What the acquisitions of one lock in one session have in common."""
 
-    __slots__ = ("_gate", "_kind", "_metadata", "_name", "_options", "_resource", "_user_json", "engine")
+    __slots__ = (
+        "_gate",
+        "_label",
+        "_lease_type",
+        "_user_json",
+        "engine",
+        "metadata",
+        "name",
+        "options",
+        "resource",
+    )
 
-    def __init__(self, engine: Engine, resource: Resource, *, kind: str, name: str, options: Options) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        resource: Resource,
+        lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT],
+        *,
+        label: str,
+        name: str,
+        options: Options,
+    ) -> None:
         self.engine = engine
-        self._resource = resource
+        self.resource = resource
         self._gate = engine.gate(resource)
-        self._kind = kind
-        self._name = name
-        self._options = options
-        self._metadata = {**engine.settings.metadata, **options.metadata}
-        self._user_json = json.dumps(self._metadata, separators=(",", ":"))
+        self._lease_type = lease_type
+        self._label = label
+        self.name = name
+        self.options = options
+        self.metadata = {**engine.settings.metadata, **options.metadata}
+        self._user_json = json.dumps(self.metadata, separators=(",", ":"))
 
-    def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Lease]:
+    def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
-        return cast("Coroutine[Any, Any, Lease]", attempt)  # refused, it raises
+        return cast("Coroutine[Any, Any, LeaseT]", attempt)  # refused, it raises
 
-    def try_acquire(self) -> Coroutine[Any, Any, Lease | None]:
+    def try_acquire(self) -> Coroutine[Any, Any, LeaseT | None]:
         return self._attempt(None, once=True)
 
-    async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> Lease | None:
+    def _claim(self, token: str) -> Claim:
+        described = self.engine.describe(self._user_json)
+        return Claim(self.resource.commands, token, described, self.options.first_ttl_ms)
+
+    async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> LeaseT | None:
         """The lease; refused, None for whoever gave no `blocking_timeout`."""
         engine = self.engine
-        claim = self._resource.claim(engine.token(), engine.describe(self._user_json))
+        claim = self._claim(self.resource.commands.heir("", engine.token()))
         acquisition = Acquisition(
             engine,
             self._gate,
             claim,
-            kind=self._kind,
-            name=self._name,
-            options=self._options,
+            label=self._label,
+            name=self.name,
+            options=self.options,
             blocking_timeout=blocking_timeout,
             once=once,
         )
@@ -71,17 +98,18 @@ class Binding:
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
         waited = acquisition.answered_at - acquisition.started
-        return self._lease(claim, acquisition.fencing_token, acquisition.sent, waited)
+        assert acquisition.grant is not None
+        return self._lease(claim, acquisition.grant, acquisition.sent, waited)
 
-    def _lease(self, claim: Claim, fencing_token: int, sent: float, waited: float) -> Lease:
-        options = self._options
+    def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
+        options = self.options
         possession = Possession(
             self.engine,
             self._gate,
             claim,
-            kind=self._kind,
-            name=self._name,
-            fencing_token=fencing_token,
+            label=self._label,
+            name=self.name,
+            fencing_token=grant.fencing_token,
             ttl=options.ttl,
             max_hold=options.max_hold,
             auto_renew=options.auto_renew,
@@ -89,18 +117,18 @@ class Binding:
         )
         self._gate.entrusted(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
-        return Lease(self.engine, possession, metadata=self._metadata, on_lost=options.on_lost)
+        return self._lease_type(self, possession, grant)
 
     async def locked(self) -> bool:
-        return await self.engine.ask(self._resource.locked())
+        return await self.engine.ask(self.resource.commands.locked())
 
-    async def adopt(self, old: str) -> Lease:
-        engine, options = self.engine, self._options
-        new = engine.token()
+    async def adopt(self, old: str) -> LeaseT:
+        engine, options, commands = self.engine, self.options, self.resource.commands
+        new = commands.heir(old, engine.token())
         metadata = engine.describe(self._user_json)
         ttl_ms = options.first_ttl_ms
         call, adopted = engine.start(
-            self._resource.adopt(old, new, ttl_ms, metadata),
+            commands.adopt(old, new, ttl_ms, metadata),
             until=engine.now() + engine.settings.command_timeout,
         )
         try:
@@ -110,12 +138,12 @@ class Binding:
         except BaseException:
             if engine.forget(call):
                 # Whoever has the handle may still adopt: it is given back, in order behind the request.
-                back = self._resource.adopt(new, old, ttl_ms, metadata)
+                back = commands.adopt(new, old, ttl_ms, metadata)
                 until = engine.now() + options.ttl
                 engine.send(Call(back, ignore, ignore, until=until, in_full=True), at_once=True)
             raise
         if fencing_token is None:
             raise LockNotOwnedError(
-                self._kind.capitalize(), self._name, "it was adopted before, released, or its ttl has passed"
+                self._label, self.name, "it was adopted before, released, or its ttl has passed"
             )
-        return self._lease(self._resource.claim(new, metadata), fencing_token, call.sent, 0.0)
+        return self._lease(self._claim(new), Granted(fencing_token, 0), call.sent, 0.0)

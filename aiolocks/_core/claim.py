@@ -1,69 +1,191 @@
-"""What the core asks of a kind of lock: the commands of one possession, without knowing what is in them."""
+"""What the core asks of a kind of lock: the commands of a possession, without knowing what is in them."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Final, Protocol, final
 
 from .._transport import Answer, Command, Released
 
 
-class Claim(Protocol):
-    """One possession under its token, wished for or had.
+class Commands(Protocol):
+    """One name in one session, or a part or a share of what stands under it.
 
     Every command is idempotent: sent again, it leaves the server as if it had been sent once.
     """
-
-    @property
-    def token(self) -> str: ...
-
-    def acquire(self, ttl_ms: int, *, queued: bool, in_turn: bool) -> Command[Answer]:
-        """Takes it; for the token that holds already, the same grant with its ttl set anew.
-
-        `queued` if this session stands in the queue, which it leaves when it gets in; `in_turn` to take it
-        only if nobody stands there before this session.
-        """
-        ...
-
-    def renew(self, ttl_ms: int) -> Command[bool]:
-        """Sets the ttl anew if the token holds it; never creates."""
-        ...
-
-    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
-        """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
-
-        `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
-        """
-        ...
-
-    def owned(self) -> Command[bool]:
-        """Whether the token holds it."""
-        ...
-
-
-class Resource(Protocol):
-    """One name in one session: where its claims come from."""
-
-    @property
-    def gate_key(self) -> Hashable:
-        """Claims of one gate key exclude each other."""
-        ...
 
     @property
     def bell(self) -> bytes:
         """The key that is deleted to wake this session."""
         ...
 
-    def arm(self, lane: str) -> Command[bool]:
+    def owner(self, token: str) -> str:
+        """Whose token that is: what one owner has excludes nothing that the same owner wants."""
+        ...
+
+    def heir(self, old: str, fresh: str) -> str:
+        """The token for who adopts from `old`, made of a fresh one."""
+        ...
+
+    def acquire(
+        self,
+        token: str,
+        ttl_ms: int,
+        metadata: str,
+        *,
+        queued: bool,
+        in_turn: bool,
+        passing: bool,
+        staying: bool,
+        waiting: bool,
+    ) -> Command[Answer]:
+        """Takes it; for the token that holds already, the same grant with its ttl set anew.
+
+        - `queued`: this session stands in the queue, which it leaves when it gets in;
+        - `in_turn`: only if nobody stands there before this session;
+        - `passing`: it was told that it may be free: if it cannot get in, or more than it can, it tells the
+          next in the queue;
+        - `staying`: others wait in this session for the same thing: its place is kept for them;
+        - `waiting`: if it cannot get in, it will wait.
+        """
+        ...
+
+    def arm(self, token: str) -> Command[bool]:
         """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
         ...
 
-    def claim(self, token: str, metadata: str) -> Claim: ...
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        """Sets the ttl anew if the token holds it; never creates."""
+        ...
 
-    def locked(self) -> Command[bool]:
-        """Whether a try now would be refused."""
+    def release(self, token: str, ttl_ms: int, *, ring: bool, leave: bool) -> Command[Released]:
+        """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
+
+        `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
+        """
         ...
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         """Gives possession from one token to another; the fencing token, or None when neither holds it."""
         ...
+
+    def owned(self, token: str) -> Command[bool]:
+        """Whether the token holds it."""
+        ...
+
+    def locked(self) -> Command[bool]:
+        """Whether a try now would be refused."""
+        ...
+
+
+@final
+class Manner:
+    """How those who want the same thing in one session stand to each other.
+
+    Attributes:
+        exclusive: One of them has it: while it is held here nobody asks.
+        eager: Whoever lets go hands over to who waits here: the next one's try goes right behind the release.
+        strict: First come, first served over all sessions: everybody has a seat of his own in the queue.
+        together: They enter at the same time, once one of them has.
+        noted: The server remembers whom it has refused, also before he stands in the queue.
+    """
+
+    __slots__ = ("eager", "exclusive", "noted", "strict", "together")
+
+    def __init__(
+        self,
+        *,
+        exclusive: bool = False,
+        eager: bool = False,
+        strict: bool = False,
+        together: bool = False,
+        noted: bool = False,
+    ) -> None:
+        self.exclusive = exclusive
+        self.eager = eager
+        self.strict = strict
+        self.together = together
+        self.noted = noted or strict
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a hand-over within this session need not be known elsewhere."""
+        return self.eager and not self.strict
+
+    @property
+    def stays(self) -> bool:
+        """Whether its place in the queue is kept for who waits behind in this session."""
+        return self.strict or self.together
+
+
+SIMPLE: Final = Manner(exclusive=True, eager=True)
+
+
+@final
+class Resource:
+    """What a lock describes, in one session.
+
+    Attributes:
+        commands: How it is asked for.
+        gate_key: Those of one gate key stand in one queue here.
+        manner: How they stand to each other.
+    """
+
+    __slots__ = ("commands", "gate_key", "manner")
+
+    def __init__(self, commands: Commands, gate_key: Hashable, manner: Manner = SIMPLE) -> None:
+        self.commands = commands
+        self.gate_key = gate_key
+        self.manner = manner
+
+
+@final
+class Claim:
+    """One possession under its token, wished for or had."""
+
+    __slots__ = ("_commands", "_metadata", "_ttl_ms", "token")
+
+    def __init__(self, commands: Commands, token: str, metadata: str, ttl_ms: int) -> None:
+        self._commands = commands
+        self._metadata = metadata
+        self._ttl_ms = ttl_ms  # what was asked for last
+        self.token = token
+
+    @property
+    def owner(self) -> str:
+        return self._commands.owner(self.token)
+
+    def acquire(
+        self,
+        ttl_ms: int,
+        *,
+        queued: bool = False,
+        in_turn: bool = False,
+        passing: bool = False,
+        staying: bool = False,
+        waiting: bool = False,
+    ) -> Command[Answer]:
+        self._ttl_ms = ttl_ms
+        return self._commands.acquire(
+            self.token,
+            ttl_ms,
+            self._metadata,
+            queued=queued,
+            in_turn=in_turn,
+            passing=passing,
+            staying=staying,
+            waiting=waiting,
+        )
+
+    def arm(self) -> Command[bool]:
+        return self._commands.arm(self.token)
+
+    def renew(self, ttl_ms: int) -> Command[bool]:
+        self._ttl_ms = ttl_ms
+        return self._commands.renew(self.token, ttl_ms)
+
+    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
+        return self._commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
+
+    def owned(self) -> Command[bool]:
+        return self._commands.owned(self.token)

@@ -212,8 +212,8 @@ class Engine:
 
     def released(self, released: Released) -> None:
         """Who was woken may wait in this very session: the server tells nobody of what he does himself."""
-        if released.rung is not None:
-            self.bells.rung("local", (released.rung,))
+        if released.rung:
+            self.bells.rung("local", released.rung)
 
     def start(
         self, command: Command[T], *, until: float, make: Callable[[], Command[T]] | None = None

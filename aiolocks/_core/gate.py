@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
+from .claim import Claim
 from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .._transport import Call
+    from .._transport import Call, Granted
     from .acquisition import Acquisition
-    from .claim import Claim, Resource
+    from .claim import Resource
     from .engine import Engine
     from .possession import Possession
 
@@ -21,8 +23,10 @@ class Gate:
     """First come, first served. However many tasks wait here, the server sees one.
 
     Invariants:
-    - if anybody waits and nobody in this session is known to hold it, exactly one asks: the head;
-    - nobody begins to ask while somebody here is known to hold it, except who tries just once;
+    - if anybody waits and, where one excludes the others, nobody in this session is known to hold it, one is
+      the head, who asks, sleeps and asks again; beside it only those ask who have been told of room, or who
+      own what is held here already, or who try just once;
+    - nobody begins to ask while somebody here is known to hold what excludes him, except who tries just once;
     - whoever leaves, by any way, passes its place on in the same step;
     - what is free while another process waits does not stay unnoticed: a release either wakes one there, or
       has the head's try right behind it, and then whoever is the last to leave here does what was left
@@ -33,6 +37,7 @@ class Gate:
 
     __slots__ = (
         "__weakref__",
+        "_also_holding",
         "_beside",
         "_engine",
         "_head",
@@ -40,8 +45,10 @@ class Gate:
         "_in_turn",
         "_possession",
         "_queue",
+        "_resource",
         "_turns",
         "answered_at",
+        "manner",
         "place",
         "refused_until",
         "silent_since",
@@ -49,14 +56,17 @@ class Gate:
 
     def __init__(self, engine: Engine, resource: Resource) -> None:
         self._engine = engine
+        self._resource = resource
+        self.manner = resource.manner
         self._queue: dict[Acquisition, None] = {}  # in order; who leaves may stand anywhere
         self._head: Acquisition | None = None
-        self._beside: dict[Acquisition, None] = {}  # who tries just once
+        self._beside: dict[Acquisition, bool] = {}  # who asks beside the head; whether he waits
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
+        self._also_holding: set[Claim] | None = None  # most gates never have a second holder
         self._turns = Turns()
         self._in_turn = False  # the next head goes behind who waits in other processes
-        self.place = Place(engine, resource)
+        self.place = Place(engine, resource.commands)
         # What the server said last to anybody here; times of the loop.
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
@@ -73,34 +83,49 @@ class Gate:
         return self._head is not None or bool(self._queue)
 
     @property
+    def crowded(self) -> bool:
+        """Whether anybody waits behind the head."""
+        return bool(self._queue)
+
+    @property
     def unsettled(self) -> bool:
         """Whether other processes are to be told when nobody waits here any more."""
         return self.place.taken or self._turns.owed
 
+    @property
+    def _closed(self) -> bool:
+        """Whether nobody may ask: somebody here has what would exclude him."""
+        return self._holder is not None and self.manner.exclusive
+
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
-        if self._holder is not None:
+        if self._closed or self.refused_until is None:
             possession = self._possession() if self._possession is not None else None
             return None if possession is None else possession.remaining()
-        return None if self.refused_until is None else max(0.0, self.refused_until - now)
+        return max(0.0, self.refused_until - now)
 
     # -- those who wait
 
     def enter(self, acquisition: Acquisition) -> None:
-        if self._head is None and self._holder is None:  # then nobody is queued either
+        if self._head is None and not self._closed:  # then nobody is queued either
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
+        elif self._holder is not None and self._owns(acquisition):
+            self._beside[acquisition] = True
+            acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
+            if self.manner.strict:
+                self._take_seat(acquisition)
 
     def try_beside(self, acquisition: Acquisition) -> None:
         """Asks once, whoever waits or holds."""
-        self._beside[acquisition] = None
+        self._beside[acquisition] = False
 
     def is_last(self, acquisition: Acquisition) -> bool:
         """Whether nobody waits here but this one."""
-        waiting = len(self._queue) + (self._head is not None)
-        return waiting == 1 and (self._head is acquisition or acquisition in self._queue)
+        waiting = len(self._queue) + (self._head is not None) + sum(self._beside.values())
+        return waiting == 1 and self._beside.get(acquisition, True)
 
     def leave(self, acquisition: Acquisition) -> None:
         """Without having got it."""
@@ -108,21 +133,32 @@ class Gate:
         self._queue.pop(acquisition, None)
         self._admit_next()
 
-    def refused(self) -> None:
-        """The head was: whoever has it now will wake the others."""
-        self._turns.owed = False
+    def refused(self, acquisition: Acquisition) -> bool:
+        """Whether it goes on as the head; if not, it waits behind it, before all others."""
+        if acquisition is self._head:
+            self._turns.owed = False  # whoever has it now will wake the others
+            return True
+        del self._beside[acquisition]
+        if self._head is None and not self._closed:
+            self._head = acquisition
+            return True
+        self._queue = {acquisition: None, **self._queue}
+        return False
 
     def settled(self) -> None:
         """The other processes were told that nobody waits here any more."""
         self._turns.owed = False
         self.left()
 
+    def _owns(self, acquisition: Acquisition) -> bool:
+        return self._holder is not None and acquisition.claim.owner == self._holder.owner
+
     # -- the place in the queue on the server
 
-    def arm(self, *, lane: str, until: float) -> Call[bool]:
+    def arm(self, claim: Claim, *, until: float) -> Call[bool]:
         """Stands in the queue, with a bell that hangs. The try that is to follow goes in the same write."""
         self._engine.bells.add(self)
-        return self.place.arm(lane=lane, until=until)
+        return self.place.arm(claim, until=until)
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
@@ -133,7 +169,9 @@ class Gate:
     def rung(self, way: str) -> None:
         """The bell was rung; `way` is how we know. Somebody here is to try."""
         self.place.armed = False
-        if self._head is not None and self._holder is None:
+        if self._head is None:
+            self.renew_place(self._engine.now() + self._engine.settings.command_timeout)
+        elif not self._closed:
             self._head.prompt(way, in_turn=False)
 
     def renew_place(self, until: float) -> None:
@@ -142,33 +180,63 @@ class Gate:
         Not while the head asks: if that is granted, a bell that is hung up behind it would be nobody's. For
         the same reason it goes in the lane in which the queue is left.
         """
-        if self.place.armed and self._head is not None and self._head.asleep:
-            self.place.renew(self._missed, lane=self._head.claim.token, until=until)
+        if self._head is not None:
+            if self.place.armed and self._head.asleep:
+                self.place.renew(self._head.claim, self._missed, until=until)
+        elif self._queue and self.manner.strict:
+            self.place.renew(next(iter(self._queue)).claim, self._missed, until=until)
 
-    def _missed(self, stood: bool) -> None:  # noqa: FBT001 - a callback
-        if self.place.armed and not stood:
+    def _take_seat(self, acquisition: Acquisition) -> None:
+        acquisition.noted = True
+        self.arm(acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout)
+
+    def _missed(self, hung: bool) -> None:  # noqa: FBT001 - a callback
+        if self.place.armed and not hung and self._head is not None:
             self.rung("poll")  # the bell was gone, and the news of it was lost
 
     # -- those who hold
 
-    def granted(self, acquisition: Acquisition, others: int, now: float) -> None:
-        """Somebody here holds it now: a head, or who tried just once."""
-        self._turns.granted(others, now)
+    def granted(self, acquisition: Acquisition, answer: Granted, now: float) -> None:
+        """Somebody here holds it now: a head, or who asked beside it."""
+        self._turns.granted(answer.others, now)
         self._gone(acquisition)
-        self._holder = acquisition.claim
-        self._possession = None
+        if self._holder is None:
+            self._holder = acquisition.claim
+            self._possession = None
+        else:
+            self._hold_also(acquisition.claim)
+        if self.manner.exclusive:
+            return
+        for _ in range(min(answer.room, len(self._queue))):
+            self._admit()
+        self._admit_next()
+        if self.place.taken and self.manner.stays and not (self.awaited or any(self._beside.values())):
+            # It was kept for who has left in the meantime.
+            self.left()
+            self._engine.undo(Claim(self._resource.commands, "", "", 1000), 1.0, leave=True)
 
     def entrusted(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
         """What the holder's grant has become: granted before, or adopted."""
-        self._holder = claim
-        self._possession = possession
+        if self._holder is None:
+            self._holder = claim
+        if self._holder is claim:
+            self._possession = possession
+        else:
+            self._hold_also(claim)
+
+    def _hold_also(self, claim: Claim) -> None:
+        if self._also_holding is None:
+            self._also_holding = set()
+        self._also_holding.add(claim)
 
     def letting_go(self, claim: Claim) -> bool:
         """That holder is about to release: whether the release is to wake who waits elsewhere.
 
         If not, then `vacated` follows, which makes the head here try right behind it.
         """
-        if self._holder is not claim or not self.awaited:
+        if self._holder is not claim and not (self._also_holding and claim in self._also_holding):
+            return True
+        if not self.awaited or not self.manner.quiet or (self._also_holding and self.manner.exclusive):
             return True
         self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
         self._turns.owed = not self._in_turn
@@ -176,17 +244,24 @@ class Gate:
 
     def vacated(self, claim: Claim) -> None:
         """That holder has let go, or has lost it. Does nothing for one that does not hold it."""
-        if self._holder is not claim:
-            return
-        self._holder = self._possession = None
-        if self._head is not None:
-            self._head.prompt("local", in_turn=self._next_in_turn())
+        if self._holder is claim:
+            self._holder = self._possession = None
+            if self._also_holding:
+                self._holder = self._also_holding.pop()
+        elif self._also_holding and claim in self._also_holding:
+            self._also_holding.discard(claim)
         else:
+            return
+        if self._closed:
+            return
+        if self._head is None:
             self._admit_next()
+        elif self.manner.eager:
+            self._head.prompt("local", in_turn=self._next_in_turn())
 
-    def let_go(self, rung: bytes | None) -> None:
-        """The release has ended, and woke the owner of this bell."""
-        if rung is not None and rung != self.place.bell:
+    def let_go(self, rung: Sequence[bytes]) -> None:
+        """The release has ended, and woke the owners of these bells."""
+        if rung and any(bell != self.place.bell for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
 
@@ -194,7 +269,8 @@ class Gate:
         self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
-        if self._head is None and not self._beside and (self._holder is not None or not self._queue):
+        asking = self._head is not None or self._beside
+        if not asking and (self._closed or not self._queue):
             self.silent_since = None  # nobody has a question open
 
     @property
@@ -206,11 +282,19 @@ class Gate:
         in_turn, self._in_turn = self._in_turn, False
         return in_turn or self.yielding
 
+    def _admit(self) -> None:
+        """The first in the queue asks."""
+        acquisition = next(iter(self._queue))
+        del self._queue[acquisition]
+        if self._head is None:
+            self._head = acquisition
+        else:
+            self._beside[acquisition] = True
+        acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+
     def _admit_next(self) -> None:
-        if self._head is None and self._holder is None and self._queue:
-            self._head = next(iter(self._queue))
-            del self._queue[self._head]
-            self._head.take_turn(woken=True, in_turn=self._next_in_turn())
+        if self._head is None and not self._closed and self._queue:
+            self._admit()
 
     def __repr__(self) -> str:
         return f"<Gate held_here={self.held_here} asking={self._head is not None} queued={len(self._queue)}>"

@@ -14,7 +14,8 @@ from .possession import LeaseState, Possession
 from .scope import LossScope
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .._transport import Granted
+    from .binding import Binding
 
 
 class Lease:
@@ -28,20 +29,11 @@ class Lease:
     loss is then a note on them.
     """
 
-    __slots__ = ("_engine", "_metadata", "_on_lost", "_possession")
+    __slots__ = ("_binding", "_possession")
 
-    def __init__(
-        self,
-        engine: Engine,
-        possession: Possession,
-        *,
-        metadata: Mapping[str, Any],
-        on_lost: str,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
+        self._binding = binding
         self._possession = possession
-        self._metadata = metadata
-        self._on_lost = on_lost
 
     @property
     def name(self) -> str:
@@ -61,7 +53,7 @@ class Lease:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The user's metadata, the session's and the lock's, as acquired; read-only."""
-        return MappingProxyType(dict(self._metadata))
+        return MappingProxyType(dict(self._binding.metadata))
 
     @property
     def token(self) -> str:
@@ -103,7 +95,7 @@ class Lease:
             SessionClosedError: The session is closed.
         """
         self._possession.ensure_here()
-        return await self._engine.ask(self._possession.claim.owned())
+        return await self._binding.engine.ask(self._possession.claim.owned())
 
     async def extend(self, ttl: Seconds | None = None) -> None:
         """Sets a new ttl from now on, which the renewals that follow keep.
@@ -164,7 +156,9 @@ class Lease:
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.term.why_over())  # who waits behind need not wait for us
             possession.ensure_held()
-        possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
+        possession.scope = scope = LossScope(
+            self._binding.engine.loop, cancels=self._binding.options.on_lost == "cancel"
+        )
         return scope.task
 
     async def __aexit__(
@@ -182,7 +176,7 @@ class Lease:
             return
         if exc is not None and not cancelled_by_us:
             exc.add_note(f"aiolocks: {error}")  # the body's own exception wins
-        elif isinstance(error, LockLostError) and self._on_lost == "ignore":
+        elif isinstance(error, LockLostError) and self._binding.options.on_lost == "ignore":
             pass  # the log has it
         else:
             raise error from None

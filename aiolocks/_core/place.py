@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from .._transport import BELL_TTL, Call, Fault, ignore
 
 if TYPE_CHECKING:
-    from .claim import Resource
+    from .claim import Claim, Commands
     from .engine import Engine
     from .gate import Gate
 
@@ -28,33 +28,34 @@ class Place:
     step that learns otherwise, and then the next try that is refused arms anew.
     """
 
-    __slots__ = ("_engine", "_resource", "armed", "taken")
+    __slots__ = ("_commands", "_engine", "armed", "taken")
 
-    def __init__(self, engine: Engine, resource: Resource) -> None:
+    def __init__(self, engine: Engine, commands: Commands) -> None:
+        self._commands = commands
         self._engine = engine
-        self._resource = resource
         self.taken = False  # the entry may stand in the queue
         self.armed = False
 
     @property
     def bell(self) -> bytes:
-        return self._resource.bell
+        return self._commands.bell
 
     @property
     def heard(self) -> bool:
         """Whether we are told when it is our turn."""
         return self.armed and self._engine.hears
 
-    def arm(self, *, lane: str, until: float) -> Call[bool]:
+    def arm(self, claim: Claim, *, until: float) -> Call[bool]:
         """Takes it, at the end of the queue, or hangs up its bell anew; goes with what is sent next."""
         self.taken = self.armed = True
-        call = Call(self._resource.arm(lane), ignore, self._failed, until=until)
+        call = Call(claim.arm(), ignore, self._failed, until=until)
         self._engine.send(call, more=True)
         return call
 
-    def renew(self, told: Callable[[bool], None], *, lane: str, until: float) -> None:
+    def renew(self, claim: Claim, told: Callable[[bool], None], *, until: float) -> None:
         """Hangs up the bell anew; tells whether it still hung there."""
-        self._engine.send(Call(self._resource.arm(lane), told, self._failed, until=until))
+        self.armed = True
+        self._engine.send(Call(claim.arm(), told, self._failed, until=until))
 
     def _failed(self, fault: Fault) -> None:
         self.armed = False

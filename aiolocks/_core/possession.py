@@ -79,7 +79,7 @@ class Possession:
         "fencing_token",
         "gate",
         "granted_at",
-        "kind",
+        "label",
         "live",
         "name",
         "reason",
@@ -94,7 +94,7 @@ class Possession:
         gate: Gate,
         claim: Claim,
         *,
-        kind: str,
+        label: str,
         name: str,
         fencing_token: int,
         ttl: float,
@@ -114,7 +114,7 @@ class Possession:
         self.fencing_token = fencing_token
         self.gate = gate
         self.granted_at = sent
-        self.kind = kind
+        self.label = label  # how messages call it
         self.name = name
         self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew)
         self.reason = ""  # why it has ended
@@ -131,9 +131,8 @@ class Possession:
         return self._state
 
     @property
-    def label(self) -> str:
-        """How messages call it."""
-        return self.kind.capitalize()
+    def kind(self) -> str:
+        return self.label.lower()
 
     def remaining(self) -> float:
         """Seconds that the holder may still rely on."""

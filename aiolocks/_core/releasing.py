@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from .._transport import Call, Command, Fault, Released
@@ -57,7 +57,7 @@ class Releasing:
         self._call: Call[Released] | None = None
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
-        self.rung: bytes | None = None  # the bell of who was woken
+        self.rung: Sequence[bytes] = ()  # the bells of who was woken
         self.fault: Fault | None = None
         self._send(more=more)
 

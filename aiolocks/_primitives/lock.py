@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Never, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
-from .._core.claim import Claim
+from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
-from .._transport import Answer, Command, LockCommands, Released
+from .._core.lease import Lease
+from .._transport import LockCommands
 
 
 @final
-class Lock(Acquirable):
+class Lock(Acquirable[Lease]):
     """One holder at a time, among all processes that use the same server, prefix and name.
 
     A `Lock` is a description: cheap, immutable, to be made anywhere and shared by any number of tasks. What
@@ -47,7 +47,8 @@ class Lock(Acquirable):
 
     __slots__ = ()
 
-    _kind: ClassVar[str] = "lock"
+    _label: ClassVar[str] = "Lock"
+    _lease_type = Lease
 
     def __init__(
         self,
@@ -73,64 +74,12 @@ class Lock(Acquirable):
         )
         super().__init__(client, name, options)
 
-    def _resource(self, engine: Engine) -> _LockResource:
-        settings = engine.settings
+    def _resource(self, engine: Engine) -> Resource:
         commands = LockCommands(
-            settings.prefix,
+            engine.settings.prefix,
             self._name,
-            retention_ms=milliseconds(settings.fence_retention),
+            retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
-        return _LockResource(commands, self._name, milliseconds(self._options.ttl))
-
-
-@final
-class _LockResource:
-    __slots__ = ("_commands", "_ttl_ms", "gate_key")
-
-    def __init__(self, commands: LockCommands, name: str, ttl_ms: int) -> None:
-        self._commands = commands
-        self._ttl_ms = ttl_ms
-        # Shared with the other kinds of the same name space: one holder for all of them.
-        self.gate_key: Hashable = ("lock", name)
-
-    def claim(self, token: str, metadata: str) -> Claim:
-        return _LockClaim(self._commands, token, metadata, self._ttl_ms)
-
-    @property
-    def bell(self) -> bytes:
-        return self._commands.bell
-
-    def arm(self, lane: str) -> Command[bool]:
-        return self._commands.arm(lane)
-
-    def locked(self) -> Command[bool]:
-        return self._commands.locked()
-
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        return self._commands.adopt(old, new, ttl_ms, metadata)
-
-
-@final
-class _LockClaim:
-    __slots__ = ("_commands", "_metadata", "_ttl_ms", "token")
-
-    def __init__(self, commands: LockCommands, token: str, metadata: str, ttl_ms: int) -> None:
-        self._commands = commands
-        self._metadata = metadata
-        self._ttl_ms = ttl_ms  # what was asked for last
-        self.token = token
-
-    def acquire(self, ttl_ms: int, *, queued: bool, in_turn: bool) -> Command[Answer]:
-        self._ttl_ms = ttl_ms
-        return self._commands.acquire(self.token, ttl_ms, self._metadata, queued=queued, in_turn=in_turn)
-
-    def renew(self, ttl_ms: int) -> Command[bool]:
-        self._ttl_ms = ttl_ms
-        return self._commands.renew(self.token, ttl_ms)
-
-    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
-        return self._commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
-
-    def owned(self) -> Command[bool]:
-        return self._commands.owned(self.token)
+        # The gate is shared with other kinds of the same name space: one holder for all of them.
+        return Resource(commands, ("lock", self._name))

@@ -13,7 +13,19 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
 from .calls import Call, Command, Transport, ignore
-from .commands import BELL_TTL, Answer, Granted, LockCommands, Refused, Released
+from .commands import (
+    BELL_TTL,
+    Answer,
+    Granted,
+    LockCommands,
+    MultiCommands,
+    PermitCommands,
+    ReentrantCommands,
+    Refused,
+    Released,
+    Span,
+    SpanCommands,
+)
 from .driver import Executor, Link, drivable
 from .faults import Fault
 from .keys import key
@@ -31,9 +43,14 @@ __all__ = [
     "Granted",
     "KeyspaceWakeup",
     "LockCommands",
+    "MultiCommands",
     "OnRung",
+    "PermitCommands",
+    "ReentrantCommands",
     "Refused",
     "Released",
+    "Span",
+    "SpanCommands",
     "Transport",
     "Wakeup",
     "check_client",

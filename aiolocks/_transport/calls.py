@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 
+from ..errors import ConfigurationError, LockLostError
 from .faults import Fault, unreadable
 
 T = TypeVar("T")
@@ -18,21 +19,27 @@ _LUA: Final = Path(__file__).parent.parent / "lua"
 
 @final
 class Script:
-    """One atomic step on the server, read from its file in `aiolocks/lua` when it is first needed."""
+    """One atomic step on the server, read from its file in `aiolocks/lua` when it is first needed.
 
-    __slots__ = ("name", "sha", "text")
+    Args:
+        shared: Files of `aiolocks/lua/shared` that stand before it: what several steps have in common.
+    """
+
+    __slots__ = ("name", "sha", "shared", "text")
 
     sha: bytes
     text: bytes
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *shared: str) -> None:
         self.name = name
+        self.shared = shared
 
     def __getattr__(self, attribute: str) -> bytes:
         """What has not been read yet: an import is not to wait for files that may never be needed."""
         if attribute not in self.__slots__:
             raise AttributeError(attribute)
-        self.text = (_LUA / f"{self.name}.lua").read_bytes()
+        files = [*(f"shared/{name}.lua" for name in self.shared), f"{self.name}.lua"]
+        self.text = b"".join((_LUA / file).read_bytes() for file in files)
         # The server names a script by this digest; it guards nothing.
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
         value: bytes = getattr(self, attribute)
@@ -152,6 +159,9 @@ class Call(Generic[T]):
         self.done = True
         try:
             result = self.command.parse(raw)
+        except (ConfigurationError, LockLostError) as error:
+            self.ended_by = Fault(error, transient=False, unknown=False)
+            self.on_fault(self.ended_by)
         except (TypeError, ValueError, IndexError) as error:
             self.ended_by = unreadable(error)
             self.on_fault(self.ended_by)

@@ -9,7 +9,7 @@ from typing import Final, final
 
 import redis.exceptions as driver
 
-from ..errors import BackendError, ConfigurationError
+from ..errors import BackendError, ConfigurationError, LockError
 
 # The server is there and may serve the same request a moment later.
 _TRANSIENT: Final = {
@@ -63,7 +63,7 @@ class Fault:
         foreign: The key holds something that aiolocks did not write.
     """
 
-    error: BackendError | ConfigurationError
+    error: LockError
     transient: bool
     demoted: bool = False
     unknown: bool = True

@@ -788,12 +788,12 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
     task = waiting(session)
     call = await transport.asked("acquire")
     (acquisition,) = session._engine.waiting
-    assert repr(acquisition) == "<Acquisition of lock 'name' ASKING naps=0>"
+    assert repr(acquisition) == "<Acquisition of Lock 'name' ASKING naps=0>"
 
     refuse(call)
     await turns()
-    assert repr(acquisition) == "<Acquisition of lock 'name' SLEEPING naps=1>"
+    assert repr(acquisition) == "<Acquisition of Lock 'name' SLEEPING naps=1>"
 
     await cancel(task)
-    assert repr(acquisition) == "<Acquisition of lock 'name' ENDED naps=1>"
+    assert repr(acquisition) == "<Acquisition of Lock 'name' ENDED naps=1>"
     assert token(call) not in repr(acquisition) + repr(call) + repr(call.command)

@@ -10,18 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiolocks._core.claim import SIMPLE
 from aiolocks._core.gate import Gate
 from aiolocks._core.place import Bells
-from aiolocks._transport import Call, Command
+from aiolocks._transport import Call, Command, Granted
+
+
+class Claim:
+    """Of an owner of its own, unless it is said whose."""
+
+    def __init__(self, owner: str = "") -> None:
+        self.owner = owner or str(id(self))
+
+    def arm(self) -> Any:
+        return Command(None, (b"bell",), ("arm",), bool, bell=b"bell")
 
 
 class Waiter:
     """Stands for an acquisition: writes down what the gate tells it."""
 
     def __init__(self) -> None:
-        self.claim = Mock()
+        self.claim = Claim()
         self.told: list[str] = []
         self.asleep = True
+        self.noted = False
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         self.told.append(("woken" if woken else "at once") + (", in turn" if in_turn else ""))
@@ -46,12 +58,12 @@ class Surroundings:
         self.loop = Mock()
         self.bells: Any = Bells(self.loop)
         self.bell = b"bell"
+        self.commands = self
+        self.manner = SIMPLE
+        self.settings = Mock(command_timeout=5)
 
     def now(self) -> float:
         return self.time
-
-    def arm(self, lane: str) -> Any:
-        return Command(None, (self.bell,), ("arm",), bool, lane=lane, bell=self.bell)
 
     def send(self, call: Call[Any], *, more: bool = False) -> None:
         self.sent.append(call)
@@ -74,7 +86,7 @@ def make_gate(around: Any) -> Any:
 def hold(gate: Any, *, others: int = 0) -> Waiter:
     """Somebody here who holds it, granted while so many others stood in the queue."""
     (waiter,) = entered(gate, 1)
-    gate.granted(waiter, others, gate._engine.now())
+    gate.granted(waiter, Granted(1, others), gate._engine.now())
     return waiter
 
 
@@ -121,7 +133,7 @@ def test_leaving_twice_passes_on_once(gate) -> None:
 
 def test_nobody_asks_while_it_is_held_here(gate) -> None:
     waiters = entered(gate, 2)
-    gate.granted(waiters[0], 0, gate._engine.now())
+    gate.granted(waiters[0], Granted(1, 0), gate._engine.now())
 
     assert told([*waiters, *entered(gate, 1)]) == [["at once"], [], []]
     assert gate.held_here
@@ -129,7 +141,7 @@ def test_nobody_asks_while_it_is_held_here(gate) -> None:
 
 def test_who_lets_go_wakes_the_next(gate) -> None:
     waiters = entered(gate, 3)
-    gate.granted(waiters[0], 0, gate._engine.now())
+    gate.granted(waiters[0], Granted(1, 0), gate._engine.now())
 
     gate.vacated(waiters[0].claim)
 
@@ -139,10 +151,10 @@ def test_who_lets_go_wakes_the_next(gate) -> None:
 
 def test_a_claim_that_does_not_hold_lets_go_of_nothing(gate) -> None:
     waiters = entered(gate, 2)
-    gate.granted(waiters[0], 0, gate._engine.now())
+    gate.granted(waiters[0], Granted(1, 0), gate._engine.now())
 
     gate.vacated(waiters[1].claim)
-    gate.vacated(object())
+    gate.vacated(Claim())
 
     assert gate.held_here
     assert told(waiters) == [["at once"], []]
@@ -150,7 +162,7 @@ def test_a_claim_that_does_not_hold_lets_go_of_nothing(gate) -> None:
 
 def test_who_lets_go_twice_wakes_one(gate) -> None:
     waiters = entered(gate, 3)
-    gate.granted(waiters[0], 0, gate._engine.now())
+    gate.granted(waiters[0], Granted(1, 0), gate._engine.now())
 
     gate.vacated(waiters[0].claim)
     gate.vacated(waiters[0].claim)
@@ -162,7 +174,7 @@ def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> No
     head, behind = entered(gate, 2)
     once = Waiter()
     gate.try_beside(once)
-    gate.granted(once, 0, gate._engine.now())
+    gate.granted(once, Granted(1, 0), gate._engine.now())
 
     gate.vacated(once.claim)
 
@@ -172,7 +184,7 @@ def test_a_single_try_beside_the_queue_that_lets_go_prompts_the_head(gate) -> No
 
 def test_a_head_that_leaves_while_it_is_held_here_lets_nobody_ask(gate) -> None:
     head, behind = entered(gate, 2)
-    gate.granted(Waiter(), 0, gate._engine.now())
+    gate.granted(Waiter(), Granted(1, 0), gate._engine.now())
 
     gate.leave(head)
 
@@ -180,7 +192,7 @@ def test_a_head_that_leaves_while_it_is_held_here_lets_nobody_ask(gate) -> None:
 
 
 def test_an_adopted_claim_holds_it(gate) -> None:
-    claim = object()
+    claim = Claim()
     gate.entrusted(claim, weakref.ref(Possession(5)))
     (waiter,) = entered(gate, 1)
     assert waiter.told == []
@@ -212,7 +224,7 @@ def test_remaining_of_a_holder_elsewhere_runs_down_to_nothing(gate) -> None:
 def test_remaining_of_a_holder_here_is_its_own(gate) -> None:
     (holder,) = entered(gate, 1)
     gate.refused_until = 12
-    gate.granted(holder, 0, gate._engine.now())
+    gate.granted(holder, Granted(1, 0), gate._engine.now())
     assert gate.remaining(now=10) is None, "nobody relies on it yet"
 
     possession = Possession(5)
@@ -255,7 +267,7 @@ def test_after_a_run_of_hand_overs_it_is_anothers_turn(gate) -> None:
         (behind,) = entered(gate, 1)
         rang.append(gate.letting_go(holder.claim))
         gate.vacated(holder.claim)
-        gate.granted(behind, 1, gate._engine.now())
+        gate.granted(behind, Granted(1, 1), gate._engine.now())
         holder = behind
 
     assert rang == [False] * 16 + [True] + [False] * 3
@@ -285,7 +297,7 @@ def test_who_has_just_woken_another_process_lets_it_go_first(gate, around) -> No
     holder = hold(gate)
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go(b"bell of another")
+    gate.let_go([b"bell of another"])
 
     (soon,) = entered(gate, 1)
     gate.leave(soon)
@@ -314,7 +326,7 @@ def test_where_nobody_hears_who_has_given_another_its_turn_lets_it_sleep_out(gat
     around.time += 1
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go(b"bell of another")
+    gate.let_go([b"bell of another"])
 
     assert gate.yielding
     around.time += 0.065
@@ -326,12 +338,12 @@ def test_where_nobody_hears_a_lock_does_not_lie_idle_for_each_single_hand_over(g
     holder = hold(gate, others=1)
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go(b"bell of another")
+    gate.let_go([b"bell of another"])
 
     assert not gate.yielding
 
 
-@pytest.mark.parametrize("rung", [None, b"bell"])
+@pytest.mark.parametrize("rung", [(), [b"bell"]])
 def test_who_has_woken_nobody_elsewhere_lets_nobody_go_first(gate, rung) -> None:
     holder = hold(gate)
     gate.letting_go(holder.claim)
@@ -365,16 +377,16 @@ def test_an_answer_behind_a_quiet_hand_over_settles_it(gate, answer) -> None:
     assert gate.unsettled
 
     if answer == "granted":
-        gate.granted(first, 1, gate._engine.now())
+        gate.granted(first, Granted(1, 1), gate._engine.now())
     else:
-        gate.refused()
+        assert gate.refused(first)
 
     assert not gate.unsettled
 
 
 def test_who_stands_in_the_queue_owes_the_others_to_leave_it(gate) -> None:
     (waiter,) = entered(gate, 1)
-    gate.arm(lane="", until=0)
+    gate.arm(Claim(), until=0)
 
     assert gate.is_last(waiter)
     assert gate.unsettled
@@ -392,7 +404,7 @@ def test_a_single_try_is_never_the_last(gate) -> None:
 
 def test_a_rung_bell_prompts_the_head(gate, around) -> None:
     head, behind = entered(gate, 2)
-    gate.arm(lane="", until=0)
+    gate.arm(Claim(), until=0)
 
     around.bells.rung("tracking", [b"bell", b"bell of another"])
 
@@ -412,7 +424,7 @@ def test_a_bell_that_is_not_hung_up_prompts_nobody(gate, around) -> None:
 
 def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) -> None:
     (head,) = entered(gate, 1)
-    gate.arm(lane="", until=0)
+    gate.arm(Claim(), until=0)
 
     around.bells.rung("tracking", None)
 
@@ -421,7 +433,7 @@ def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) ->
 
 def test_a_bell_is_hung_up_anew_while_its_owner_sleeps(gate, around) -> None:
     (head,) = entered(gate, 1)
-    gate.arm(lane="", until=0)
+    gate.arm(Claim(), until=0)
     gate.renew_place(until=0)
     assert len(around.sent) == 2
 
@@ -432,7 +444,7 @@ def test_a_bell_is_hung_up_anew_while_its_owner_sleeps(gate, around) -> None:
 
 def test_a_bell_that_was_gone_when_it_was_hung_up_anew_counts_as_rung(gate, around) -> None:
     (head,) = entered(gate, 1)
-    gate.arm(lane="", until=0)
+    gate.arm(Claim(), until=0)
     gate.renew_place(until=0)
 
     around.sent[-1].reply(0)
@@ -442,8 +454,8 @@ def test_a_bell_that_was_gone_when_it_was_hung_up_anew_counts_as_rung(gate, arou
 
 def test_a_bell_that_is_rung_while_it_is_held_here_prompts_nobody(gate, around) -> None:
     (head,) = entered(gate, 1)
-    gate.arm(lane="", until=0)
-    gate.granted(Waiter(), 0, gate._engine.now())
+    gate.arm(Claim(), until=0)
+    gate.granted(Waiter(), Granted(1, 0), gate._engine.now())
 
     around.bells.rung("tracking", [b"bell"])
 
@@ -477,18 +489,18 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         elif happening == "grant" and asking and not holders:
             waiting.remove(asking[0])
             holders = [asking[0]]
-            gate.granted(asking[0], 0, gate._engine.now())
+            gate.granted(asking[0], Granted(1, 0), gate._engine.now())
         elif happening == "grant once" and not holders:
             holders = [Waiter()]
             gate.try_beside(holders[0])
-            gate.granted(holders[0], 0, gate._engine.now())
+            gate.granted(holders[0], Granted(1, 0), gate._engine.now())
         elif happening == "vacate" and holders:
             gate.vacated(holders.pop().claim)
         elif happening == "release" and holders:
             holder = holders.pop()
             quiet = not gate.letting_go(holder.claim)
             gate.vacated(holder.claim)
-            gate.let_go(None)
+            gate.let_go(())
             assert not quiet or (waiting and gate.unsettled)
 
         asking = [waiter for waiter in waiting if waiter.told]

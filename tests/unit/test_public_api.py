@@ -12,14 +12,27 @@ from redis.asyncio import Redis
 import aiolocks
 from aiolocks import (
     Backoff,
+    FairLock,
     Histogram,
     Lease,
     LeaseState,
     Lock,
     LockError,
     LockEvent,
+    MultiLock,
+    RangeLease,
+    RangeLock,
+    RangeUpgradableLease,
+    RangeWriterLease,
+    ReentrantLease,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
     Session,
     SessionStatistics,
+    SpanLock,
+    UpgradableLease,
+    WriterLease,
 )
 from tests.unit.fakes import generous, hold
 
@@ -28,6 +41,7 @@ NAMES = {
     "BackendError",
     "Backoff",
     "ConfigurationError",
+    "FairLock",
     "Histogram",
     "KeyspaceWakeup",
     "Lease",
@@ -38,9 +52,22 @@ NAMES = {
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",
+    "MultiLock",
+    "RWLock",
+    "RangeLease",
+    "RangeLock",
+    "RangeUpgradableLease",
+    "RangeWriterLease",
+    "ReentrantLease",
+    "ReentrantLock",
+    "Semaphore",
     "Session",
     "SessionClosedError",
     "SessionStatistics",
+    "SpanLease",
+    "SpanLock",
+    "UpgradableLease",
+    "WriterLease",
     "__version__",
 }
 COMMON = {
@@ -52,10 +79,27 @@ COMMON = {
     "metadata": None,
 }
 CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if not name.startswith("_")]
+ACQUIRABLE = "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__"
+LEASE = (
+    "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release "
+    "wait_lost detach __aenter__ __aexit__"
+)
 MEMBERS = {
-    Lock: "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__",
-    Lease: "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release "
-    "wait_lost detach __aenter__ __aexit__",
+    Lock: ACQUIRABLE,
+    FairLock: ACQUIRABLE,
+    MultiLock: f"{ACQUIRABLE} names",
+    ReentrantLock: ACQUIRABLE,
+    Semaphore: f"{ACQUIRABLE} available resize value fair",
+    SpanLock: ACQUIRABLE,
+    RWLock: "name reader upgradable writer",
+    RangeLock: "name reader upgradable writer",
+    Lease: LEASE,
+    ReentrantLease: f"{LEASE} depth",
+    UpgradableLease: f"{LEASE} upgrade",
+    WriterLease: f"{LEASE} downgrade",
+    RangeLease: f"{LEASE} shrink",
+    RangeUpgradableLease: f"{LEASE} shrink upgrade",
+    RangeWriterLease: f"{LEASE} shrink downgrade",
     Session: "of aclose statistics __aenter__ __aexit__",
     Backoff: "delay",
 }

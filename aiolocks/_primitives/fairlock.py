@@ -1,0 +1,91 @@
+"""The fair lock: first come, first served."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Never, final
+
+from .._core.acquirable import Acquirable
+from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
+from .._core.claim import Manner, Resource
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._transport import PermitCommands
+
+_MANNER: Final = Manner(exclusive=True, eager=True, strict=True)
+
+
+@final
+class FairLock(Acquirable[Lease]):
+    """A lock that is had in the order in which it was asked for, over all processes.
+
+    A `Lock` hands over within a process before it lets others in, which is faster. Here nobody overtakes:
+    each hand-over may cross processes. The order is that in which the requests reach the server.
+
+    ```python
+    async with FairLock(redis, "printer"):
+        ...
+    ```
+
+    Whoever waits keeps his place by a sign of life that his session gives. A waiter that dies, or ten of
+    them, delay the next by at most the 2 s for which such a sign lasts. `try_acquire` does not overtake
+    either: it is refused while anybody waits.
+
+    It has a name space of its own: a `FairLock` and a `Lock` of one name do not know of each other.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years.
+        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
+        auto_renew: Whether the lease is renewed while its holder lives.
+        max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
+        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
+            on.
+        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ()
+
+    _label: ClassVar[str] = "FairLock"
+    _lease_type = Lease
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        **slips: Never,
+    ) -> None:
+        reject_slips("FairLock", slips)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+        )
+        super().__init__(client, name, options)
+
+    def _resource(self, engine: Engine) -> Resource:
+        commands = PermitCommands(
+            engine.settings.prefix,
+            "fairlock",
+            self._name,
+            permits=1,
+            value=None,
+            fair=True,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        return Resource(commands, ("fairlock", self._name), _MANNER)

@@ -1,0 +1,101 @@
+"""Several locks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final, Never, cast, final
+
+from .._core.acquirable import Acquirable
+from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
+from .._core.claim import Resource
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._transport import MultiCommands
+
+_MOST_NAMES: Final = 1000
+
+
+@final
+class MultiLock(Acquirable[Lease]):
+    """The locks of several names, all of them or none, in one step on the server.
+
+    Nothing is ever held of it while it waits, so that it cannot take part in a deadlock, whatever the order
+    of the names. Each name excludes the `Lock`, the `ReentrantLock` and every other `MultiLock` of that name.
+
+    ```python
+    async with MultiLock(redis, ["account:1", "account:2"]) as lease:
+        ...                     # one lease, one fencing token, larger than every earlier one of each name
+    ```
+
+    It makes no promise of progress for names that are never free at the same time: who wants one of them
+    only may always come first. Where that matters, let all take one more lock in common.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        names: 1 to 1000 names, in any order; one that is given twice counts once.
+        ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years.
+        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
+        auto_renew: Whether the lease is renewed while its holder lives.
+        max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
+        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
+            on.
+        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_names",)
+
+    _label: ClassVar[str] = "MultiLock"
+    _lease_type = Lease
+
+    def __init__(
+        self,
+        client: Any,
+        names: Iterable[str],
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        **slips: Never,
+    ) -> None:
+        reject_slips("MultiLock", slips)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+        )
+        self._names = _checked(names)
+        super().__init__(client, self._names[0], options)
+        self._name = ", ".join(self._names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the locks, sorted; `name` is all of them, separated by commas."""
+        return self._names
+
+    def _resource(self, engine: Engine) -> Resource:
+        commands = MultiCommands(
+            engine.settings.prefix,
+            self._names,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        return Resource(commands, ("multilock", self._names))
+
+
+def _checked(names: object) -> tuple[str, ...]:
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        raise TypeError(f"names must be several names, as in ['a', 'b'], not {type(names).__name__}")
+    found = sorted({lock_name(name, "each of the names") for name in cast("Iterable[object]", names)})
+    if not 1 <= len(found) <= _MOST_NAMES:
+        raise ValueError(f"names must be 1 to {_MOST_NAMES} different names, not {len(found)}")
+    return tuple(found)

@@ -1,0 +1,165 @@
+"""The reentrant lock: its owner may take it again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import weakref
+from typing import Any, ClassVar, Final, Never, Self, final
+
+from .._core.acquirable import AS_CONFIGURED, Acquirable
+from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
+from .._core.binding import Binding
+from .._core.claim import Resource
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._core.pending import Pending
+from .._core.possession import Possession
+from .._transport import Granted, ReentrantCommands
+
+_ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
+"""What tasks are called as owners: the same in every lock, so that any object for a name nests."""
+
+
+@final
+class ReentrantLease(Lease):
+    """One of the leases that an owner has on a `ReentrantLock`."""
+
+    __slots__ = ("_depth",)
+
+    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
+        super().__init__(binding, possession, grant)
+        self._depth = grant.depth
+
+    @property
+    def depth(self) -> int:
+        """How many leases the owner had with this one, when it was acquired: 1 for the outermost."""
+        return self._depth
+
+
+@final
+class ReentrantLock(Acquirable[ReentrantLease]):
+    """A lock that whoever holds it may acquire again, without waiting for himself.
+
+    ```python
+    async def transfer():
+        async with ReentrantLock(redis, "orders:17"):
+            await audit()               # acquires it once more, at once
+
+    async def audit():
+        async with ReentrantLock(redis, "orders:17") as lease:
+            ...                         # lease.depth is 2, the fencing token that of the outer lease
+    ```
+
+    The owner is the task that *calls* `acquire()`. A child task is another owner, and so are `gather` and
+    `TaskGroup`
+    inside the body: a child that acquires it waits for its parent. Where several tasks or processes are to
+    count as one, give them all the same `owner`.
+
+    Each acquisition is a lease with a time of its own; the lock is free when the last of them has been
+    released or has ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of
+    the same name exclude it.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        owner: Who owns it, as a non-empty str of at most 1 KiB; None for the task that acquires.
+        ttl: Seconds that a lease lasts without a renewal, 50 ms to ten years.
+        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
+        auto_renew: Whether a lease is renewed while its holder lives.
+        max_hold: Seconds after which a lease is lost whatever renewals could do; None for no limit.
+        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
+            on.
+        metadata: JSON values that stand beside the outermost lease, readable by whoever can read the key.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_apart", "_of_tasks", "_owner")
+
+    _label: ClassVar[str] = "ReentrantLock"
+    _lease_type = ReentrantLease
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        owner: str | None = None,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        **slips: Never,
+    ) -> None:
+        reject_slips("ReentrantLock", slips)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+        )
+        super().__init__(client, name, options)
+        self._owner = "" if owner is None else _id_of(lock_name(owner, "owner"))
+        self._apart = owner is not None
+        self._of_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Self] = weakref.WeakKeyDictionary()
+
+    def acquire(
+        self, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+    ) -> Pending[ReentrantLease]:
+        """Acquires it for its owner, which is the task that calls this unless `owner` says otherwise.
+
+        See `Lock.acquire`, also for its errors.
+        """
+        return super(ReentrantLock, self._of_owner()).acquire(blocking_timeout=blocking_timeout, **slips)
+
+    def try_acquire(self, **slips: Never) -> Pending[ReentrantLease | None]:
+        """Acquires it for its owner at once or not at all. See `Lock.try_acquire`, also for its errors."""
+        return super(ReentrantLock, self._of_owner()).try_acquire(**slips)
+
+    def _of_owner(self) -> Self:
+        """The same lock, for who calls."""
+        if self._owner:
+            return self
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # called before there is a loop: whoever runs it is the owner
+            task = None
+        if task is None:
+            return self
+        found = self._of_tasks.get(task)
+        if found is None:
+            found = self._of_tasks[task] = object.__new__(type(self))
+            super(ReentrantLock, found).__init__(self._source, self._name, self._options)
+            found._owner = _ids.setdefault(task, secrets.token_hex(16))
+            found._apart = False
+        return found
+
+    def _bind(self) -> Binding[ReentrantLease]:
+        return super(ReentrantLock, self._of_owner())._bind()
+
+    def _resource(self, engine: Engine) -> Resource:
+        commands = ReentrantCommands(
+            engine.settings.prefix,
+            self._name,
+            owner=self._owner,
+            apart=self._apart,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        # An owner that others may be as well, elsewhere, must not wait behind anybody here: it may hold it
+        # already. With a task that cannot be, and it stands in one queue with who wants the simple lock.
+        gate_key = ("lock", self._name, self._owner) if self._apart else ("lock", self._name)
+        return Resource(commands, gate_key)
+
+
+def _id_of(owner: str) -> str:
+    """What an owner of that name is called in keys: of the same length as what tasks are called."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]

@@ -1,0 +1,210 @@
+"""The counting semaphore."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Never, Self, final
+
+from .._core.acquirable import AS_CONFIGURED, Acquirable
+from .._core.arguments import Metadata, OnLost, Options, Seconds, flag, reject_slips, whole_number
+from .._core.claim import Manner, Resource
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._core.pending import Pending
+from .._transport import PermitCommands
+
+_FAIR: Final = Manner(eager=True, strict=True)
+_UNFAIR: Final = Manner(eager=True)
+_MOST: Final = 2**31
+
+
+@final
+class Semaphore(Acquirable[Lease]):
+    """So many permits, which any number of processes share.
+
+    ```python
+    crawlers = Semaphore(redis, "crawlers", 10)
+    async with crawlers:                    # one permit
+        ...
+    async with crawlers.acquire(3):         # three at once, or none: one lease
+        ...
+    ```
+
+    Each lease counts for itself and expires for itself: the permits of a holder that died are back one ttl
+    later, whatever others renew. All users of a name give the same `value`, which the server remembers while
+    it is in use and for 24 h after; `resize` changes how many permits there are for all of them.
+
+    Permits are handed over within a process first, as those of a `Lock` are; with `fair=True` they are had
+    in the order in which they were asked for, over all processes. Then who wants many is not overtaken by
+    those who want few. Without it he may wait for as long as others always take what is given back.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        value: How many permits there are, 1 to 2**31.
+        fair: Whether they are had in the order of asking.
+        ttl: Seconds that a lease lasts without a renewal, 50 ms to ten years.
+        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
+        auto_renew: Whether a lease is renewed while its holder lives.
+        max_hold: Seconds after which a lease is lost whatever renewals could do; None for no limit.
+        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
+            on.
+        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_fair", "_of_several", "_permits", "_value")
+
+    _label: ClassVar[str] = "Semaphore"
+    _lease_type = Lease
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        value: int,
+        *,
+        fair: bool = False,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        **slips: Never,
+    ) -> None:
+        reject_slips("Semaphore", slips)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+        )
+        super().__init__(client, name, options)
+        self._value = whole_number("value", value, most=_MOST)
+        self._fair = flag("fair", fair)
+        self._permits = 1
+        self._of_several: dict[int, Self] = {}
+
+    @property
+    def value(self) -> int:
+        """How many permits there are, as it was made; `resize` does not change this."""
+        return self._value
+
+    @property
+    def fair(self) -> bool:
+        """Whether permits are had in the order of asking."""
+        return self._fair
+
+    def acquire(  # noqa: D417 - there are no slips to describe
+        self, n: int = 1, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+    ) -> Pending[Lease]:
+        """Acquires `n` permits as one lease, waiting for as long as `blocking_timeout` allows.
+
+        Args:
+            n: How many permits, all at once or none.
+            blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the semaphore's
+                own.
+
+        Raises:
+            ValueError: `n` is more than `value`, and so could never be had.
+            LockTimeoutError: Not had within `blocking_timeout`.
+            ConfigurationError: It was made with another `value`.
+            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
+                `ttl` seconds where there is none.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+
+        Cancelled at any point, nothing stays held, and whoever waits behind goes on.
+        """
+        several = self._several(n)
+        return super(Semaphore, several).acquire(blocking_timeout=blocking_timeout, **slips)
+
+    def try_acquire(self, n: int = 1, **slips: Never) -> Pending[Lease | None]:  # noqa: D417 - see above
+        """Acquires `n` permits at once or not at all: the lease, or None. Never queues.
+
+        Args:
+            n: How many permits, all at once or none.
+
+        Raises:
+            ValueError: `n` is more than `value`, and so could never be had.
+            ConfigurationError: It was made with another `value`.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled at any point, nothing stays held.
+        """
+        several = self._several(n)
+        return super(Semaphore, several).try_acquire(**slips)
+
+    async def available(self) -> int:
+        """How many permits could be had now, as the server says; 0 of a fair one while anybody waits.
+
+        Raises:
+            ConfigurationError: It was made with another `value`.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+        """
+        binding = self._bind()
+        return await binding.engine.ask(self._commands(binding.engine).available())
+
+    async def resize(self, value: int) -> None:
+        """Sets how many permits there are, for all who use it, and wakes who waits for more.
+
+        What is held stays held: of fewer permits, more may be out until they come back. The `value` with
+        which it is to be made stays what it was.
+
+        Args:
+            value: How many, 1 to 2**31.
+
+        Raises:
+            ConfigurationError: It was made with another `value`.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+        """
+        number = whole_number("value", value, most=_MOST)
+        engine = self._bind().engine
+        rung = await engine.ask(self._commands(engine).resize(number))
+        engine.bells.rung("local", rung)
+
+    def _several(self, n: int) -> Self:
+        """The same semaphore, of which so many permits are one lease."""
+        number = whole_number("n", n, most=_MOST)
+        if number > self._value:
+            raise ValueError(f"n must not be more than the semaphore's value, {self._value}, not {number}")
+        if number == self._permits:
+            return self
+        found = self._of_several.get(number)
+        if found is None:
+            found = self._of_several[number] = self._alike(number)
+        return found
+
+    def _resource(self, engine: Engine) -> Resource:
+        gate_key = ("semaphore", self._name, self._permits, self._fair)
+        return Resource(self._commands(engine), gate_key, _FAIR if self._fair else _UNFAIR)
+
+    def _commands(self, engine: Engine) -> PermitCommands:
+        return PermitCommands(
+            engine.settings.prefix,
+            "semaphore",
+            self._name,
+            permits=self._permits,
+            value=self._value,
+            fair=self._fair,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+
+    def _alike(self, permits: int) -> Self:
+        alike = object.__new__(type(self))
+        super(Semaphore, alike).__init__(self._source, self._name, self._options)
+        alike._value = self._value
+        alike._fair = self._fair
+        alike._permits = permits
+        alike._of_several = {}
+        return alike
+
+    def __repr__(self) -> str:
+        fair = " fair" if self._fair else ""
+        return f"<Semaphore {self._name!r} value={self._value}{fair} ttl={self._options.ttl:g}>"

@@ -1,0 +1,235 @@
+"""What reader-writer locks on everything and on intervals have in common: modes, and leases that can change.
+
+A `RWLock` is a `RangeLock` on (-inf, inf), in a name space of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Never, TypeVar, final
+
+from .._core.acquirable import AS_CONFIGURED, Acquirable
+from .._core.arguments import Options, Seconds, optional_seconds, reject_slips
+from .._core.binding import Binding
+from .._core.claim import Manner, Resource
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._core.pending import Pending
+from .._core.possession import Possession
+from .._transport import Granted, Span, SpanCommands
+
+LeaseT = TypeVar("LeaseT", bound="SpanLease")
+
+EVERYTHING: Final = ("-inf", "inf")
+
+_MANNERS: Final = {
+    "r": Manner(together=True, noted=True),
+    "u": Manner(noted=True),
+    "w": Manner(noted=True),
+}
+_MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Which class of lock a span belongs to.
+
+    Attributes:
+        lock: Name of the class.
+        part: Makes a span of the bounds that a user gives; None where there are none.
+    """
+
+    lock: str
+    part: Callable[[str, Any, Any], Span] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.lock.lower()
+
+    def label(self, span: Span) -> str:
+        """What messages call it."""
+        return f"{self.lock}.{_MODES[span.mode]}"
+
+    def commands(self, engine: Engine, name: str, span: Span, *, under: str = "") -> SpanCommands:
+        """The steps of a span in a session, as an upgrade if it is `under` an upgradable's token."""
+        return SpanCommands(
+            engine.settings.prefix,
+            self.kind,
+            name,
+            span,
+            label=self.label(span),
+            under=under,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            longest_sleep_ms=milliseconds(engine.settings.backoff.maximum),
+            session=engine.session_id,
+        )
+
+    def resource(self, engine: Engine, name: str, span: Span, *, under: str = "") -> Resource:
+        commands = self.commands(engine, name, span, under=under)
+        return Resource(commands, (self.kind, name, span, under), _MANNERS[span.mode])
+
+
+class SpanLease(Lease):
+    """A lease on everything or on an interval, which can become less without being let go of."""
+
+    __slots__ = ("_family", "_span", "_under")
+
+    def __init__(
+        self,
+        binding: Binding[Any],
+        possession: Possession,
+        grant: Granted,
+        *,
+        family: Family,
+        span: Span,
+        under: Possession | None = None,
+    ) -> None:
+        super().__init__(binding, possession, grant)
+        self._family = family
+        self._span = span
+        self._under = under
+        if under is not None:
+            under.fencing_token = grant.fencing_token  # as it did on the server
+
+    async def _become(self, span: Span) -> None:
+        """Holds that part of it from now on."""
+        possession, engine = self._possession, self._binding.engine
+        possession.ensure_here()
+        possession.ensure_held()
+        commands = self._family.commands(engine, self.name, self._span)
+        changed = await engine.ask(commands.change(self.token, span))
+        engine.bells.rung("local", changed.rung)
+        if not changed.held:
+            possession.lose("the server no longer has it as the holder")
+        possession.ensure_held()
+        if not changed.part:
+            raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is: {self._span}")
+        self._span = span
+        possession.label = self._family.label(span)
+
+    def _upgrading(
+        self, lease_type: type[LeaseT], span: Span, blocking_timeout: Seconds | None
+    ) -> Pending[LeaseT]:
+        """The acquisition of a writer's span under this lease, of an upgradable."""
+        if blocking_timeout is AS_CONFIGURED:
+            timeout = self._binding.options.blocking_timeout
+        else:
+            timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        return Pending(functools.partial(self._upgrade, lease_type, span, timeout))
+
+    def _upgrade(
+        self, lease_type: type[LeaseT], span: Span, timeout: float | None
+    ) -> Coroutine[Any, Any, LeaseT]:
+        possession, family, engine = self._possession, self._family, self._binding.engine
+        possession.ensure_here()
+        possession.ensure_held()
+        binding: Binding[LeaseT] = Binding(
+            engine,
+            family.resource(engine, self.name, span, under=self.token),
+            functools.partial(lease_type, family=family, span=span, under=possession),
+            label=family.label(span),
+            name=self.name,
+            options=self._binding.options,
+        )
+        return binding.acquire(timeout)
+
+
+class SpanLock(Acquirable[LeaseT]):
+    """One mode of a `RWLock`, or of an interval of a `RangeLock`: offers all that a `Lock` does.
+
+    Made by these, never by hand; cheap, immutable, shareable by any number of tasks.
+    """
+
+    __slots__ = ("_family", "_span", "_span_lease_type")
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        options: Options,
+        *,
+        family: Family,
+        span: Span,
+        lease_type: type[LeaseT],
+    ) -> None:
+        super().__init__(client, name, options)
+        self._family = family
+        self._span = span
+        self._span_lease_type = lease_type
+
+    @property
+    def _label(self) -> str:  # type: ignore[override]
+        return self._family.label(self._span)
+
+    @property
+    def _lease_type(self) -> Callable[[Binding[LeaseT], Possession, Granted], LeaseT]:  # type: ignore[override]
+        return functools.partial(self._span_lease_type, family=self._family, span=self._span)
+
+    def _resource(self, engine: Engine) -> Resource:
+        return self._family.resource(engine, self._name, self._span)
+
+    def __repr__(self) -> str:
+        return f"<{self._label} {self._name!r} ttl={self._options.ttl:g}>"
+
+
+class WriterLease(SpanLease):
+    """What a writer has."""
+
+    __slots__ = ()
+
+    async def downgrade(self) -> None:
+        """Becomes a reader, in place: at no moment can another writer come between.
+
+        Readers that wait may enter at once. The fencing token stays. `kind` is that of a reader from then on.
+
+        Raises:
+            RuntimeError: It is an upgrade, whose end leaves the upgradable lease; or a reader already.
+            LockLostError: It is no longer ours.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        After a cancellation or an error the server may have done it or not; asked again, it does what is
+        left.
+        """
+        if self._under is not None:
+            raise RuntimeError(
+                f"the upgrade of {self._family.lock} {self.name!r} cannot be downgraded: leave it, and the "
+                "upgradable lease remains"
+            )
+        if self._span.mode != "w":
+            raise RuntimeError(f"{self._possession.label} {self.name!r} was downgraded before")
+        await self._become(self._span._replace(mode="r"))
+
+
+class UpgradableLease(SpanLease):
+    """What the one upgradable holder has beside readers."""
+
+    __slots__ = ()
+
+    def upgrade(  # noqa: D417 - there are no slips to describe
+        self, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+    ) -> Pending[WriterLease]:
+        """A writer for a while: waits until the readers inside have left, keeps out new ones, excludes all.
+
+        `async with lease.upgrade() as writer:` turns it into a writer, and back again on exit. It goes
+        before every other writer that waits, and cannot deadlock with another upgrade, for there is only one
+        upgradable holder. What it returns can be awaited, entered or given to `create_task`, as that of
+        `acquire` can.
+
+        It mints a new fencing token, which the upgradable lease inherits.
+
+        Args:
+            blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
+
+        Raises:
+            LockLostError: The upgradable lease is no longer ours.
+            LockTimeoutError: Not had within `blocking_timeout`; the upgradable lease is held as before.
+            BackendError, SessionClosedError: As `acquire` does.
+
+        Cancelled at any point, no writer stays; the upgradable lease is held as before.
+        """
+        reject_slips("upgrade()", slips)
+        return self._upgrading(WriterLease, self._span._replace(mode="w"), blocking_timeout)

@@ -1,0 +1,105 @@
+"""What the scripts of all kinds answer, and how their replies read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+BELL_TTL: Final = 2.0
+"""Seconds after which a bell is gone that nobody hangs up anew: its waiter is dead."""
+BELL_TTL_MS: Final = int(BELL_TTL * 1000)
+QUEUE_TTL_MS: Final = 10_000
+
+
+@final
+class Granted:
+    """The server gave it to the token.
+
+    Attributes:
+        others: How many stand in the queue, dead ones among them.
+        room: How many more of the same may be let in at once.
+        depth: How many leases its owner has by now.
+        rung: The bells of who was woken, if anybody was.
+    """
+
+    # No dataclasses here: these are made for each request, and many at import.
+    __slots__ = ("depth", "fencing_token", "others", "room", "rung")
+
+    def __init__(
+        self,
+        fencing_token: int,
+        others: int,
+        *,
+        room: int = 0,
+        depth: int = 1,
+        rung: Sequence[bytes] = (),
+    ) -> None:
+        self.fencing_token = fencing_token
+        self.others = others
+        self.room = room
+        self.depth = depth
+        self.rung = rung
+
+
+@final
+class Refused:
+    """It cannot be had now.
+
+    Attributes:
+        remaining_ms: What the lease that ends first has left; None when it has no end, or when others who
+            wait go first.
+        rung: The bells of who was woken, if anybody was.
+    """
+
+    __slots__ = ("remaining_ms", "rung")
+
+    def __init__(self, remaining_ms: int | None, rung: Sequence[bytes] = ()) -> None:
+        self.remaining_ms = remaining_ms
+        self.rung = rung
+
+
+Answer = Granted | Refused
+
+
+@final
+class Released:
+    """What a release found and did.
+
+    Attributes:
+        freed: The token did hold it.
+        rung: The bells of who was woken, if anybody was.
+    """
+
+    __slots__ = ("freed", "rung")
+
+    def __init__(self, *, freed: bool, rung: Sequence[bytes]) -> None:
+        self.freed = freed
+        self.rung = rung
+
+
+def truth(raw: Any) -> bool:
+    return bool(raw)
+
+
+def answer(raw: Any) -> Answer:
+    """Reads `{1, fencing token, others[, room, bell …]}` or `{0, remaining ms[, bell …]}`."""
+    if not raw[0]:
+        return Refused(None if raw[1] < 0 else raw[1], raw[2:])
+    if len(raw) == 3:
+        return Granted(int(raw[1]), raw[2])
+    return Granted(int(raw[1]), raw[2], room=raw[3], rung=raw[4:])
+
+
+def released(raw: Any) -> Released:
+    """Reads `{1 or 0[, bell …]}`."""
+    return Released(freed=bool(raw[0]), rung=raw[1:])
+
+
+def fencing_token(raw: Any) -> int | None:
+    return int(raw) if raw else None
+
+
+def retention(least_ms: int, ttl_ms: int) -> int:
+    """For how long a fence is kept after it was used for a lease of that ttl."""
+    least = 10 * ttl_ms
+    return max(least_ms, least)

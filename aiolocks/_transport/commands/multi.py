@@ -1,0 +1,83 @@
+"""The steps of several simple locks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from ..calls import Command, Script
+from ..keys import key
+from .answers import Answer, Released, answer, fencing_token, released, retention, truth
+from .lock import arming
+
+_ACQUIRE: Final = Script("multi_acquire", "fence", "locks")
+_ADOPT: Final = Script("multi_adopt", "locks")
+_LOCKED: Final = Script("multi_locked")
+_OWNED: Final = Script("multi_owned", "locks")
+_RELEASE: Final = Script("multi_release", "locks")
+_RENEW: Final = Script("multi_renew", "locks")
+
+
+@final
+class MultiCommands:
+    """The steps by which all locks of these names are acquired, or none."""
+
+    __slots__ = ("_fences", "_locks", "_number", "_queues", "_retention_ms", "bell")
+
+    def __init__(self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str) -> None:
+        self._number = len(names)
+        self._locks = tuple(key(prefix, "lock", name) for name in names)
+        self._fences = tuple(key(prefix, "lock", name, "fence") for name in names)
+        self._queues = tuple(key(prefix, "lock", name, "queue") for name in names)
+        self._retention_ms = retention_ms
+        # One bell in all the queues; the same names are always in the same order.
+        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{'.'.join(names[1:]).encode().hex()}")
+
+    def owner(self, token: str) -> str:
+        return token
+
+    def heir(self, old: str, fresh: str) -> str:
+        return fresh
+
+    def acquire(
+        self,
+        token: str,
+        ttl_ms: int,
+        metadata: str,
+        *,
+        queued: bool = False,
+        in_turn: bool = False,
+        passing: bool = False,
+        staying: bool = False,
+        waiting: bool = False,
+    ) -> Command[Answer]:
+        flags = ("t" if in_turn else "") + ("p" if passing else "")
+        args = (self._number, token, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, flags)
+        return Command(_ACQUIRE, self._keys(with_bell=queued), args, answer, lane=token)
+
+    def arm(self, token: str) -> Command[bool]:
+        return arming(self.bell, self._queues, lane=token)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        args = (self._number, token, ttl_ms, retention(self._retention_ms, ttl_ms))
+        return Command(_RENEW, self._locks + self._fences, args, truth, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        args = (self._number, token, retention(self._retention_ms, ttl_ms), int(ring))
+        return Command(_RELEASE, self._keys(with_bell=leave), args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        args = (self._number, old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata)
+        return Command(_ADOPT, self._locks + self._fences, args, fencing_token, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._locks, (token,), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return Command(_LOCKED, self._locks, (), truth)
+
+    def _keys(self, *, with_bell: bool) -> tuple[bytes, ...]:
+        keys = self._locks + self._fences + self._queues
+        return (*keys, self.bell) if with_bell else keys

@@ -1,0 +1,166 @@
+"""The steps of what so many may hold at once: semaphores, and the fair lock, of which there is one permit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+from ...errors import ConfigurationError
+from ..calls import Command, Script
+from ..keys import key
+from .answers import Answer, Released, answer, fencing_token, released, retention, truth
+from .lock import arming
+
+_SHARED: Final = ("fence", "queue", "permits")
+_ACQUIRE: Final = Script("permits_acquire", *_SHARED)
+_ADOPT: Final = Script("permits_adopt", *_SHARED)
+_AVAILABLE: Final = Script("permits_available", *_SHARED)
+_OWNED: Final = Script("permits_owned", *_SHARED)
+_RELEASE: Final = Script("permits_release", *_SHARED)
+_RENEW: Final = Script("permits_renew", *_SHARED)
+_RESIZE: Final = Script("permits_resize", *_SHARED)
+
+_VALUE_RETENTION_MS: Final = 24 * 3600 * 1000
+_ROLES: Final = ("leases", "value", "fence", "queue")
+SEAT_LENGTH: Final = 16
+
+
+@final
+class PermitCommands:
+    """The steps by which so many permits of one name are acquired at once.
+
+    Args:
+        kind: Whose name space it is.
+        permits: How many, as one lease.
+        value: How many there are, as it was first made; None for one, for ever.
+        fair: First come, first served.
+    """
+
+    __slots__ = ("_fair", "_keys", "_name", "_permits", "_retention_ms", "_value", "bell")
+
+    def __init__(
+        self,
+        prefix: str,
+        kind: str,
+        name: str,
+        *,
+        permits: int,
+        value: int | None,
+        fair: bool,
+        retention_ms: int,
+        session: str,
+    ) -> None:
+        self._name = name
+        self._permits = permits
+        self._value: int | str = "" if value is None else value
+        self._fair = fair
+        self._retention_ms = retention_ms
+        # Those who want another number wait for something else.
+        self.bell = key(prefix, kind, name, f"bell.{session}.{permits}")
+        self._keys = (
+            key(prefix, kind, name),
+            *(key(prefix, kind, name, role) for role in _ROLES),
+            self.bell,
+        )
+
+    def owner(self, token: str) -> str:
+        return token
+
+    def heir(self, old: str, fresh: str) -> str:
+        return fresh
+
+    def _seat(self, token: str) -> str:
+        return token[:SEAT_LENGTH] if self._fair else "0" * SEAT_LENGTH
+
+    def acquire(
+        self,
+        token: str,
+        ttl_ms: int,
+        metadata: str,
+        *,
+        queued: bool = False,
+        in_turn: bool = False,
+        passing: bool = False,
+        staying: bool = False,
+        waiting: bool = False,
+    ) -> Command[Answer]:
+        flags = (
+            ("t" if in_turn else "")
+            + ("w" if waiting else "")
+            + ("p" if passing else "")
+            + ("l" if queued and not staying else "")
+        )
+        args = (
+            token,
+            ttl_ms,
+            retention(self._retention_ms, ttl_ms),
+            metadata,
+            self._permits,
+            self._value,
+            self._seat(token),
+            flags,
+            _VALUE_RETENTION_MS + ttl_ms,
+        )
+        return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+
+    def arm(self, token: str) -> Command[bool]:
+        return arming(self.bell, self._keys[4:5], lane=token, seat=self._seat(token))
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), _VALUE_RETENTION_MS + ttl_ms)
+        return Command(_RENEW, self._keys, args, truth, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        flags = ("r" if ring else "") + ("l" if leave else "")
+        args = (token, retention(self._retention_ms, ttl_ms), self._seat(token), flags)
+        return Command(_RELEASE, self._keys, args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata)
+        return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._keys, (token,), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return self._available(self._too_few)
+
+    def available(self) -> Command[int]:
+        """How many permits could be had now."""
+        return self._available(self._number)
+
+    def resize(self, value: int) -> Command[Sequence[bytes]]:
+        """Sets how many there are from now on; the bells of who was woken."""
+        args = (self._value, value, _VALUE_RETENTION_MS)
+        return Command(_RESIZE, self._keys, args, self._rung)
+
+    def _available(self, parse: Any) -> Command[Any]:
+        return Command(_AVAILABLE, self._keys, (self._value, "t" if self._fair else ""), parse)
+
+    def _too_few(self, raw: Any) -> bool:
+        return self._number(raw) < self._permits
+
+    def _number(self, raw: Any) -> int:
+        if isinstance(raw, list):
+            raise self._made_otherwise(raw[0], raw[1])
+        return int(raw)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 2:
+            raise self._made_otherwise(raw[1], raw[2])
+        return answer(raw)
+
+    def _rung(self, raw: Any) -> Sequence[bytes]:
+        if raw[0] == 2:
+            raise self._made_otherwise(raw[1], raw[2])
+        rung: Sequence[bytes] = raw[2:]
+        return rung
+
+    def _made_otherwise(self, first: int, current: int) -> ConfigurationError:
+        resized = f" (and resized to {current})" if current != first else ""
+        return ConfigurationError(
+            f"Semaphore {self._name!r} was made with value {first}{resized}, not with {self._value}: give "
+            "all its users the same value, change it with resize(); it is forgotten 24 h after its last use"
+        )

@@ -1,0 +1,94 @@
+"""The steps of a lock that its owner may take again."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from ..calls import Command, Script
+from ..keys import key
+from .answers import Answer, Granted, Released, answer, fencing_token, released, retention, truth
+from .lock import arming
+
+_SHARED: Final = ("fence", "locks", "nest")
+_ACQUIRE: Final = Script("reentrant_acquire", *_SHARED)
+_ADOPT: Final = Script("reentrant_adopt", *_SHARED)
+_LOCKED: Final = Script("reentrant_locked", "locks")
+_OWNED: Final = Script("reentrant_owned", *_SHARED)
+_RELEASE: Final = Script("reentrant_release", *_SHARED)
+_RENEW: Final = Script("reentrant_renew", *_SHARED)
+
+OWNER_LENGTH: Final = 32
+
+
+@final
+class ReentrantCommands:
+    """The steps of one lock for one owner. A token begins with its owner.
+
+    Args:
+        owner: An id of 32 hexadecimal characters.
+        apart: Waits apart from who waits for the simple lock of this name.
+    """
+
+    __slots__ = ("_keys", "_owner", "_retention_ms", "bell")
+
+    def __init__(
+        self, prefix: str, name: str, *, owner: str, apart: bool, retention_ms: int, session: str
+    ) -> None:
+        self._owner = owner
+        self._retention_ms = retention_ms
+        roles = ("fence", "queue", "nest")
+        self._keys = (key(prefix, "lock", name), *(key(prefix, "lock", name, role) for role in roles))
+        self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner}" if apart else ""))
+
+    def owner(self, token: str) -> str:
+        return token[:OWNER_LENGTH]
+
+    def heir(self, old: str, fresh: str) -> str:
+        return (old[:OWNER_LENGTH] or self._owner) + fresh
+
+    def acquire(
+        self,
+        token: str,
+        ttl_ms: int,
+        metadata: str,
+        *,
+        queued: bool = False,
+        in_turn: bool = False,
+        passing: bool = False,
+        staying: bool = False,
+        waiting: bool = False,
+    ) -> Command[Answer]:
+        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, int(in_turn))
+        keys = (*self._keys, self.bell) if queued else self._keys
+        return Command(_ACQUIRE, keys, args, _answer, lane=token)
+
+    def arm(self, token: str) -> Command[bool]:
+        return arming(self.bell, self._keys[2:3], lane=token)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms))
+        return Command(_RENEW, self._keys, args, truth, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        keys = (*self._keys, self.bell) if leave else self._keys
+        args = (token, retention(self._retention_ms, ttl_ms), int(ring))
+        return Command(_RELEASE, keys, args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        # What stands beside the lock is of the lease that took it first.
+        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms))
+        return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._keys, (token,), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return Command(_LOCKED, self._keys[:1], (self._owner,), truth)
+
+
+def _answer(raw: Any) -> Answer:
+    if raw[0]:
+        return Granted(int(raw[1]), raw[2], depth=raw[3])
+    return answer(raw)

@@ -1,0 +1,168 @@
+"""The steps of reader-writer locks, which hold spans of the real numbers: all of them, or intervals."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, final
+
+from ...errors import LockLostError
+from ..calls import Command, Script
+from ..keys import key
+from .answers import BELL_TTL_MS, Answer, Released, answer, fencing_token, released, retention, truth
+from .lock import arming
+
+_SHARED: Final = ("fence", "queue", "spans")
+_ACQUIRE: Final = Script("spans_acquire", *_SHARED)
+_ADOPT: Final = Script("spans_adopt", *_SHARED)
+_CHANGE: Final = Script("spans_change", *_SHARED)
+_LOCKED: Final = Script("spans_locked", *_SHARED)
+_OWNED: Final = Script("spans_owned", *_SHARED)
+_RELEASE: Final = Script("spans_release", *_SHARED)
+_RENEW: Final = Script("spans_renew", *_SHARED)
+
+_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns")
+_ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
+_SEAT: Final = "0" * 16
+_FORGET_EVERY: Final = 4
+
+
+class Span(NamedTuple):
+    """A closed interval that is wanted or held in one of the modes.
+
+    Attributes:
+        mode: `"r"`, `"u"` or `"w"`.
+        a: Its left end, as Redis reads it.
+        b: Its right end.
+    """
+
+    mode: str
+    a: str
+    b: str
+
+
+@final
+class Changed(NamedTuple):
+    """What a change of a span has done.
+
+    Attributes:
+        held: The token holds.
+        part: What was asked for was part of what it held.
+        rung: The bells of who was woken.
+    """
+
+    held: bool
+    part: bool
+    rung: tuple[bytes, ...]
+
+
+@final
+class SpanCommands:
+    """The steps by which one span is acquired and held.
+
+    Args:
+        kind: Whose name space it is.
+        under: The token of the upgradable that is to be upgraded; empty when there is none.
+        longest_sleep_ms: After which who waits asks again, at the latest.
+    """
+
+    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_retention_ms", "_span", "_under", "bell")
+
+    def __init__(
+        self,
+        prefix: str,
+        kind: str,
+        name: str,
+        span: Span,
+        *,
+        label: str,
+        under: str = "",
+        retention_ms: int,
+        longest_sleep_ms: int,
+        session: str,
+    ) -> None:
+        self._label = label
+        self._name = name
+        self._span = span
+        self._under = under or "-"
+        self._retention_ms = retention_ms
+        self._marks_ms = max(BELL_TTL_MS, _FORGET_EVERY * longest_sleep_ms)
+        who = f"{session}.{span.mode}.{span.a}_{span.b}" + (f".{under[:16]}" if under else "")
+        self.bell = key(prefix, kind, name, f"bell.{who}")
+        self._keys = (
+            key(prefix, kind, name),
+            *(key(prefix, kind, name, role) for role in _ROLES),
+            self.bell,
+        )
+
+    def owner(self, token: str) -> str:
+        return token
+
+    def heir(self, old: str, fresh: str) -> str:
+        return fresh
+
+    def acquire(
+        self,
+        token: str,
+        ttl_ms: int,
+        metadata: str,
+        *,
+        queued: bool = False,
+        in_turn: bool = False,
+        passing: bool = False,
+        staying: bool = False,
+        waiting: bool = False,
+    ) -> Command[Answer]:
+        flags = (
+            ("w" if waiting else "")
+            + ("p" if passing else "")
+            + ("s" if staying else "")
+            + ("l" if queued and not staying else "")
+        )
+        args = (
+            token,
+            ttl_ms,
+            retention(self._retention_ms, ttl_ms),
+            metadata,
+            *self._span,
+            self._under,
+            self._marks_ms,
+            _SEAT,
+            flags,
+        )
+        return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+
+    def arm(self, token: str) -> Command[bool]:
+        return arming(self.bell, self._keys[4:5], lane=token, seat=_SEAT)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), _SEAT)
+        return Command(_RENEW, self._keys, args, truth, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        flags = ("r" if ring else "") + ("l" if leave else "")
+        args = (token, retention(self._retention_ms, ttl_ms), _SEAT, flags)
+        return Command(_RELEASE, self._keys, args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, *self._span, _SEAT)
+        return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._keys, (token, _SEAT), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return Command(_LOCKED, self._keys, (*self._span, self._under, _SEAT), truth)
+
+    def change(self, token: str, span: Span) -> Command[Changed]:
+        """Holds that part of it from now on, or as a reader what it held as a writer."""
+        return Command(_CHANGE, self._keys, (token, *span, _SEAT), _changed, lane=token)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[:2] == [0, -3]:
+            raise LockLostError(self._label, self._name, "the upgradable lease does not hold it any more")
+        return answer(raw)
+
+
+def _changed(raw: Any) -> Changed:
+    return Changed(held=raw[0] != 0, part=raw[0] != -1, rung=tuple(raw[1:]))

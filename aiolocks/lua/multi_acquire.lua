@@ -1,0 +1,54 @@
+-- Takes all the locks, or says how long one of them may be held elsewhere.
+-- Sent again with the token that already holds them, it is the same grant with its ttl set anew.
+--
+-- KEYS  n locks   n fences   n queues   and the bell, from who stands in the queues with it
+-- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON
+--       6 flags: t only in turn, p passes the wakeup on
+-- Returns {1, fencing token, how many others stand in the queues, 0}
+--      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn), bells rung…}
+--
+-- Invariant: all or none; the fencing token is larger than what stands behind any of the fences.
+local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
+local bell = KEYS[3 * n + 1]
+
+local mine, remaining, free = 0, nil, {}
+local minted = MICROSECONDS
+for i = 1, n do
+  local held = redis.call('GET', KEYS[i])
+  if held_by(token, held) then
+    mine = mine + 1
+  elseif held then
+    remaining = math.max(remaining or -1, redis.call('PTTL', KEYS[i]))
+  else
+    free[#free + 1] = KEYS[2 * n + i]
+  end
+end
+
+if remaining then
+  -- Who was woken for one of them, and still lacks another, is not the only one who may wait for it.
+  local rung = {}
+  if string.find(flags, 'p', 1, true) then
+    for _, queue in ipairs(free) do rung[#rung + 1] = wake(queue, bell) end
+  end
+  return {0, remaining, unpack(rung)}
+end
+if mine == n then
+  minted = minted_in(redis.call('GET', KEYS[1]))
+else
+  for i = 1, n do
+    local first = redis.call('ZRANGE', KEYS[2 * n + i], 0, 0)[1]
+    if string.find(flags, 't', 1, true) and first and first ~= bell then return {0, -2} end
+    minted = beyond(KEYS[n + i], minted)
+  end
+  minted = whole(minted)
+end
+
+local others = 0
+for i = 1, n do
+  redis.call('SET', KEYS[i], token .. ':' .. minted .. ':' .. ARGV[5], 'PX', ttl)
+  redis.call('SET', KEYS[n + i], minted, 'PX', retention)
+  if bell then redis.call('ZREM', KEYS[2 * n + i], bell) end
+  others = others + redis.call('ZCARD', KEYS[2 * n + i])
+end
+if bell then redis.call('DEL', bell) end
+return {1, minted, others, 0}

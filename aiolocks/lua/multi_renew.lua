@@ -1,0 +1,16 @@
+-- Sets the ttl anew for the token that holds all the locks. Never creates what is gone.
+--
+-- KEYS  n locks   n fences
+-- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms
+-- Returns 1 when renewed, 0 when the token does not hold all of them
+--
+-- Invariant: writes with PEXPIRE alone, so that it works on a server that is out of memory.
+local n = tonumber(ARGV[1])
+for i = 1, n do
+  if not held_by(ARGV[2], redis.call('GET', KEYS[i])) then return 0 end
+end
+for i = 1, n do
+  redis.call('PEXPIRE', KEYS[i], ARGV[3])
+  redis.call('PEXPIRE', KEYS[n + i], ARGV[4])
+end
+return 1

@@ -1,0 +1,20 @@
+-- Gives the permits from one token to another, with a new ttl and the new holder's metadata.
+-- Sent again after it was done, it is the same success. The fencing token stays.
+--
+-- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
+-- ARGV  1 token that holds   2 token that shall hold   3 ttl, ms   4 retention of the fence, ms   5 metadata, JSON
+-- Returns the fencing token, or '' when neither token holds
+--
+-- Invariant: of several who adopt with one old token, exactly one finds it in place.
+purge()
+local permits, minted = lease_of(ARGV[1])
+if permits then
+  drop(ARGV[1], permits)
+else
+  permits, minted = lease_of(ARGV[2])
+  if not permits then return '' end
+end
+redis.call('HSET', leases, ARGV[2], permits .. ':' .. minted .. ':' .. ARGV[5])
+hold(ARGV[2], permits, tonumber(ARGV[3]))
+keep(fence, ARGV[4])
+return minted

@@ -1,0 +1,16 @@
+-- Gives a lease from one token to another of the same owner, with a new ttl.
+-- Sent again after it was done, it is the same success. The fencing token stays.
+--
+-- KEYS  1 lock   2 fence   3 queue   4 nest
+-- ARGV  1 token that holds   2 token that shall hold   3 ttl, ms   4 retention of the fence, ms
+-- Returns the fencing token, or '' when neither token holds the lock
+--
+-- Invariant: of several who adopt with one old token, exactly one finds it in place.
+purge()
+local held = nested(ARGV[1]) or nested(ARGV[2])
+if not held then return '' end
+redis.call('ZREM', nest, ARGV[1])
+redis.call('ZADD', nest, whole(NOW + ARGV[3]), ARGV[2])
+last_to_the_end()
+redis.call('PEXPIRE', fence, ARGV[4])
+return minted_in(redis.call('GET', lock))

@@ -1,0 +1,24 @@
+-- Takes a token from its owner's, frees the lock if it was the last, and leaves the queue; then, if the lock is free,
+-- wakes who is next. The fence stays for its retention.
+--
+-- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from who leaves the queue with it)
+-- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')
+-- Returns {1 when it was one of his, or else 0, bells rung…}
+purge()
+local freed = 0
+if nested(ARGV[1]) then
+  freed = 1
+  redis.call('ZREM', nest, ARGV[1])
+  redis.call('PEXPIRE', fence, ARGV[2])
+  if redis.call('ZCARD', nest) == 0 then
+    redis.call('DEL', lock)
+  else
+    last_to_the_end()
+  end
+end
+if bell then
+  redis.call('ZREM', queue, bell)
+  redis.call('DEL', bell)
+end
+if ARGV[3] == '1' and redis.call('EXISTS', lock) == 0 then return {freed, wake(queue)} end
+return {freed}

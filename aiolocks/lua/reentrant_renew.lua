@@ -1,0 +1,11 @@
+-- Sets the ttl anew for a token of the owner. Never creates what is gone, and shortens no other lease of his.
+--
+-- KEYS  1 lock   2 fence   3 queue   4 nest
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms
+-- Returns 1 when renewed, 0 when the token does not hold the lock
+purge()
+if not nested(ARGV[1]) then return 0 end
+redis.call('ZADD', nest, whole(NOW + ARGV[2]), ARGV[1])
+last_to_the_end()
+redis.call('PEXPIRE', fence, ARGV[3])
+return 1

@@ -1,0 +1,23 @@
+-- Locks that share their name space with the simple lock, and so keep its keys: the lock key is
+-- 'token:fencing token:metadata', the queue a sorted set of bells, which are gone once they were rung.
+
+-- What stands in the lock key if the token holds it, or nil.
+local function held_by(token, held)
+  if held and string.sub(held, 1, #token + 1) == token .. ':' then return held end
+  return nil
+end
+
+local function minted_in(held) return string.match(held, ':(%d+):') end
+
+-- Wakes the first in the queue whose bell hangs, or the first behind `bell`; those without one are dead or were woken
+-- already. The bells are not in KEYS: they stand in the queue, and share its slot.
+local function wake(queue, bell)
+  local rank = bell and redis.call('ZRANK', queue, bell)
+  rank = rank and rank + 1 or 0
+  while true do
+    local next = redis.call('ZRANGE', queue, rank, rank)[1]
+    if not next or next == bell then return nil end
+    if redis.call('DEL', next) == 1 then return next end
+    redis.call('ZREM', queue, next)
+  end
+end

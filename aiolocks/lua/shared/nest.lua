@@ -1,0 +1,27 @@
+-- A lock that its owner may take again.
+--
+-- KEYS of every step   1 lock   2 fence   3 queue   4 nest   and the bell, from who stands in the queue with it
+--
+-- Invariants:
+-- - the lock key names the owner, where that of a simple lock has its token, so that each excludes the other;
+-- - the nest is a sorted set of the owner's tokens by their deadlines, ms: the lock is his while one of them lasts, and
+--   ends with the last. It is made anew with each lock that is taken.
+local lock, fence, queue, nest, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local OWNER = 32
+
+local function owner_of(token) return string.sub(token, 1, OWNER) end
+
+-- Removes what has come to its end. The first write of each step: a server out of memory allows it.
+local function purge() redis.call('ZREMRANGEBYSCORE', nest, '-inf', NOW) end
+
+-- Whether the lock is the owner's, and the token is one of his that lasts.
+local function nested(token)
+  return held_by(owner_of(token), redis.call('GET', lock)) and redis.call('ZSCORE', nest, token)
+end
+
+-- The lock lasts until the latest of its deadlines.
+local function last_to_the_end()
+  local latest = redis.call('ZRANGE', nest, -1, -1, 'WITHSCORES')[2]
+  redis.call('PEXPIRE', lock, math.max(1, latest - NOW))
+  redis.call('PEXPIRE', nest, math.max(1, latest - NOW))
+end

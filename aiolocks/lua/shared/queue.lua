@@ -1,0 +1,34 @@
+-- The queue of those who wait: a sorted set of bells, each with a seat of 16 characters, by time of arrival.
+--
+-- Invariants:
+-- - a bell is empty while it hangs, 'rung' from when its owner was woken until he hangs it up anew, and gone when he
+--   is dead: nobody is passed over but the dead;
+-- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung'.
+local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000
+
+local function bell_of(entry) return string.sub(entry, 1, -SEAT - 1) end
+
+local function ring(bell)
+  redis.call('DEL', bell)
+  redis.call('SET', bell, 'rung', 'PX', BELL_TTL)
+end
+
+-- The first living entry, and the state of its bell; drops the dead ones before it.
+local function first_in(queue)
+  while true do
+    local entry = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not entry then return nil end
+    local state = redis.call('GET', bell_of(entry))
+    if state then return entry, state end
+    redis.call('ZREM', queue, entry)
+  end
+end
+
+-- Takes a seat, or keeps the one that there is.
+local function sit_down(queue, bell, seat)
+  redis.call('ZADD', queue, 'NX', string.format('%.0f', MICROSECONDS), bell .. seat)
+  redis.call('PEXPIRE', queue, QUEUE_TTL)
+  redis.call('SET', bell, '', 'NX', 'PX', BELL_TTL)
+end
+
+local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
