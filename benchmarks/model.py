@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 FLOOR = "floor"
+"""The contender that does the same work with nothing but the driver or the timer."""
 BARE = "floor, bare protocol"
 """Where the floor is the driver's: the same without the driver, for comparison."""
-"""The contender that does the same work with nothing but the driver or the timer."""
 
 Hold = tuple[int, float, float]
 """Which process held the lock, from when to when; seconds since the start."""
@@ -151,13 +151,9 @@ class Report:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     def updated(self, anew: Report) -> Report:
-        """With what was measured anew, whole workloads, in its place."""
-        results = {(result.name, result.case): result for result in anew.results}
-        return replace(
-            self,
-            command=f"{self.command}\n{anew.command}",
-            results=[results.get((result.name, result.case), result) for result in self.results],
-        )
+        """With what was measured anew, whole workloads, in its place; what is new to it at the end."""
+        results = {(result.name, result.case): result for result in (*self.results, *anew.results)}
+        return replace(self, command=f"{self.command}\n{anew.command}", results=list(results.values()))
 
     @classmethod
     def load(cls, path: Path) -> Self:

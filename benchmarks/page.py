@@ -14,7 +14,8 @@ _INTRODUCTION = """\
 This page is made by the benchmark itself. What holds from machine to machine are the ratios: to the *floor*,
 which is the same work done with nothing but the driver or the timer, and to what else one could use. All of a
 workload is measured in one run, on a private server, in alternating rounds; a figure is the median of its
-rounds. In `alone`, which is made of single round trips, the server has a core of its own.
+rounds. In `fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present. In these, in
+`alone` and in `lock-or-watch`, which are made of single round trips, the server has a core of its own.
 """
 
 _PEERS = """\
@@ -29,6 +30,8 @@ _PEERS = """\
 - `python-redis-lock` blocks, so that each who waits has a thread and a connection.
 - `cashews` is the lock of its Redis backend, as it comes, polling without a pause.
 - No peer has fencing tokens, and none renews a lock unless it is told to.
+- `fair`, `semaphore`, `rw` and `range` have no peer: all of these have locks for one holder, and none
+  promises first come, first served. What counts there is that the number of the others makes no difference.
 - Left out: aioredlock (it needs aioredis 1, superseded in 2021, and gives up instead of waiting) and
   aiocache's `RedLock` (by its own documentation not for mutual exclusion).
 """

@@ -191,8 +191,18 @@ class Gate:
         self.arm(acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout)
 
     def _missed(self, hung: bool) -> None:  # noqa: FBT001 - a callback
-        if self.place.armed and not hung and self._head is not None:
+        if not self.place.armed or hung:
+            return
+        self.reseat()
+        if self._head is not None:
             self.rung("poll")  # the bell was gone, and the news of it was lost
+
+    def reseat(self) -> None:
+        """We may have been taken for dead: whoever has lost a seat of his own sits down again, in order."""
+        if self.manner.strict:
+            waiting = [*([] if self._head is None else [self._head]), *self._queue]
+            for acquisition in waiting:
+                self._take_seat(acquisition)
 
     # -- those who hold
 

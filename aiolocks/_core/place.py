@@ -72,7 +72,7 @@ class Bells:
         silence: Called with each bell that nobody wants to hear any more, a while after that is so.
     """
 
-    __slots__ = ("_gates", "_left", "_loop", "_timer", "_warned", "silence")
+    __slots__ = ("_due", "_gates", "_left", "_loop", "_timer", "_warned", "silence")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -80,6 +80,7 @@ class Bells:
         self._gates: dict[bytes, Gate] = {}
         self._left: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._warned = False
 
     def add(self, gate: Gate) -> None:
@@ -87,7 +88,7 @@ class Bells:
         self._gates[bell] = gate
         self._left.discard(bell)
         if self._timer is None:
-            self._timer = self._loop.call_later(_RENEWED_EVERY, self._renew)
+            self._wind_up()
 
     def discard(self, gate: Gate) -> None:
         del self._gates[gate.place.bell]
@@ -95,6 +96,8 @@ class Bells:
 
     def rung(self, way: str, bells: Iterable[bytes] | None) -> None:
         """These were rung, or, where nobody can know, possibly any."""
+        if bells is None:
+            self._reseat()
         for bell in tuple(self._gates) if bells is None else bells:
             if (gate := self._gates.get(bell)) is not None:
                 gate.rung(way)
@@ -105,14 +108,24 @@ class Bells:
             self._warned = True
             log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
 
+    def _wind_up(self) -> None:
+        self._due = self._loop.time() + _RENEWED_EVERY
+        self._timer = self._loop.call_at(self._due, self._renew)
+
+    def _reseat(self) -> None:
+        for gate in tuple(self._gates.values()):
+            gate.reseat()
+
     def _renew(self) -> None:
         """All of them in one write."""
         for bell in self._left:
             self.silence(bell)
         self._left.clear()
         self._timer = None
+        if self._loop.time() > self._due + BELL_TTL - 2 * _RENEWED_EVERY:
+            self._reseat()  # the loop was held up for so long that bells may have come to their end
         if self._gates:
-            self._timer = self._loop.call_later(_RENEWED_EVERY, self._renew)
+            self._wind_up()
             until = self._loop.time() + _RENEWED_EVERY
             for gate in tuple(self._gates.values()):
                 gate.renew_place(until)

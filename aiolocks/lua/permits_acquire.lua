@@ -3,7 +3,7 @@
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 permits   6 value, or '' for one that is 1
---       7 seat   8 flags: t only in turn, w will wait if refused, p passes the wakeup on, l leaves the queue with its bell
+--       7 seat   8 flags: t only in turn, w will wait if refused, p passes the wakeup on, q has a bell, l takes it along
 --       9 retention of the value, ms
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
 --      or {0, remaining ms (-1: nobody holds any; -2: others who wait go first), bells rung…}
@@ -30,7 +30,7 @@ else
   local first = has(flags, 't') and first_in(queue)
   local in_turn = not first or bell_of(first) == bell
   if wanted > free() or not in_turn then
-    if has(flags, 't') and has(flags, 'w') then sit_down(queue, bell, ARGV[7]) end
+    if has(flags, 't') and has(flags, 'w') then sit_down(queue, bell, ARGV[7], not has(flags, 'q')) end
     if not in_turn then
       rung = wake()
     elseif has(flags, 'p') and not has(flags, 't') then

@@ -8,7 +8,7 @@
 --
 -- Invariant: of several who adopt with one old token, exactly one finds it in place.
 purge(ARGV[9])
-local token = redis.call('HEXISTS', spans, ARGV[1]) == 1 and ARGV[1] or ARGV[2]
+local token = holder(ARGV[1]) and ARGV[1] or ARGV[2]
 local mode, a, b, minted = holder(token)
 if mode ~= ARGV[6] or a ~= ARGV[7] or b ~= ARGV[8] then return '' end
 redis.call('ZREM', ends, token)

@@ -7,7 +7,7 @@ import math
 from ..model import FLOOR, Result
 from .svg import Drawing, colour_of
 
-_LEFT, _WIDE, _RIGHT, _ROW, _TOP = 150, 420, 150, 24, 34
+_LEFT, _WIDE, _RIGHT, _ROW, _TOP = 170, 420, 150, 24, 34
 
 
 def bars(result: Result) -> Drawing | None:

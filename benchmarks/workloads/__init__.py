@@ -1,7 +1,7 @@
 """The workloads: one module each, named here.
 
-A module has a subclass of `Workload`; where processes are needed, their jobs are functions beside it (see
-`crew`). To come: `fair`, `semaphore`, `rw` and `range` with many others present, and `lock-or-watch`.
+A module has a subclass of `Workload`; where processes are needed, their jobs are functions beside it
+(see `crew`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from .base import Workload
 from .crash import Crash
 from .drain import Drain
 from .drain_processes import DrainProcesses
+from .fair import Fair
 from .fairness import Fairness
 from .handover import Handover, LongHandover
 from .held import Held
 from .imports import Import
+from .lock_or_watch import LockOrWatch
 from .many import Many
+from .range import WriterAmongIntervals
+from .rw import ReaderAmongReaders
+from .semaphore import SemaphoreAmongHolders
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "alone": [Alone],
@@ -30,6 +35,11 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "fairness": [partial(Fairness, tasks=5), partial(Fairness, tasks=1)],
     "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
     "held": [Held],
+    "fair": [Fair],
+    "semaphore": [SemaphoreAmongHolders],
+    "rw": [ReaderAmongReaders],
+    "range": [WriterAmongIntervals],
+    "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
     "import": [Import],
 }
 """By the name on the command line; several where there are several cases."""

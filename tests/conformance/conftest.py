@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +12,18 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
-from aiolocks import KeyspaceWakeup, Lock, Session
+from aiolocks import (
+    FairLock,
+    KeyspaceWakeup,
+    Lock,
+    LockTimeoutError,
+    MultiLock,
+    RangeLock,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+)
 from tests.conftest import Connect
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -22,22 +35,81 @@ class Kind:
 
     Attributes:
         make: Describes a lock: `make(client_or_session, name, **common)`.
+        way: The transport and wakeup over which it is tested; over all of them with `AIOLOCKS_TEST_WAYS=all`.
     """
 
     name: str
     make: Callable[..., Any]
+    way: str
 
     def __str__(self) -> str:
         return self.name
 
 
-KINDS = [Kind("lock", Lock)]
+async def server_remaining(kind: Kind, client: Redis, name: str = "a") -> float:
+    """Seconds that the holder's lease has left, as the server says."""
+    with pytest.raises(LockTimeoutError) as caught:
+        await kind.make(client, name).acquire(blocking_timeout=0)
+    assert caught.value.remaining is not None
+    return caught.value.remaining
 
 
-@pytest.fixture(params=KINDS, ids=str)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+class EachItsOwn(ReentrantLock):
+    """A reentrant lock of which each acquisition has an owner of its own: then one excludes the next."""
+
+    def _of_owner(self) -> Any:
+        return ReentrantLock(self._source, self._name, owner=secrets.token_hex(4), **self._common)
+
+    def __init__(self, client: Any, name: str, **common: Any) -> None:
+        super().__init__(client, name, **common)
+        self._common = common
+
+
+def _several(client: Any, name: str, **common: Any) -> Any:
+    """Several names, of which the tests know the first."""
+    lock = MultiLock(client, [name, f"{name[:500]} and another"], **common)
+    lock._name = name
+    return lock
+
+
+def _part(mode: str) -> Callable[..., Any]:
+    return lambda client, name, **common: getattr(RangeLock(client, name, **common), mode)(2, 3)
+
+
+def _mode(mode: str) -> Callable[..., Any]:
+    return lambda client, name, **common: getattr(RWLock(client, name, **common), mode)
+
+
+def _semaphore(*, fair: bool) -> Callable[..., Any]:
+    return lambda client, name, **common: Semaphore(client, name, 1, fair=fair, **common)
+
+
+KINDS = [
+    Kind("lock", Lock, "all"),
+    Kind("reentrant", EachItsOwn, "tracking"),
+    Kind("fair", FairLock, "tracking"),
+    Kind("multi", _several, "keyspace"),
+    Kind("semaphore", _semaphore(fair=False), "poll"),
+    Kind("fair semaphore", _semaphore(fair=True), "plain"),
+    Kind("rwlock.writer", _mode("writer"), "tracking"),
+    Kind("rwlock.upgradable", _mode("upgradable"), "plain"),
+    Kind("rangelock.writer", _part("writer"), "keyspace"),
+    Kind("rangelock.upgradable", _part("upgradable"), "poll"),
+]
+WAYS = ["tracking", "keyspace", "poll", "plain"]
+ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each kind over its ways."""
+    if "kind" in metafunc.fixturenames:
+        pairs = [
+            pytest.param(kind, way, id=f"{kind}-{way}")
+            for kind in KINDS
+            for way in WAYS
+            if ALL_WAYS or kind.way in (way, "all")
+        ]
+        metafunc.parametrize(("kind", "way"), pairs)
 
 
 class OwnTcp(Connection):
@@ -50,14 +122,6 @@ class OwnTcp(Connection):
 class OwnUnix(UnixDomainSocketConnection):
     async def _connect(self) -> None:
         await super()._connect()
-
-
-@pytest.fixture(params=["tracking", "keyspace", "poll", "plain"])
-def way(request: pytest.FixtureRequest) -> str:
-    """The transport, and how its sessions are woken: by one of three ways over the one connection that all
-    share, or, over the plain transport, by the poll."""
-    name: str = request.param
-    return name
 
 
 @pytest.fixture

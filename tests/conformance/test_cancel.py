@@ -145,10 +145,11 @@ async def test_t_c_2_random_deadlines_around_acquire(
         had += 1
         await lease.release()
 
-    for _ in range(40):
+    rounds = 40 if kind.name == "lock" else 8
+    for _ in range(rounds):
         await asyncio.gather(*(attempt(number) for number in range(50)))
     await eventually(lambda: not keys(), within=0.2)
-    assert 0 < had < 2000  # both happened
+    assert 0 < had < 50 * rounds  # both happened
 
 
 async def test_t_c_3_storm_of_cancels(kind: Kind, far: Redis, client: Redis, keys: Keys) -> None:

@@ -55,8 +55,11 @@ class Leavings:
 
 
 def is_fence(key: str) -> bool:
-    """Whether a key keeps a fencing token: ``prefix:kind.fence:{name}``. A name may well contain the same."""
-    return ".fence:" in key.partition("{")[0]
+    """Whether a key is to stay for a while: what keeps a fencing token, ``prefix:kind.fence:{name}``, or the
+    value of a semaphore. A name may well contain the same.
+    """
+    place = key.partition("{")[0]
+    return ".fence:" in place or ".value:" in place
 
 
 class Inspector:

@@ -55,7 +55,7 @@ class Surroundings:
         self.sent: list[Call[Any]] = []
         self.hears = True
         self.longest_sleep: float | None = None
-        self.loop = Mock()
+        self.loop = Mock(time=self.now)
         self.bells: Any = Bells(self.loop)
         self.bell = b"bell"
         self.commands = self

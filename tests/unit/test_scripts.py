@@ -13,7 +13,10 @@ import aiolocks
 from aiolocks._transport.calls import Script
 
 PACKAGE = Path(aiolocks.__file__).parent
-SCRIPTS = sorted((PACKAGE / "lua").glob("*.lua"))
+LUA = PACKAGE / "lua"
+STEPS = sorted(LUA.glob("*.lua"))
+SHARED = sorted((LUA / "shared").glob("*.lua"))
+FILES = STEPS + SHARED
 MODULES = sorted(PACKAGE.rglob("*.py"))
 WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_text("utf-8"))]
 

@@ -88,6 +88,7 @@ class PermitCommands:
             ("t" if in_turn else "")
             + ("w" if waiting else "")
             + ("p" if passing else "")
+            + ("q" if queued else "")
             + ("l" if queued and not staying else "")
         )
         args = (

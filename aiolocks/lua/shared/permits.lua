@@ -7,6 +7,7 @@
 --   nothing is counted twice; how many are held is how many members it has once what expired was removed;
 -- - leases is a hash from token to 'permits:fencing token:metadata', of the same tokens;
 -- - value holds the value that it was first made with and the current one; without it, there is one permit.
+local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local holders, leases, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 -- Removes the leases that have come to their end. The first write of each step: a server out of memory allows it.
@@ -24,7 +25,7 @@ local function free() return capacity() - redis.call('ZCARD', holders) end
 -- Permits, fencing token and metadata of a lease that is held, or nil.
 local function lease_of(token)
   local lease = redis.call('HGET', leases, token)
-  if not lease then return nil end
+  if not lease or not redis.call('ZSCORE', holders, token .. ':1') then return nil end
   local permits, minted, metadata = string.match(lease, '^(%d+):(%d+):(.*)$')
   return tonumber(permits), minted, metadata
 end
@@ -33,8 +34,8 @@ local function hold(token, permits, ttl)
   for number = 1, permits do
     redis.call('ZADD', holders, whole(NOW + ttl), token .. ':' .. number)
   end
-  keep(holders, ttl)
-  keep(leases, ttl)
+  keep(holders, ttl + SLACK)
+  keep(leases, ttl + SLACK)
 end
 
 local function drop(token, permits)

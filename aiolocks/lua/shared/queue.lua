@@ -24,11 +24,12 @@ local function first_in(queue)
   end
 end
 
--- Takes a seat, or keeps the one that there is.
-local function sit_down(queue, bell, seat)
+-- Takes a seat, or keeps the one that there is. Who has none yet gets a bell for as long as it takes him to hang it
+-- up; who had one that is gone is not to believe that it still hangs.
+local function sit_down(queue, bell, seat, first_time)
   redis.call('ZADD', queue, 'NX', string.format('%.0f', MICROSECONDS), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
-  redis.call('SET', bell, '', 'NX', 'PX', BELL_TTL)
+  if first_time then redis.call('SET', bell, '', 'NX', 'PX', BELL_TTL) end
 end
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end

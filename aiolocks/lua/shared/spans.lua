@@ -20,6 +20,7 @@ local spans, ends, waits, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local SIDES = {
   r = {KEYS[6], KEYS[7]}, u = {KEYS[8], KEYS[9]}, w = {KEYS[10], KEYS[11]}, p = {KEYS[12], KEYS[13]}, t = {KEYS[14], KEYS[15]},
 }
+local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local WALK = 16  -- so many of the queue are looked at in one step
 local departed = {}  -- what writers have left in this step
 
@@ -31,8 +32,8 @@ end
 local function put(side, id, a, b, ms)
   redis.call('ZADD', SIDES[side][1], a, id)
   redis.call('ZADD', SIDES[side][2], b, id)
-  keep(SIDES[side][1], ms)
-  keep(SIDES[side][2], ms)
+  keep(SIDES[side][1], ms + SLACK)
+  keep(SIDES[side][2], ms + SLACK)
 end
 
 local function take(side, id)
@@ -40,20 +41,21 @@ local function take(side, id)
   redis.call('ZREM', SIDES[side][2], id)
 end
 
-local function read(id, pattern)
-  local span = redis.call('HGET', spans, id)
-  if span then return string.match(span, pattern) end
+-- What stands in spans of one whose deadline has not passed.
+local function read(id, deadlines, pattern)
+  local deadline, span = redis.call('ZSCORE', deadlines, id), redis.call('HGET', spans, id)
+  if deadline and span and tonumber(deadline) > NOW then return string.match(span, pattern) end
 end
 
 -- Mode, a, b, fencing token and metadata of a holder, or nil.
-local function holder(token) return read(token, '^(%l) (%S+) (%S+) (%d+) (.*)$') end
+local function holder(token) return read(token, ends, '^(%l) (%S+) (%S+) (%d+) (.*)$') end
 
 local function hold(token, mode, a, b, minted, metadata, ttl)
   redis.call('HSET', spans, token, table.concat({mode, a, b, minted, metadata}, ' '))
   redis.call('ZADD', ends, whole(NOW + ttl), token)
   put(mode, token, a, b, ttl)
-  keep(spans, ttl)
-  keep(ends, ttl)
+  keep(spans, ttl + SLACK)
+  keep(ends, ttl + SLACK)
 end
 
 local function let_go(token, mode, a, b)
@@ -66,7 +68,7 @@ local function let_go(token, mode, a, b)
 end
 
 -- Mode, a, b, mark (p, t or -) and token of the upgradable that is to be upgraded (or -), of who waits; or nil.
-local function waiter(of) return read(of, '^(%l) (%S+) (%S+) (%S) (%S+)$') end
+local function waiter(of) return read(of, waits, '^(%l) (%S+) (%S+) (%S) (%S+)$') end
 
 local function marked(mode, mark)
   if mark == 'p' or (mark == 't' and mode == 'r') then return mark end
@@ -76,22 +78,24 @@ local function wait(of, mode, a, b, mark, under, ms)
   redis.call('HSET', spans, of, table.concat({mode, a, b, mark, under}, ' '))
   redis.call('ZADD', waits, whole(NOW + ms), of)
   if marked(mode, mark) then put(mark, of, a, b, ms) end
-  keep(spans, ms)
-  keep(waits, ms)
+  keep(spans, ms + SLACK)
+  keep(waits, ms + SLACK)
 end
 
 local function leave(of, seat)
-  local mode, _, _, mark = waiter(of)
   redis.call('ZREM', waits, of)
   redis.call('ZREM', queue, of .. seat)
-  if mode and marked(mode, mark) then take(mark, of) end
+  take('p', of)
+  take('t', of)
   redis.call('HDEL', spans, of)
 end
 
 -- Removes what has come to its end; how much that was. A first write that a server out of memory allows.
 local function purge(seat)
   local over = redis.call('ZRANGEBYSCORE', ends, '-inf', NOW)
-  for _, token in ipairs(over) do let_go(token, holder(token)) end
+  for _, token in ipairs(over) do
+    let_go(token, string.match(redis.call('HGET', spans, token) or '', '^(%l) (%S+) (%S+)'))
+  end
   local gone = redis.call('ZRANGEBYSCORE', waits, '-inf', NOW)
   for _, of in ipairs(gone) do leave(of, seat) end
   redis.call('ZREMRANGEBYSCORE', ends, '-inf', NOW)
