@@ -17,7 +17,7 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import Answer, Call, Fault, Granted
+from .._transport import IN_TURN, PASSING, QUEUED, STAYING, WAITING, Answer, Call, Fault, Granted
 from ..errors import BackendError, LockError, LockTimeoutError
 from .clock import dependable, seconds
 
@@ -213,14 +213,14 @@ class Acquisition:
         self._queued = place.taken and not self._once
         self._staying = manner.stays and self._gate.crowded
         self.noted = manner.noted and not self._once
-        command = self.claim.acquire(
-            self._options.first_ttl_ms,
-            queued=self._queued,
-            in_turn=in_turn or manner.strict,
-            passing=passing,
-            staying=self._staying,
-            waiting=not self._once,
+        standing = (
+            (QUEUED if self._queued else 0)
+            | (IN_TURN if in_turn or manner.strict else 0)
+            | (PASSING if passing else 0)
+            | (STAYING if self._staying else 0)
+            | (0 if self._once else WAITING)
         )
+        command = self.claim.acquire(self._options.first_ttl_ms, standing)
         self._call = Call(command, self._answered, self._failed, until=until)
         self._engine.send(self._call)
 
@@ -332,7 +332,12 @@ class Acquisition:
         if self._stage is Stage.ENDED or self._call is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
         refused = self.answered_at > float("-inf")
-        refused_before_us = self._gate.held_here or self._gate.answered_at >= self.started
+        # Where no question is open, what the server said last still stands.
+        refused_before_us = (
+            self._gate.held_here
+            or self._gate.answered_at >= self.started
+            or (self._gate.silent_since is None and self._fault is None)
+        )
         if self._timeout is not None and (refused or refused_before_us):
             self._give_up(self.timed_out(self._timeout))
         elif self._fault is not None:

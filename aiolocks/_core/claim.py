@@ -27,26 +27,10 @@ class Commands(Protocol):
         """The token for who adopts from `old`, made of a fresh one."""
         ...
 
-    def acquire(
-        self,
-        token: str,
-        ttl_ms: int,
-        metadata: str,
-        *,
-        queued: bool,
-        in_turn: bool,
-        passing: bool,
-        staying: bool,
-        waiting: bool,
-    ) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Command[Answer]:
         """Takes it; for the token that holds already, the same grant with its ttl set anew.
 
-        - `queued`: this session stands in the queue, which it leaves when it gets in;
-        - `in_turn`: only if nobody stands there before this session;
-        - `passing`: it was told that it may be free: if it cannot get in, or more than it can, it tells the
-          next in the queue;
-        - `staying`: others wait in this session for the same thing: its place is kept for them;
-        - `waiting`: if it cannot get in, it will wait.
+        `standing` is a set of bits, QUEUED to WAITING: how who asks stands to others who wait.
         """
         ...
 
@@ -155,27 +139,9 @@ class Claim:
     def owner(self) -> str:
         return self._commands.owner(self.token)
 
-    def acquire(
-        self,
-        ttl_ms: int,
-        *,
-        queued: bool = False,
-        in_turn: bool = False,
-        passing: bool = False,
-        staying: bool = False,
-        waiting: bool = False,
-    ) -> Command[Answer]:
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
         self._ttl_ms = ttl_ms
-        return self._commands.acquire(
-            self.token,
-            ttl_ms,
-            self._metadata,
-            queued=queued,
-            in_turn=in_turn,
-            passing=passing,
-            staying=staying,
-            waiting=waiting,
-        )
+        return self._commands.acquire(self.token, ttl_ms, self._metadata, standing)
 
     def arm(self) -> Command[bool]:
         return self._commands.arm(self.token)

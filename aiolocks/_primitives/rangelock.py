@@ -47,7 +47,7 @@ class RangeLease(SpanLease):
 
     def _part(self, mode: str, lo: Bound | None, hi: Bound | None) -> Span:
         assert self._family.part is not None
-        span = self._family.part(mode, 0 if lo is None else lo, math.inf if hi is None else hi)
+        span = self._family.part(mode, -math.inf if lo is None else lo, math.inf if hi is None else hi)
         part = Span(mode, self._span.a if lo is None else span.a, self._span.b if hi is None else span.b)
         if float(part.a) < float(self._span.a) or float(part.b) > float(self._span.b):
             raise ValueError(

@@ -15,6 +15,11 @@ from redis.asyncio.connection import ConnectionPool
 from .calls import Call, Command, Transport, ignore
 from .commands import (
     BELL_TTL,
+    IN_TURN,
+    PASSING,
+    QUEUED,
+    STAYING,
+    WAITING,
     Answer,
     Granted,
     LockCommands,
@@ -35,6 +40,11 @@ from .wakeups import KeyspaceWakeup, OnRung, Wakeup, Wakeups
 
 __all__ = [
     "BELL_TTL",
+    "IN_TURN",
+    "PASSING",
+    "QUEUED",
+    "STAYING",
+    "WAITING",
     "WAKEUPS",
     "Answer",
     "Call",

@@ -6,15 +6,11 @@
 -- Returns the fencing token, or '' when neither token holds
 --
 -- Invariant: of several who adopt with one old token, exactly one finds it in place.
-purge()
-local permits, minted = lease_of(ARGV[1])
-if permits then
-  drop(ARGV[1], permits)
-else
-  permits, minted = lease_of(ARGV[2])
-  if not permits then return '' end
-end
-redis.call('HSET', leases, ARGV[2], permits .. ':' .. minted .. ':' .. ARGV[5])
-hold(ARGV[2], permits, tonumber(ARGV[3]))
+purge(true)
+local token = lease_of(ARGV[1]) and ARGV[1] or ARGV[2]
+local permits, minted = lease_of(token)
+if not permits then return '' end
+drop(token)
+hold(ARGV[2], permits, minted, ARGV[5], tonumber(ARGV[3]))
 keep(fence, ARGV[4])
 return minted

@@ -6,7 +6,8 @@
 -- or {value that it was made with, current value} when made with another value
 local first = redis.call('HGET', value, 'first')
 if first and first ~= ARGV[1] then return {tonumber(first), capacity()} end
-purge()
-if has(ARGV[2], 't') and first_in(queue) then return 0 end
-if not first and ARGV[1] ~= '' then return math.max(0, ARGV[1] - redis.call('ZCARD', holders)) end
-return math.max(0, free())
+purge(true)
+if has(ARGV[2], 't') and living(queue, 0) then return 0 end
+local there = free()
+if not first and ARGV[1] ~= '' then there = there - 1 + ARGV[1] end
+return math.max(0, there)

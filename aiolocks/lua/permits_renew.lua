@@ -1,12 +1,13 @@
 -- Sets the ttl anew for the token that holds. Never creates what is gone.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
--- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 retention of the value, ms
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 retention of the value, ms   5 seat
 -- Returns 1 when renewed, 0 when the token does not hold
-purge()
-local permits = lease_of(ARGV[1])
+local purged = purge(true)
+if purged > 0 then wake(ARGV[5] ~= NO_SEAT) end
+local permits, minted, metadata = lease_of(ARGV[1])
 if not permits then return 0 end
-hold(ARGV[1], permits, tonumber(ARGV[2]))
+hold(ARGV[1], permits, minted, metadata, tonumber(ARGV[2]))
 keep(fence, ARGV[3])
 keep(value, ARGV[4])
 return 1

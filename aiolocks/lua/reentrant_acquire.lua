@@ -16,13 +16,12 @@ local minted
 if held then
   minted = minted_in(held)
   purge()
-  redis.call('PEXPIRE', fence, ARGV[3])
+  keep(fence, ARGV[3])
 else
   local first = redis.call('ZRANGE', queue, 0, 0)[1]
   if ARGV[5] == '1' and first and first ~= bell then return {0, -2} end
-  minted = whole(beyond(fence, MICROSECONDS))
+  minted = seal(fence, MICROSECONDS, ARGV[3])
   redis.call('SET', lock, owner_of(token) .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
-  redis.call('SET', fence, minted, 'PX', ARGV[3])
   redis.call('DEL', nest)
 end
 redis.call('ZADD', nest, whole(NOW + ttl), token)

@@ -12,5 +12,5 @@ if not held then return '' end
 redis.call('ZREM', nest, ARGV[1])
 redis.call('ZADD', nest, whole(NOW + ARGV[3]), ARGV[2])
 last_to_the_end()
-redis.call('PEXPIRE', fence, ARGV[4])
+keep(fence, ARGV[4])
 return minted_in(redis.call('GET', lock))

@@ -9,7 +9,7 @@ local freed = 0
 if nested(ARGV[1]) then
   freed = 1
   redis.call('ZREM', nest, ARGV[1])
-  redis.call('PEXPIRE', fence, ARGV[2])
+  keep(fence, ARGV[2])
   if redis.call('ZCARD', nest) == 0 then
     redis.call('DEL', lock)
   else

@@ -7,5 +7,5 @@ purge()
 if not nested(ARGV[1]) then return 0 end
 redis.call('ZADD', nest, whole(NOW + ARGV[2]), ARGV[1])
 last_to_the_end()
-redis.call('PEXPIRE', fence, ARGV[3])
+keep(fence, ARGV[3])
 return 1

@@ -1,12 +1,12 @@
 -- Shrinks the span that the token holds, or makes its writer a reader; then wakes who may enter.
 -- Sent again after it was done, it is the same success.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…15 pairs of ends   16 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 mode from now on   3 a   4 b   5 seat
 -- Returns {1, bells rung…}, {0} when the token does not hold, or {-1} when it is no part of what it holds
 --
 -- Invariant: it never holds more than before, and between before and after it is held.
-purge(ARGV[5])
+purge(ARGV[5], true)
 local mode, a, b, minted, metadata = holder(ARGV[1])
 if not mode then return {0} end
 if tonumber(ARGV[3]) < tonumber(a) or tonumber(ARGV[4]) > tonumber(b) then return {-1} end

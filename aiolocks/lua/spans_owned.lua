@@ -1,7 +1,7 @@
 -- Tells whether the token holds.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…15 pairs of ends   16 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 seat
 -- Returns 1 or 0
-purge(ARGV[2])
+purge(ARGV[2], true)
 return holder(ARGV[1]) and 1 or 0

@@ -1,25 +1,26 @@
 -- Lets go of the span if the token holds it, and leaves the queue; then wakes who may enter.
 -- The fence stays for its retention.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…15 pairs of ends   16 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes, l leaves the queue with its bell
 -- Returns {1 when freed, 0 when the token does not hold, bells rung…}
-local changed = purge(ARGV[3])
+local purged = purge(ARGV[3], true)
 local mode, a, b = holder(ARGV[1])
 if mode then
   let_go(ARGV[1], mode, a, b)
   keep(fence, ARGV[2])
 end
-if has(ARGV[4], 'l') then
-  leave(bell, ARGV[3])
+local leaving = has(ARGV[4], 'l')
+if leaving then
+  forget(bell, ARGV[3])
   redis.call('DEL', bell)
 end
 
 -- Behind a reader that leaves another one there that reaches as far, nothing has changed for anybody.
-local other = mode == 'r' and changed == 0 and redis.call('ZRANGE', SIDES.r[1], 0, 0)[1]
-if other and not has(ARGV[4], 'l') then
+local other = mode == 'r' and purged == 0 and not leaving and redis.call('ZRANGE', SIDES.r[1], 0, 0)[1]
+if other then
   local _, left, right = holder(other)
-  if tonumber(left) <= tonumber(a) and tonumber(b) <= tonumber(right) then return {1} end
+  if left and tonumber(left) <= tonumber(a) and tonumber(b) <= tonumber(right) then return {1} end
 end
 local rung = {}
 if has(ARGV[4], 'r') then rung = settle(0) end

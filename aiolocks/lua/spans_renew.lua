@@ -1,12 +1,11 @@
 -- Sets the ttl anew for the token that holds. Never creates what is gone.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…15 pairs of ends   16 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 seat
 -- Returns 1 when renewed, 0 when the token does not hold
-purge(ARGV[4])
+if purge(ARGV[4], true) > 0 then settle(0) end
 local mode, a, b, minted, metadata = holder(ARGV[1])
 if not mode then return 0 end
 hold(ARGV[1], mode, a, b, minted, metadata, tonumber(ARGV[2]))
 keep(fence, ARGV[3])
-if #departed > 0 then settle(0) end
 return 1

@@ -797,3 +797,18 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
     await cancel(task)
     assert repr(acquisition) == "<Acquisition of Lock 'name' ENDED naps=1>"
     assert token(call) not in repr(acquisition) + repr(call) + repr(call.command)
+
+
+async def test_queued_behind_a_head_that_sleeps_it_is_refused_and_not_unanswered(
+    make_session, transport
+) -> None:
+    """Nobody has asked since it came, for nobody had to: what the server said before still stands."""
+    session = make_session(backoff=Backoff(initial=1, maximum=1, jitter=0))
+    first = asyncio.create_task(Lock(session, "name").acquire())
+    refuse(await transport.asked("acquire"))
+    await asyncio.sleep(0.1)
+
+    with pytest.raises(LockTimeoutError):
+        await Lock(session, "name").acquire(blocking_timeout=0.1)
+
+    first.cancel()

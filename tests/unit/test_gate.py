@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks._core.claim import SIMPLE
+from aiolocks._core.claim import SIMPLE, Manner
 from aiolocks._core.gate import Gate
 from aiolocks._core.place import Bells
 from aiolocks._transport import Call, Command, Granted
@@ -511,3 +511,163 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
         assert gate.held_here == bool(holders)
         if not waiting:
             assert not gate.unsettled
+
+
+# -- other manners than that of the simple lock --------------------------------------------------------------
+
+
+def make_gate_of(around: Any, **manner: bool) -> Any:
+    around.manner = Manner(**manner)
+    return make_gate(around)
+
+
+def arms(around: Surroundings) -> int:
+    return sum(call.command.args == ("arm",) for call in around.sent)
+
+
+def test_where_several_may_hold_the_next_asks_behind_a_grant(around) -> None:
+    gate = make_gate_of(around, eager=True)
+    waiters = entered(gate, 3)
+
+    gate.granted(waiters[0], Granted(1, 0), around.time)
+
+    assert told(waiters) == [["at once"], ["woken"], []]
+
+
+def test_where_there_is_room_for_several_they_ask_at_the_same_time(around) -> None:
+    gate = make_gate_of(around, eager=True)
+    waiters = entered(gate, 5)
+
+    gate.granted(waiters[0], Granted(1, 0, room=2), around.time)
+
+    assert told(waiters) == [["at once"], ["woken"], ["woken"], [], []]
+
+
+def test_who_asked_beside_the_head_and_was_refused_waits_behind_it_before_the_others(around) -> None:
+    gate = make_gate_of(around, eager=True)
+    waiters = entered(gate, 4)
+    gate.granted(waiters[0], Granted(1, 0, room=2), around.time)
+
+    assert not gate.refused(waiters[2])
+    gate.leave(waiters[1])
+
+    assert told(waiters) == [["at once"], ["woken"], ["woken", "woken"], []]
+
+
+def test_who_asked_beside_a_head_that_has_left_becomes_the_head(around) -> None:
+    gate = make_gate_of(around, eager=True)
+    waiters = entered(gate, 3)
+    gate.granted(waiters[0], Granted(1, 0, room=2), around.time)
+    gate.granted(waiters[1], Granted(1, 0), around.time)
+
+    assert gate.refused(waiters[2])
+
+
+def test_it_is_held_here_until_the_last_has_let_go(around) -> None:
+    gate = make_gate_of(around, eager=True)
+    waiters = entered(gate, 2)
+    for waiter in waiters:
+        gate.granted(waiter, Granted(1, 0), around.time)
+
+    gate.vacated(waiters[0].claim)
+    assert gate.held_here
+    gate.vacated(waiters[1].claim)
+    assert not gate.held_here
+
+
+def test_who_is_not_eager_waits_to_be_called(around) -> None:
+    gate = make_gate_of(around)
+    holder, head = entered(gate, 2)
+    gate.granted(holder, Granted(1, 0), around.time)
+
+    assert gate.letting_go(holder.claim), "whoever it is"
+    gate.vacated(holder.claim)
+
+    assert head.told == ["woken"]
+
+
+def test_a_place_that_was_kept_for_who_has_left_is_given_up(around) -> None:
+    around.undo = Mock()
+    gate = make_gate_of(around, together=True)
+    (head,) = entered(gate, 1)
+    gate.arm(head.claim, until=0)
+
+    gate.granted(head, Granted(1, 0, room=9), around.time)
+
+    assert not gate.place.taken
+    around.undo.assert_called_once()
+    assert around.undo.call_args.kwargs == {"leave": True}
+
+
+def test_a_place_is_kept_for_who_enters_behind_the_head(around) -> None:
+    around.undo = Mock()
+    gate = make_gate_of(around, together=True)
+    head, _ = entered(gate, 2)
+    gate.arm(head.claim, until=0)
+
+    gate.granted(head, Granted(1, 0, room=9), around.time)
+
+    assert gate.place.taken
+    around.undo.assert_not_called()
+
+
+def test_strictly_everybody_who_waits_has_a_seat(around) -> None:
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    waiters = entered(gate, 3)
+
+    assert arms(around) == 2, "all but the head, who gets one if he is refused"
+    assert [waiter.noted for waiter in waiters] == [False, True, True]
+
+
+def test_strictly_every_hand_over_is_told_to_others(around) -> None:
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    holder = hold(gate, others=1)
+    (behind,) = entered(gate, 1)
+
+    assert gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+
+    assert behind.told == ["woken"]
+
+
+def test_strictly_a_bell_is_hung_up_for_who_waits_behind_a_holder_here(around) -> None:
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    hold(gate)
+    entered(gate, 1)
+    before = arms(around)
+
+    around.bells.rung("tracking", [b"bell"])
+    gate.renew_place(until=0)
+
+    assert arms(around) == before + 2
+
+
+@pytest.mark.parametrize("how", ["missed", "anybody"])
+def test_strictly_who_may_have_been_taken_for_dead_sits_down_again(around, how) -> None:
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    hold(gate)
+    entered(gate, 3)
+    gate.renew_place(until=0)
+    renewal = around.sent[-1]
+    before = arms(around)
+
+    if how == "missed":
+        renewal.reply(0)
+    else:
+        around.bells.rung("tracking", None)
+
+    assert arms(around) - before >= 3
+
+
+def test_who_owns_it_already_asks_while_it_is_held_here(gate) -> None:
+    outer, other = hold(gate), entered(gate, 1)[0]
+    nested = Waiter()
+    nested.claim.owner = outer.claim.owner
+    gate.enter(nested)
+    gate.granted(nested, Granted(1, 0), 0)
+    assert told([nested, other]) == [["at once"], []]
+
+    gate.vacated(outer.claim)
+    assert other.told == [], "the owner still holds it"
+    gate.vacated(nested.claim)
+    assert other.told == ["woken"]

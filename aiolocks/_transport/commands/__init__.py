@@ -11,9 +11,15 @@ from .multi import MultiCommands
 from .permits import PermitCommands
 from .reentrant import ReentrantCommands
 from .spans import Span, SpanCommands
+from .standing import IN_TURN, PASSING, QUEUED, STAYING, WAITING
 
 __all__ = [
     "BELL_TTL",
+    "IN_TURN",
+    "PASSING",
+    "QUEUED",
+    "STAYING",
+    "WAITING",
     "Answer",
     "Granted",
     "LockCommands",

@@ -97,9 +97,3 @@ def released(raw: Any) -> Released:
 
 def fencing_token(raw: Any) -> int | None:
     return int(raw) if raw else None
-
-
-def retention(least_ms: int, ttl_ms: int) -> int:
-    """For how long a fence is kept after it was used for a lease of that ttl."""
-    least = 10 * ttl_ms
-    return max(least_ms, least)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..calls import Argument, Command, Script
+from ..calls import Command, Script
 from ..keys import key
-from .answers import (
-    BELL_TTL_MS,
-    QUEUE_TTL_MS,
-    Answer,
-    Released,
-    answer,
-    fencing_token,
-    released,
-    retention,
-    truth,
-)
+from .answers import Answer, Released, answer, fencing_token, released, truth
+from .standing import IN_TURN, QUEUED
+from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("lock_acquire")
 _ADOPT: Final = Script("lock_adopt")
-_ARM: Final = Script("queue_arm")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned")
 _RELEASE: Final = Script("lock_release")
@@ -28,7 +19,7 @@ _RENEW: Final = Script("lock_renew")
 
 
 @final
-class LockCommands:
+class LockCommands(Steps):
     """The steps of one lock under its name.
 
     Args:
@@ -36,16 +27,16 @@ class LockCommands:
         session: Who stands in the queue: an id of which no two sessions have the same.
     """
 
-    __slots__ = ("_held", "_in_queue", "_name", "_prefix", "_retention_ms", "_session", "_with_queue")
+    __slots__ = ("_held", "_in_queue", "_name", "_prefix", "_session", "_with_queue")
 
     def __init__(self, prefix: str, name: str, *, retention_ms: int, session: str) -> None:
+        super().__init__(retention_ms)
         self._prefix = prefix
         self._name = name
         self._session = session
         self._held = (key(prefix, "lock", name), key(prefix, "lock", name, "fence"))
         self._with_queue = (*self._held, key(prefix, "lock", name, "queue"))
         self._in_queue: tuple[bytes, ...] = ()  # with the bell; of most names, nobody ever waits for one
-        self._retention_ms = retention_ms
 
     @property
     def bell(self) -> bytes:
@@ -58,34 +49,14 @@ class LockCommands:
             self._in_queue = (*self._with_queue, bell)
         return self._in_queue
 
-    def owner(self, token: str) -> str:
-        """Every token is its own owner: nothing nests."""
-        return token
-
-    def heir(self, old: str, fresh: str) -> str:
-        """The token under which a lease goes on that is adopted."""
-        return fresh
-
-    def acquire(
-        self,
-        token: str,
-        ttl_ms: int,
-        metadata: str,
-        *,
-        queued: bool = False,
-        in_turn: bool = False,
-        passing: bool = False,
-        staying: bool = False,
-        waiting: bool = False,
-    ) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes it, or says for how long it may be held elsewhere.
 
-        `queued` if this session stands in the queue, which it leaves when it gets in; `in_turn` to take it
-        only if nobody stands there before this session. There is one holder, who wakes the next: what the
-        other flags ask for is never to be done.
+        There is one holder, who wakes the next: of how the asker stands, the rest does not matter.
         """
-        keys = self._queued_keys() if queued else self._with_queue
-        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, int(in_turn))
+        keys = self._queued_keys() if standing & QUEUED else self._with_queue
+        in_turn = 1 if standing & IN_TURN else 0
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn)
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 
     def arm(self, token: str) -> Command[bool]:
@@ -93,7 +64,7 @@ class LockCommands:
         return arming(self.bell, self._with_queue[-1:], lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms))
+        args = (token, ttl_ms, self._retention(ttl_ms))
         return Command(_RENEW, self._held, args, truth, lane=token)
 
     def release(
@@ -104,11 +75,11 @@ class LockCommands:
         `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
         """
         keys = self._queued_keys() if leave else self._with_queue
-        args = (token, retention(self._retention_ms, ttl_ms), int(ring))
+        args = (token, self._retention(ttl_ms), int(ring))
         return Command(_RELEASE, keys, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata)
+        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         # One lane for both directions: giving back follows what it gives back.
         return Command(_ADOPT, self._held, args, fencing_token, lane=min(old, new))
 
@@ -117,12 +88,3 @@ class LockCommands:
 
     def locked(self) -> Command[bool]:
         return Command(_LOCKED, self._held[:1], (), truth)
-
-
-def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[bool]:
-    """Stands in these queues from now on, with a fresh bell; whether the last one was still there.
-
-    `seat` tells apart those who stand there with the same bell.
-    """
-    args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, *queues)
-    return Command(_ARM, (bell,), args, truth, lane=lane, bell=bell)

@@ -7,8 +7,9 @@ from typing import Final, final
 
 from ..calls import Command, Script
 from ..keys import key
-from .answers import Answer, Released, answer, fencing_token, released, retention, truth
-from .lock import arming
+from .answers import Answer, Released, answer, fencing_token, released, truth
+from .standing import QUEUED, letters
+from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("multi_acquire", "fence", "locks")
 _ADOPT: Final = Script("multi_adopt", "locks")
@@ -19,57 +20,40 @@ _RENEW: Final = Script("multi_renew", "locks")
 
 
 @final
-class MultiCommands:
+class MultiCommands(Steps):
     """The steps by which all locks of these names are acquired, or none."""
 
-    __slots__ = ("_fences", "_locks", "_number", "_queues", "_retention_ms", "bell")
+    __slots__ = ("_fences", "_locks", "_number", "_queues", "bell")
 
     def __init__(self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str) -> None:
+        super().__init__(retention_ms)
         self._number = len(names)
         self._locks = tuple(key(prefix, "lock", name) for name in names)
         self._fences = tuple(key(prefix, "lock", name, "fence") for name in names)
         self._queues = tuple(key(prefix, "lock", name, "queue") for name in names)
-        self._retention_ms = retention_ms
         # One bell in all the queues; the same names are always in the same order.
-        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{'.'.join(names[1:]).encode().hex()}")
+        others = ".".join(name.encode().hex() for name in names[1:])
+        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{others}")
 
-    def owner(self, token: str) -> str:
-        return token
-
-    def heir(self, old: str, fresh: str) -> str:
-        return fresh
-
-    def acquire(
-        self,
-        token: str,
-        ttl_ms: int,
-        metadata: str,
-        *,
-        queued: bool = False,
-        in_turn: bool = False,
-        passing: bool = False,
-        staying: bool = False,
-        waiting: bool = False,
-    ) -> Command[Answer]:
-        flags = ("t" if in_turn else "") + ("p" if passing else "")
-        args = (self._number, token, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, flags)
-        return Command(_ACQUIRE, self._keys(with_bell=queued), args, answer, lane=token)
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        args = (self._number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
+        return Command(_ACQUIRE, self._keys(with_bell=bool(standing & QUEUED)), args, answer, lane=token)
 
     def arm(self, token: str) -> Command[bool]:
         return arming(self.bell, self._queues, lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (self._number, token, ttl_ms, retention(self._retention_ms, ttl_ms))
+        args = (self._number, token, ttl_ms, self._retention(ttl_ms))
         return Command(_RENEW, self._locks + self._fences, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        args = (self._number, token, retention(self._retention_ms, ttl_ms), int(ring))
+        args = (self._number, token, self._retention(ttl_ms), int(ring))
         return Command(_RELEASE, self._keys(with_bell=leave), args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (self._number, old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata)
+        args = (self._number, old, new, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_ADOPT, self._locks + self._fences, args, fencing_token, lane=min(old, new))
 
     def owned(self, token: str) -> Command[bool]:

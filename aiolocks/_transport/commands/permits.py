@@ -8,8 +8,9 @@ from typing import Any, Final, final
 from ...errors import ConfigurationError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import Answer, Released, answer, fencing_token, released, retention, truth
-from .lock import arming
+from .answers import Answer, Released, answer, fencing_token, released, truth
+from .standing import letters
+from .steps import Steps, arming
 
 _SHARED: Final = ("fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
@@ -26,7 +27,7 @@ SEAT_LENGTH: Final = 16
 
 
 @final
-class PermitCommands:
+class PermitCommands(Steps):
     """The steps by which so many permits of one name are acquired at once.
 
     Args:
@@ -36,7 +37,7 @@ class PermitCommands:
         fair: First come, first served.
     """
 
-    __slots__ = ("_fair", "_keys", "_name", "_permits", "_retention_ms", "_value", "bell")
+    __slots__ = ("_fair", "_keys", "_name", "_permits", "_value", "bell")
 
     def __init__(
         self,
@@ -50,56 +51,32 @@ class PermitCommands:
         retention_ms: int,
         session: str,
     ) -> None:
+        super().__init__(retention_ms)
         self._name = name
         self._permits = permits
         self._value: int | str = "" if value is None else value
         self._fair = fair
-        self._retention_ms = retention_ms
         # Those who want another number wait for something else.
-        self.bell = key(prefix, kind, name, f"bell.{session}.{permits}")
+        self.bell = key(prefix, kind, name, f"bell.{session}.{permits}{'.fair' if fair else ''}")
         self._keys = (
             key(prefix, kind, name),
             *(key(prefix, kind, name, role) for role in _ROLES),
             self.bell,
         )
 
-    def owner(self, token: str) -> str:
-        return token
-
-    def heir(self, old: str, fresh: str) -> str:
-        return fresh
-
     def _seat(self, token: str) -> str:
         return token[:SEAT_LENGTH] if self._fair else "0" * SEAT_LENGTH
 
-    def acquire(
-        self,
-        token: str,
-        ttl_ms: int,
-        metadata: str,
-        *,
-        queued: bool = False,
-        in_turn: bool = False,
-        passing: bool = False,
-        staying: bool = False,
-        waiting: bool = False,
-    ) -> Command[Answer]:
-        flags = (
-            ("t" if in_turn else "")
-            + ("w" if waiting else "")
-            + ("p" if passing else "")
-            + ("q" if queued else "")
-            + ("l" if queued and not staying else "")
-        )
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (
             token,
             ttl_ms,
-            retention(self._retention_ms, ttl_ms),
+            self._retention(ttl_ms),
             metadata,
             self._permits,
             self._value,
             self._seat(token),
-            flags,
+            letters(standing),
             _VALUE_RETENTION_MS + ttl_ms,
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
@@ -108,18 +85,18 @@ class PermitCommands:
         return arming(self.bell, self._keys[4:5], lane=token, seat=self._seat(token))
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), _VALUE_RETENTION_MS + ttl_ms)
+        args = (token, ttl_ms, self._retention(ttl_ms), _VALUE_RETENTION_MS + ttl_ms, self._seat(token))
         return Command(_RENEW, self._keys, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         flags = ("r" if ring else "") + ("l" if leave else "")
-        args = (token, retention(self._retention_ms, ttl_ms), self._seat(token), flags)
+        args = (token, self._retention(ttl_ms), self._seat(token), flags)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata)
+        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
 
     def owned(self, token: str) -> Command[bool]:
@@ -134,7 +111,7 @@ class PermitCommands:
 
     def resize(self, value: int) -> Command[Sequence[bytes]]:
         """Sets how many there are from now on; the bells of who was woken."""
-        args = (self._value, value, _VALUE_RETENTION_MS)
+        args = (self._value, value, _VALUE_RETENTION_MS, self._seat("1" * SEAT_LENGTH))
         return Command(_RESIZE, self._keys, args, self._rung)
 
     def _available(self, parse: Any) -> Command[Any]:

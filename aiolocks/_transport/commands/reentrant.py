@@ -6,8 +6,9 @@ from typing import Any, Final, final
 
 from ..calls import Command, Script
 from ..keys import key
-from .answers import Answer, Granted, Released, answer, fencing_token, released, retention, truth
-from .lock import arming
+from .answers import Answer, Granted, Released, answer, fencing_token, released, truth
+from .standing import IN_TURN, QUEUED
+from .steps import Steps, arming
 
 _SHARED: Final = ("fence", "locks", "nest")
 _ACQUIRE: Final = Script("reentrant_acquire", *_SHARED)
@@ -21,7 +22,7 @@ OWNER_LENGTH: Final = 32
 
 
 @final
-class ReentrantCommands:
+class ReentrantCommands(Steps):
     """The steps of one lock for one owner. A token begins with its owner.
 
     Args:
@@ -29,13 +30,13 @@ class ReentrantCommands:
         apart: Waits apart from who waits for the simple lock of this name.
     """
 
-    __slots__ = ("_keys", "_owner", "_retention_ms", "bell")
+    __slots__ = ("_keys", "_owner", "bell")
 
     def __init__(
         self, prefix: str, name: str, *, owner: str, apart: bool, retention_ms: int, session: str
     ) -> None:
+        super().__init__(retention_ms)
         self._owner = owner
-        self._retention_ms = retention_ms
         roles = ("fence", "queue", "nest")
         self._keys = (key(prefix, "lock", name), *(key(prefix, "lock", name, role) for role in roles))
         self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner}" if apart else ""))
@@ -46,39 +47,28 @@ class ReentrantCommands:
     def heir(self, old: str, fresh: str) -> str:
         return (old[:OWNER_LENGTH] or self._owner) + fresh
 
-    def acquire(
-        self,
-        token: str,
-        ttl_ms: int,
-        metadata: str,
-        *,
-        queued: bool = False,
-        in_turn: bool = False,
-        passing: bool = False,
-        staying: bool = False,
-        waiting: bool = False,
-    ) -> Command[Answer]:
-        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, int(in_turn))
-        keys = (*self._keys, self.bell) if queued else self._keys
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, 1 if standing & IN_TURN else 0)
+        keys = (*self._keys, self.bell) if standing & QUEUED else self._keys
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
     def arm(self, token: str) -> Command[bool]:
         return arming(self.bell, self._keys[2:3], lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms))
+        args = (token, ttl_ms, self._retention(ttl_ms))
         return Command(_RENEW, self._keys, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         keys = (*self._keys, self.bell) if leave else self._keys
-        args = (token, retention(self._retention_ms, ttl_ms), int(ring))
+        args = (token, self._retention(ttl_ms), int(ring))
         return Command(_RELEASE, keys, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         # What stands beside the lock is of the lease that took it first.
-        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms))
+        args = (old, new, ttl_ms, self._retention(ttl_ms))
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
 
     def owned(self, token: str) -> Command[bool]:

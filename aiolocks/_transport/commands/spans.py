@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple, final
 from ...errors import LockLostError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import BELL_TTL_MS, Answer, Released, answer, fencing_token, released, retention, truth
-from .lock import arming
+from .answers import BELL_TTL_MS, Answer, Released, answer, fencing_token, released, truth
+from .standing import letters
+from .steps import Steps, arming
 
 _SHARED: Final = ("fence", "queue", "spans")
 _ACQUIRE: Final = Script("spans_acquire", *_SHARED)
@@ -19,7 +20,7 @@ _OWNED: Final = Script("spans_owned", *_SHARED)
 _RELEASE: Final = Script("spans_release", *_SHARED)
 _RENEW: Final = Script("spans_renew", *_SHARED)
 
-_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns")
+_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
 _SEAT: Final = "0" * 16
 _FORGET_EVERY: Final = 4
@@ -55,7 +56,7 @@ class Changed(NamedTuple):
 
 
 @final
-class SpanCommands:
+class SpanCommands(Steps):
     """The steps by which one span is acquired and held.
 
     Args:
@@ -64,7 +65,7 @@ class SpanCommands:
         longest_sleep_ms: After which who waits asks again, at the latest.
     """
 
-    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_retention_ms", "_span", "_under", "bell")
+    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_span", "_under", "bell")
 
     def __init__(
         self,
@@ -79,11 +80,11 @@ class SpanCommands:
         longest_sleep_ms: int,
         session: str,
     ) -> None:
+        super().__init__(retention_ms)
         self._label = label
         self._name = name
         self._span = span
         self._under = under or "-"
-        self._retention_ms = retention_ms
         self._marks_ms = max(BELL_TTL_MS, _FORGET_EVERY * longest_sleep_ms)
         who = f"{session}.{span.mode}.{span.a}_{span.b}" + (f".{under[:16]}" if under else "")
         self.bell = key(prefix, kind, name, f"bell.{who}")
@@ -93,40 +94,17 @@ class SpanCommands:
             self.bell,
         )
 
-    def owner(self, token: str) -> str:
-        return token
-
-    def heir(self, old: str, fresh: str) -> str:
-        return fresh
-
-    def acquire(
-        self,
-        token: str,
-        ttl_ms: int,
-        metadata: str,
-        *,
-        queued: bool = False,
-        in_turn: bool = False,
-        passing: bool = False,
-        staying: bool = False,
-        waiting: bool = False,
-    ) -> Command[Answer]:
-        flags = (
-            ("w" if waiting else "")
-            + ("p" if passing else "")
-            + ("s" if staying else "")
-            + ("l" if queued and not staying else "")
-        )
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (
             token,
             ttl_ms,
-            retention(self._retention_ms, ttl_ms),
+            self._retention(ttl_ms),
             metadata,
             *self._span,
             self._under,
             self._marks_ms,
             _SEAT,
-            flags,
+            letters(standing),
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
 
@@ -134,18 +112,18 @@ class SpanCommands:
         return arming(self.bell, self._keys[4:5], lane=token, seat=_SEAT)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (token, ttl_ms, retention(self._retention_ms, ttl_ms), _SEAT)
+        args = (token, ttl_ms, self._retention(ttl_ms), _SEAT)
         return Command(_RENEW, self._keys, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         flags = ("r" if ring else "") + ("l" if leave else "")
-        args = (token, retention(self._retention_ms, ttl_ms), _SEAT, flags)
+        args = (token, self._retention(ttl_ms), _SEAT, flags)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, retention(self._retention_ms, ttl_ms), metadata, *self._span, _SEAT)
+        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata, *self._span, _SEAT)
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
 
     def owned(self, token: str) -> Command[bool]:

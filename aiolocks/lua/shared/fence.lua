@@ -17,6 +17,13 @@ end
 -- Only %.0f prints it in full.
 local function whole(number) return string.format('%.0f', number) end
 
+-- Mints the next fencing token from `minted` on, and remembers it, for no shorter than it was to be remembered before.
+local function seal(fence, minted, ms)
+  minted = whole(beyond(fence, minted))
+  redis.call('SET', fence, minted, 'PX', math.max(redis.call('PTTL', fence), tonumber(ms)))
+  return minted
+end
+
 -- Keeps a key for at least that many ms from now. Always a write, and one that a server out of memory allows: what
 -- a script writes after it is allowed as well.
 local function keep(key, ms)

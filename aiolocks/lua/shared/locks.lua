@@ -10,14 +10,19 @@ end
 local function minted_in(held) return string.match(held, ':(%d+):') end
 
 -- Wakes the first in the queue whose bell hangs, or the first behind `bell`; those without one are dead or were woken
--- already. The bells are not in KEYS: they stand in the queue, and share its slot.
+-- already. One that was rung in this step, for another lock, is on its way and stays where it is.
+-- The bells are not in KEYS: they stand in the queue, and share its slot.
+local woken = {}
 local function wake(queue, bell)
   local rank = bell and redis.call('ZRANK', queue, bell)
   rank = rank and rank + 1 or 0
   while true do
     local next = redis.call('ZRANGE', queue, rank, rank)[1]
-    if not next or next == bell then return nil end
-    if redis.call('DEL', next) == 1 then return next end
+    if not next or woken[next] then return nil end
+    if redis.call('DEL', next) == 1 then
+      woken[next] = true
+      return next
+    end
     redis.call('ZREM', queue, next)
   end
 end

@@ -3,60 +3,82 @@
 -- KEYS of every step   1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 --
 -- Invariants:
--- - holders is a sorted set by deadline, ms, with one member for each permit, 'token:number': a set of tokens, so that
---   nothing is counted twice; how many are held is how many members it has once what expired was removed;
--- - leases is a hash from token to 'permits:fencing token:metadata', of the same tokens;
+-- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to
+--   'permits:fencing token:metadata', and from 'held' to the sum of their permits: nothing is counted but with a token
+--   that comes or goes, so that nothing is counted twice, and where the two differ, it is counted anew;
 -- - value holds the value that it was first made with and the current one; without it, there is one permit.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local holders, leases, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
--- Removes the leases that have come to their end. The first write of each step: a server out of memory allows it.
-local function purge()
+-- Permits, fencing token and metadata of a lease, or nil.
+local function lease_of(token)
+  local lease = redis.call('HGET', leases, token)
+  if not lease then return nil end
+  local permits, minted, metadata = string.match(lease, '^(%d+):(%d+):(.*)$')
+  return tonumber(permits), minted, metadata
+end
+
+local function drop(token)
+  local permits = lease_of(token) or 0
+  redis.call('ZREM', holders, token)
+  redis.call('HDEL', leases, token)
+  if redis.call('HINCRBY', leases, 'held', -permits) <= 0 then redis.call('DEL', leases) end
+end
+
+-- One of the two keys was lost: what stands in one of them only holds nothing.
+local function count_anew()
+  local held = 0
+  redis.call('HDEL', leases, 'held')
+  for _, token in ipairs(redis.call('HKEYS', leases)) do
+    if redis.call('ZSCORE', holders, token) then
+      held = held + lease_of(token)
+    else
+      redis.call('HDEL', leases, token)
+    end
+  end
+  for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
+    if redis.call('HEXISTS', leases, token) == 0 then redis.call('ZREM', holders, token) end
+  end
+  if held > 0 then redis.call('HSET', leases, 'held', held) end
+end
+
+-- Removes the leases that have come to their end; how many. `at_once`: it is the first write of a step that must not be
+-- refused by a server that is out of memory; what a script writes behind such a one is allowed as well.
+local function purge(at_once)
+  if at_once then redis.call('ZREM', holders, '') end
   local over = redis.call('ZRANGEBYSCORE', holders, '-inf', NOW)
-  redis.call('ZREMRANGEBYSCORE', holders, '-inf', NOW)
-  for _, member in ipairs(over) do redis.call('HDEL', leases, string.match(member, '^%x+')) end
+  for _, token in ipairs(over) do drop(token) end
+  if redis.call('ZCARD', holders) ~= math.max(0, redis.call('HLEN', leases) - 1) then count_anew() end
   return #over
 end
 
 local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) end
 
-local function free() return capacity() - redis.call('ZCARD', holders) end
+local function free() return capacity() - tonumber(redis.call('HGET', leases, 'held') or 0) end
 
--- Permits, fencing token and metadata of a lease that is held, or nil.
-local function lease_of(token)
-  local lease = redis.call('HGET', leases, token)
-  if not lease or not redis.call('ZSCORE', holders, token .. ':1') then return nil end
-  local permits, minted, metadata = string.match(lease, '^(%d+):(%d+):(.*)$')
-  return tonumber(permits), minted, metadata
-end
-
-local function hold(token, permits, ttl)
-  for number = 1, permits do
-    redis.call('ZADD', holders, whole(NOW + ttl), token .. ':' .. number)
-  end
+local function hold(token, permits, minted, metadata, ttl)
+  local had = lease_of(token) or 0
+  redis.call('ZADD', holders, whole(NOW + ttl), token)
+  redis.call('HSET', leases, token, permits .. ':' .. minted .. ':' .. metadata)
+  redis.call('HINCRBY', leases, 'held', permits - had)
   keep(holders, ttl + SLACK)
   keep(leases, ttl + SLACK)
 end
 
-local function drop(token, permits)
-  for number = 1, permits do redis.call('ZREM', holders, token .. ':' .. number) end
-  redis.call('HDEL', leases, token)
-end
-
--- Wakes who is next, if there is a permit: the first in the queue, or the first behind `entry`. Returns the bells.
-local function wake(entry)
+-- Wakes who is next, if there is a permit: of a fair one the first alone, or else the first whose bell hangs, except who
+-- has just found that there is too little for him. Returns the bells.
+local function wake(fair, except)
   if free() < 1 then return {} end
-  local first, state = first_in(queue)
-  local rank = entry and redis.call('ZRANK', queue, entry)
-  while rank do
+  local rank = 0
+  while rank < WALK do
+    local entry, state = living(queue, rank)
+    if not entry then break end
+    if state == '' and entry ~= except then
+      ring(bell_of(entry))
+      return {bell_of(entry)}
+    end
+    if fair then break end
     rank = rank + 1
-    first = redis.call('ZRANGE', queue, rank, rank)[1]
-    state = first and redis.call('GET', bell_of(first))
-    if not first or state then break end
-    redis.call('ZREM', queue, first)
-    rank = rank - 1
   end
-  if not first or state ~= '' then return {} end
-  ring(bell_of(first))
-  return {bell_of(first)}
+  return {}
 end

@@ -1,0 +1,25 @@
+"""How who asks stands to others who wait, as a set of bits: it is said with each request."""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+QUEUED: Final = 1
+"""This session stands in the queue, which it leaves when it gets in."""
+IN_TURN: Final = 2
+"""Only if nobody stands there before this session."""
+PASSING: Final = 4
+"""It was told that it may be free: what it cannot use, or not alone, it tells the next in the queue of."""
+STAYING: Final = 8
+"""Others wait in this session for the same thing: its place is kept for them."""
+WAITING: Final = 16
+"""If it cannot get in, it will wait."""
+
+
+@functools.cache
+def letters(standing: int) -> str:
+    """The same for the scripts, and `l` for who is to leave the queue with its bell."""
+    leaving = standing & (QUEUED | STAYING) == QUEUED
+    said = [(QUEUED, "q"), (IN_TURN, "t"), (PASSING, "p"), (STAYING, "s"), (WAITING, "w")]
+    return "".join(letter for bit, letter in said if standing & bit) + ("l" if leaving else "")

@@ -1,0 +1,44 @@
+"""What the steps of all kinds have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..calls import Argument, Command, Script
+from .answers import BELL_TTL_MS, QUEUE_TTL_MS, truth
+
+_ARM: Final = Script("queue_arm")
+
+
+class Steps:
+    """The steps of one name in one session.
+
+    Args:
+        retention_ms: For how long a fence is kept after its last use; at least ten times the ttl of that.
+    """
+
+    __slots__ = ("_retention_ms",)
+
+    def __init__(self, retention_ms: int) -> None:
+        self._retention_ms = retention_ms
+
+    def owner(self, token: str) -> str:
+        """Whose token that is: what one owner has excludes nothing that the same owner wants."""
+        return token
+
+    def heir(self, old: str, fresh: str) -> str:
+        """The token for who adopts from `old`, made of a fresh one; a new one where there is no old one."""
+        return fresh
+
+    def _retention(self, ttl_ms: int) -> int:
+        least = 10 * ttl_ms
+        return max(self._retention_ms, least)
+
+
+def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[bool]:
+    """Stands in these queues from now on, with a fresh bell; whether the last one was still there.
+
+    `seat` tells apart those who stand there with the same bell.
+    """
+    args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, *queues)
+    return Command(_ARM, (bell,), args, truth, lane=lane, bell=bell)
