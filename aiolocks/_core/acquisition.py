@@ -17,7 +17,7 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import IN_TURN, PASSING, QUEUED, STAYING, WAITING, Answer, Call, Fault, Granted
+from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING, Answer, Call, Fault, Granted
 from ..errors import BackendError, LockError, LockTimeoutError
 from .clock import dependable, seconds
 
@@ -81,6 +81,7 @@ class Acquisition:
         "_ttl",
         "_unsettled",
         "answered_at",
+        "carried",
         "claim",
         "done",
         "error",
@@ -119,6 +120,7 @@ class Acquisition:
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
         self.noted = False  # the server may remember that it waits
+        self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
         self._told = False
         self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
@@ -213,10 +215,12 @@ class Acquisition:
         self._queued = place.taken and not self._once
         self._staying = manner.stays and self._gate.crowded
         self.noted = manner.noted and not self._once
+        self.carried = not self._once and self._gate.owing
         standing = (
             (QUEUED if self._queued else 0)
             | (IN_TURN if in_turn or manner.strict else 0)
             | (PASSING if passing else 0)
+            | (OWING if self.carried else 0)
             | (STAYING if self._staying else 0)
             | (0 if self._once else WAITING)
         )
@@ -252,7 +256,10 @@ class Acquisition:
         if answer.rung:
             self._engine.loop.call_soon(self._engine.bells.rung, "local", answer.rung)
         if isinstance(answer, Granted):
-            if self._queued and not self._staying:
+            if self._arming is not None and not self._arming.done:
+                # The server did not know its script, and so it came behind the try that left the queue.
+                self._gate.give_up_place()
+            elif self._queued and not self._staying:
                 self._gate.left()
             if now < call.sent + dependable(self._ttl):
                 self.granted = True

@@ -93,6 +93,11 @@ class Gate:
         return self.place.taken or self._turns.owed
 
     @property
+    def owing(self) -> bool:
+        """Whether something was let go of here that others may have, who were told nothing."""
+        return self._turns.owed and not self.manner.exclusive
+
+    @property
     def _closed(self) -> bool:
         """Whether nobody may ask: somebody here has what would exclude him."""
         return self._holder is not None and self.manner.exclusive
@@ -166,6 +171,16 @@ class Gate:
             self.place.taken = self.place.armed = False
             self._engine.bells.discard(self)
 
+    def give_up_place(self) -> None:
+        """The place may stand there although nobody needs it any more."""
+        self.left()
+        self._engine.undo(self._nobody, 1.0, leave=True)
+
+    @property
+    def _nobody(self) -> Claim:
+        """Whose release lets go of nothing, and wakes others."""
+        return Claim(self._resource.commands, "", "", 1000)
+
     def rung(self, way: str) -> None:
         """The bell was rung; `way` is how we know. Somebody here is to try."""
         self.place.armed = False
@@ -208,6 +223,7 @@ class Gate:
 
     def granted(self, acquisition: Acquisition, answer: Granted, now: float) -> None:
         """Somebody here holds it now: a head, or who asked beside it."""
+        owed = self.owing and not acquisition.carried
         self._turns.granted(answer.others, now)
         self._gone(acquisition)
         if self._holder is None:
@@ -217,13 +233,15 @@ class Gate:
             self._hold_also(acquisition.claim)
         if self.manner.exclusive:
             return
+        self._turns.owed = owed  # what was let go of meanwhile is not what was granted
         for _ in range(min(answer.room, len(self._queue))):
             self._admit()
         self._admit_next()
         if self.place.taken and self.manner.stays and not (self.awaited or any(self._beside.values())):
-            # It was kept for who has left in the meantime.
-            self.left()
-            self._engine.undo(Claim(self._resource.commands, "", "", 1000), 1.0, leave=True)
+            self.give_up_place()  # it was kept for who has left in the meantime
+        elif self.owing and not self.awaited:
+            self._turns.owed = False
+            self._engine.undo(self._nobody, 1.0)
 
     def entrusted(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
         """What the holder's grant has become: granted before, or adopted."""

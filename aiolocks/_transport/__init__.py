@@ -16,6 +16,7 @@ from .calls import Call, Command, Transport, ignore
 from .commands import (
     BELL_TTL,
     IN_TURN,
+    OWING,
     PASSING,
     QUEUED,
     STAYING,
@@ -41,6 +42,7 @@ from .wakeups import KeyspaceWakeup, OnRung, Wakeup, Wakeups
 __all__ = [
     "BELL_TTL",
     "IN_TURN",
+    "OWING",
     "PASSING",
     "QUEUED",
     "STAYING",

@@ -12,5 +12,5 @@ if held then
 end
 stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))
 local rung = {}
-if has(ARGV[4], 'r') then rung = wake(ARGV[3] ~= NO_SEAT) end
+if has(ARGV[4], 'r') then rung = wake(ARGV[3] ~= NO_SEAT, 0) end
 return {held and 1 or 0, unpack(rung)}

@@ -4,7 +4,7 @@
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 retention of the value, ms   5 seat
 -- Returns 1 when renewed, 0 when the token does not hold
 local purged = purge(true)
-if purged > 0 then wake(ARGV[5] ~= NO_SEAT) end
+if purged > 0 then wake(ARGV[5] ~= NO_SEAT, 0) end
 local permits, minted, metadata = lease_of(ARGV[1])
 if not permits then return 0 end
 hold(ARGV[1], permits, minted, metadata, tonumber(ARGV[2]))

@@ -8,4 +8,4 @@ if first and first ~= ARGV[1] then return {2, tonumber(first), capacity()} end
 redis.call('HSET', value, 'first', ARGV[1], 'current', ARGV[2])
 keep(value, ARGV[3])
 purge(true)
-return {1, 0, unpack(wake(ARGV[4] ~= NO_SEAT))}
+return {1, 0, unpack(wake(ARGV[4] ~= NO_SEAT, 0))}

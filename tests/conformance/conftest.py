@@ -58,7 +58,9 @@ class EachItsOwn(ReentrantLock):
     """A reentrant lock of which each acquisition has an owner of its own: then one excludes the next."""
 
     def _of_owner(self) -> Any:
-        return ReentrantLock(self._source, self._name, owner=secrets.token_hex(4), **self._common)
+        found = ReentrantLock(self._source, self._name, owner=secrets.token_hex(4), **self._common)
+        found._apart = False  # as a task is: nobody elsewhere can be it
+        return found
 
     def __init__(self, client: Any, name: str, **common: Any) -> None:
         super().__init__(client, name, **common)

@@ -330,7 +330,7 @@ async def test_pipeline_and_pubsub_are_not_clients() -> None:
         (Redis().connection_pool, "not ConnectionPool"),
         (5, "not int"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("make", [lock, Session], ids=["Lock", "Session"])
 def test_not_a_client(make, client, said) -> None:

@@ -34,6 +34,7 @@ class Waiter:
         self.told: list[str] = []
         self.asleep = True
         self.noted = False
+        self.carried = False
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         self.told.append(("woken" if woken else "at once") + (", in turn" if in_turn else ""))
@@ -671,3 +672,34 @@ def test_who_owns_it_already_asks_while_it_is_held_here(gate) -> None:
     assert other.told == [], "the owner still holds it"
     gate.vacated(nested.claim)
     assert other.told == ["woken"]
+
+
+def test_what_is_let_go_of_quietly_while_the_head_asks_is_told_to_others_when_nobody_here_can_use_it(
+    around,
+) -> None:
+    around.undo = Mock()
+    gate = make_gate_of(around, eager=True)
+    holder, head = entered(gate, 2)
+    gate.granted(holder, Granted(1, 1), around.time)
+    assert not gate.letting_go(holder.claim), "quietly: the head asks for it"
+    gate.vacated(holder.claim)
+
+    gate.granted(head, Granted(2, 1), around.time)  # what he had asked for before
+
+    around.undo.assert_called_once()
+    assert not gate.owing
+
+
+def test_who_asks_behind_what_was_let_go_of_quietly_tells_others_himself(around) -> None:
+    around.undo = Mock()
+    gate = make_gate_of(around, eager=True)
+    holder, head = entered(gate, 2)
+    gate.granted(holder, Granted(1, 1), around.time)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    head.carried = gate.owing
+
+    gate.granted(head, Granted(2, 1), around.time)
+
+    around.undo.assert_not_called()
+    assert not gate.owing

@@ -11,11 +11,12 @@ from .multi import MultiCommands
 from .permits import PermitCommands
 from .reentrant import ReentrantCommands
 from .spans import Span, SpanCommands
-from .standing import IN_TURN, PASSING, QUEUED, STAYING, WAITING
+from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING
 
 __all__ = [
     "BELL_TTL",
     "IN_TURN",
+    "OWING",
     "PASSING",
     "QUEUED",
     "STAYING",

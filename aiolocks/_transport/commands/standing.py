@@ -11,6 +11,8 @@ IN_TURN: Final = 2
 """Only if nobody stands there before this session."""
 PASSING: Final = 4
 """It was told that it may be free: what it cannot use, or not alone, it tells the next in the queue of."""
+OWING: Final = 32
+"""Somebody here has let go of something, and has told nobody: if it cannot use that, it tells the first."""
 STAYING: Final = 8
 """Others wait in this session for the same thing: its place is kept for them."""
 WAITING: Final = 16
@@ -21,5 +23,12 @@ WAITING: Final = 16
 def letters(standing: int) -> str:
     """The same for the scripts, and `l` for who is to leave the queue with its bell."""
     leaving = standing & (QUEUED | STAYING) == QUEUED
-    said = [(QUEUED, "q"), (IN_TURN, "t"), (PASSING, "p"), (STAYING, "s"), (WAITING, "w")]
+    said = [
+        (QUEUED, "q"),
+        (IN_TURN, "t"),
+        (PASSING, "p"),
+        (OWING, "o"),
+        (STAYING, "s"),
+        (WAITING, "w"),
+    ]
     return "".join(letter for bit, letter in said if standing & bit) + ("l" if leaving else "")

@@ -65,12 +65,12 @@ local function hold(token, permits, minted, metadata, ttl)
   keep(leases, ttl + SLACK)
 end
 
--- Wakes who is next, if there is a permit: of a fair one the first alone, or else the first whose bell hangs, except who
--- has just found that there is too little for him. Returns the bells.
-local function wake(fair, except)
+-- Wakes who is next, if there is a permit: of a fair one the first alone, or else the first from a rank on whose bell
+-- hangs, except who has just found that there is too little for him. Returns the bells.
+local function wake(fair, rank, except)
   if free() < 1 then return {} end
-  local rank = 0
-  while rank < WALK do
+  local last = rank + WALK
+  while rank < last do
     local entry, state = living(queue, rank)
     if not entry then break end
     if state == '' and entry ~= except then

@@ -115,12 +115,18 @@ local function blocked(mode, a, b, mark, under, first)
   return not first and overlapping('p', a, b) > (mark == 'p' and 1 or 0)
 end
 
-local function is_first(of, seat) return redis.call('ZRANGE', queue, 0, 0)[1] == of .. seat end
+local function is_first(of, seat) return living(queue, 0) == of .. seat end
+
+-- Whether he gets his turn, waiting for a writer inside or one that has just left. No upgradable gets it from an upgrade:
+-- then others could come and go for ever before a writer.
+local function has_turn(mode, a, b)
+  return mode == 'r' or (mode == 'u' and overlapping('u', a, b) == 0)
+end
 
 -- The mark of who has to wait now, and had this one.
 local function mark_of(mode, a, b, mark, under, first)
   if mark ~= '-' then return mark end
-  if mode ~= 'w' then return overlapping('w', a, b) > 0 and 't' or '-' end
+  if mode ~= 'w' then return overlapping('w', a, b) > 0 and has_turn(mode, a, b) and 't' or '-' end
   return (under ~= '-' or first or overlapping('p', a, b) == 0) and 'p' or '-'
 end
 
@@ -148,7 +154,7 @@ local function settle(rank)
     end
     if mode then
       local first, had = rank == 0, mark
-      if mode ~= 'w' and mark == '-' and was_left(a, b) then mark = 't' end
+      if mark == '-' and was_left(a, b) and has_turn(mode, a, b) then mark = 't' end
       local may_enter = not blocked(mode, a, b, mark, under, first)
       if not may_enter then mark = mark_of(mode, a, b, mark, under, first) end
       if mark ~= had then wait(of, mode, a, b, mark, under, BELL_TTL) end
