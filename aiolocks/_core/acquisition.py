@@ -58,6 +58,7 @@ class Acquisition:
 
     __slots__ = (
         "_arming",
+        "_armings",
         "_ask_again",
         "_call",
         "_deadline",
@@ -116,9 +117,10 @@ class Acquisition:
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
         self._naps = 0
-        self._arming: Call[bool] | None = None  # what the call under way goes right behind
+        self._arming: Call[int] | None = None  # what the call under way goes right behind
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
+        self._armings = 0  # so often was the place taken when it was sent
         self.noted = False  # the server may remember that it waits
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
@@ -213,7 +215,8 @@ class Acquisition:
         armed = arming or (in_turn and not manner.strict)
         self._arming = self._gate.arm(self.claim, until=until) if armed else None
         self._queued = place.taken and not self._once
-        self._staying = manner.stays and self._gate.crowded
+        self._staying = manner.stays and self._gate.others_wait(self)
+        self._armings = place.armings
         self.noted = manner.noted and not self._once
         self.carried = not self._once and self._gate.owing
         standing = (
@@ -256,11 +259,7 @@ class Acquisition:
         if answer.rung:
             self._engine.loop.call_soon(self._engine.bells.rung, "local", answer.rung)
         if isinstance(answer, Granted):
-            if self._arming is not None and not self._arming.done:
-                # The server did not know its script, and so it came behind the try that left the queue.
-                self._gate.give_up_place()
-            elif self._queued and not self._staying:
-                self._gate.left()
+            self._settle_place()
             if now < call.sent + dependable(self._ttl):
                 self.granted = True
                 self.grant = answer
@@ -289,6 +288,14 @@ class Acquisition:
         else:
             self._tell_waiting()
             self._ask(arming=True)
+
+    def _settle_place(self) -> None:
+        """Who gets in has left the queue."""
+        if self._arming is not None and not self._arming.done:
+            # The server did not know its script, and so it came behind the try that left the queue.
+            self._gate.give_up_place()
+        elif self._queued and not self._staying and self._armings == self._gate.place.armings:
+            self._gate.left()
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None

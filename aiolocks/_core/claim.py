@@ -34,8 +34,8 @@ class Commands(Protocol):
         """
         ...
 
-    def arm(self, token: str) -> Command[bool]:
-        """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
+    def arm(self, token: str) -> Command[int]:
+        """Stands in the queue from now on, with a fresh bell; HUNG or RUNG if that is what it was."""
         ...
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
@@ -143,7 +143,7 @@ class Claim:
         self._ttl_ms = ttl_ms
         return self._commands.acquire(self.token, ttl_ms, self._metadata, standing)
 
-    def arm(self) -> Command[bool]:
+    def arm(self) -> Command[int]:
         return self._commands.arm(self.token)
 
     def renew(self, ttl_ms: int) -> Command[bool]:

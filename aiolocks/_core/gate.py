@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
+from .._transport import HUNG, RUNG
 from .claim import Claim
 from .place import Place
 from .turns import Turns
@@ -82,10 +83,10 @@ class Gate:
         """Whether somebody waits here."""
         return self._head is not None or bool(self._queue)
 
-    @property
-    def crowded(self) -> bool:
-        """Whether anybody waits behind the head."""
-        return bool(self._queue)
+    def others_wait(self, acquisition: Acquisition) -> bool:
+        """Whether anybody else does."""
+        others = len(self._queue) + (self._head is not None) + sum(self._beside.values())
+        return others > (acquisition is self._head or self._beside.get(acquisition, False))
 
     @property
     def unsettled(self) -> bool:
@@ -129,8 +130,7 @@ class Gate:
 
     def is_last(self, acquisition: Acquisition) -> bool:
         """Whether nobody waits here but this one."""
-        waiting = len(self._queue) + (self._head is not None) + sum(self._beside.values())
-        return waiting == 1 and self._beside.get(acquisition, True)
+        return self._beside.get(acquisition, True) and not self.others_wait(acquisition)
 
     def leave(self, acquisition: Acquisition) -> None:
         """Without having got it."""
@@ -160,10 +160,15 @@ class Gate:
 
     # -- the place in the queue on the server
 
-    def arm(self, claim: Claim, *, until: float) -> Call[bool]:
+    def arm(self, claim: Claim, *, until: float) -> Call[int]:
         """Stands in the queue, with a bell that hangs. The try that is to follow goes in the same write."""
         self._engine.bells.add(self)
-        return self.place.arm(claim, until=until)
+        return self.place.arm(claim, self._armed, until=until)
+
+    def _armed(self, was: int) -> None:
+        """Rung between two tries: the one that is under way does not know that it was told."""
+        if was == RUNG and self._head is not None:
+            self._head.prompt("local", in_turn=False)
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
@@ -205,8 +210,8 @@ class Gate:
         acquisition.noted = True
         self.arm(acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout)
 
-    def _missed(self, hung: bool) -> None:  # noqa: FBT001 - a callback
-        if not self.place.armed or hung:
+    def _missed(self, was: int) -> None:
+        if not self.place.armed or was == HUNG:
             return
         self.reseat()
         if self._head is not None:

@@ -28,13 +28,14 @@ class Place:
     step that learns otherwise, and then the next try that is refused arms anew.
     """
 
-    __slots__ = ("_commands", "_engine", "armed", "taken")
+    __slots__ = ("_commands", "_engine", "armed", "armings", "taken")
 
     def __init__(self, engine: Engine, commands: Commands) -> None:
         self._commands = commands
         self._engine = engine
         self.taken = False  # the entry may stand in the queue
         self.armed = False
+        self.armings = 0  # so often was it taken
 
     @property
     def bell(self) -> bytes:
@@ -45,15 +46,16 @@ class Place:
         """Whether we are told when it is our turn."""
         return self.armed and self._engine.hears
 
-    def arm(self, claim: Claim, *, until: float) -> Call[bool]:
+    def arm(self, claim: Claim, told: Callable[[int], None], *, until: float) -> Call[int]:
         """Takes it, at the end of the queue, or hangs up its bell anew; goes with what is sent next."""
         self.taken = self.armed = True
-        call = Call(claim.arm(), ignore, self._failed, until=until)
+        self.armings += 1
+        call = Call(claim.arm(), told, self._failed, until=until)
         self._engine.send(call, more=True)
         return call
 
-    def renew(self, claim: Claim, told: Callable[[bool], None], *, until: float) -> None:
-        """Hangs up the bell anew; tells whether it still hung there."""
+    def renew(self, claim: Claim, told: Callable[[int], None], *, until: float) -> None:
+        """Hangs up the bell anew; tells what it was."""
         self.armed = True
         self._engine.send(Call(claim.arm(), told, self._failed, until=until))
 

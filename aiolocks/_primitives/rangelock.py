@@ -43,15 +43,16 @@ class RangeLease(SpanLease):
         After a cancellation or an error the server may have done it or not; asked again, it does what is
         left.
         """
-        await self._become(self._part(self._span.mode, lo, hi))
+        await self._become(self._within(self._part(self._span.mode, lo, hi)))
 
-    def _part(self, mode: str, lo: Bound | None, hi: Bound | None) -> Span:
+    def _part(self, mode: str, lo: Bound, hi: Bound) -> Span:
         assert self._family.part is not None
-        span = self._family.part(mode, -math.inf if lo is None else lo, math.inf if hi is None else hi)
-        part = Span(mode, self._span.a if lo is None else span.a, self._span.b if hi is None else span.b)
+        return self._family.part(mode, lo, hi)
+
+    def _within(self, part: Span) -> Span:
         if float(part.a) < float(self._span.a) or float(part.b) > float(self._span.b):
             raise ValueError(
-                f"[{part.a}, {part.b}] is no part of [{self._span.a}, {self._span.b}], which is held"
+                f"[{part.a}, {part.b}] is no part of what is held, [{self._span.a}, {self._span.b}]"
             )
         return part
 
@@ -95,7 +96,12 @@ class RangeUpgradableLease(RangeLease):
         Cancelled at any point, no writer stays; the upgradable lease is held as before.
         """
         reject_slips("upgrade()", slips)
-        return self._upgrading(RangeWriterLease, self._part("w", lo, hi), blocking_timeout)
+        part = self._part("w", -math.inf if lo is None else lo, math.inf if hi is None else hi)
+        if lo is None:
+            part = part._replace(a=self._span.a)
+        if hi is None:
+            part = part._replace(b=self._span.b)
+        return self._upgrading(RangeWriterLease, self._within(part), blocking_timeout)
 
 
 @final

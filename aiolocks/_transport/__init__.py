@@ -15,10 +15,12 @@ from redis.asyncio.connection import ConnectionPool
 from .calls import Call, Command, Transport, ignore
 from .commands import (
     BELL_TTL,
+    HUNG,
     IN_TURN,
     OWING,
     PASSING,
     QUEUED,
+    RUNG,
     STAYING,
     WAITING,
     Answer,
@@ -41,10 +43,12 @@ from .wakeups import KeyspaceWakeup, OnRung, Wakeup, Wakeups
 
 __all__ = [
     "BELL_TTL",
+    "HUNG",
     "IN_TURN",
     "OWING",
     "PASSING",
     "QUEUED",
+    "RUNG",
     "STAYING",
     "WAITING",
     "WAKEUPS",

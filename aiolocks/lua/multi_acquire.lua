@@ -34,6 +34,7 @@ if remaining then
 end
 if mine == n then
   minted = minted_in(redis.call('GET', KEYS[1]))
+  redis.call('PEXPIRE', KEYS[1], ttl)  -- so that a server out of memory lets it be the same grant
 else
   for i = 1, n do
     local first = redis.call('ZRANGE', KEYS[2 * n + i], 0, 0)[1]

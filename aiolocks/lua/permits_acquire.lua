@@ -51,6 +51,5 @@ hold(token, permits, minted, metadata, ttl)
 keep(value, ARGV[9])
 
 stand_up(queue, bell, seat, has(flags, 'l'))
-local rung = {}
-if woken or owing then rung = wake(fair, 0) end
+local rung = wake(fair, 0)
 return {1, minted, redis.call('ZCARD', queue), math.floor(math.max(0, free()) / permits), unpack(rung)}

@@ -4,12 +4,12 @@
 --
 -- KEYS  1 bell
 -- ARGV  1 ttl of the bell, ms   2 ttl of the queues, ms   3 seat, of several who share the bell   4… queues
--- Returns 1 when the bell hung there, 0 when it was rung meanwhile, or is new
+-- Returns 1 when the bell hung there, 2 when it was rung meanwhile, 0 when it is new
 --
 -- Invariant: a queue is a sorted set of bells, each with its seat, by the server's time of their first arming; it
 -- outlives them. A bell that hangs is empty.
 local bell = KEYS[1]
-local hung = redis.call('GET', bell) == ''
+local state = redis.call('GET', bell)
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 for i = 4, #ARGV do
@@ -18,4 +18,4 @@ for i = 4, #ARGV do
 end
 redis.call('SET', bell, '', 'PX', ARGV[1])
 redis.call('GET', bell)
-return hung and 1 or 0
+return state and (state == '' and 1 or 2) or 0

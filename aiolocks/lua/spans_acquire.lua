@@ -19,8 +19,8 @@ local _, _, _, mark = waiter(bell)
 if not mark or not waits_for_it then mark = '-' end
 local had, left, right, minted, metadata = holder(token)
 if had then
-  hold(token, had, left, right, minted, metadata, ttl)
   keep(fence, ARGV[3])
+  hold(token, had, left, right, minted, metadata, ttl)
 else
   local upgradable, described
   upgradable, left, right, _, described = holder(under)
@@ -51,6 +51,5 @@ end
 
 if waits_for_it and not has(flags, 's') then forget(bell, seat) end
 if has(flags, 'l') then redis.call('DEL', bell) end
-local rung = {}
-if wakes or mark == 'p' then rung = settle(0) end
+local rung = settle(0)
 return {1, minted, redis.call('ZCARD', queue), mode == 'r' and 1000000 or 0, unpack(rung)}

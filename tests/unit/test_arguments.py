@@ -184,7 +184,7 @@ def test_bad_auto_renew(auto_renew) -> None:
         bad("text", TypeError, "a mapping from str to JSON values", "str"),
         bad([("a", 1)], TypeError, "a mapping", "list"),
         bad({1: "a"}, TypeError, "str keys", "1 (int)"),
-        bad({"a": object()}, TypeError, "JSON values", "object"),
+        bad({"a": Ellipsis}, TypeError, "JSON values", "ellipsis"),
         bad({"a": b"bytes"}, TypeError, "JSON values", "bytes"),
         bad({"a": {1, 2}}, TypeError, "JSON values", "set"),
         bad({"a": math.nan}, TypeError, "JSON values"),

@@ -5,7 +5,7 @@ Times are whole milliseconds here, as the server counts; the conversion is `aiol
 
 from __future__ import annotations
 
-from .answers import BELL_TTL, Answer, Granted, Refused, Released
+from .answers import BELL_TTL, HUNG, RUNG, Answer, Granted, Refused, Released
 from .lock import LockCommands
 from .multi import MultiCommands
 from .permits import PermitCommands
@@ -15,10 +15,12 @@ from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING
 
 __all__ = [
     "BELL_TTL",
+    "HUNG",
     "IN_TURN",
     "OWING",
     "PASSING",
     "QUEUED",
+    "RUNG",
     "STAYING",
     "WAITING",
     "Answer",

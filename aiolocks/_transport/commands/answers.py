@@ -10,6 +10,9 @@ BELL_TTL: Final = 2.0
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
 
+NEW, HUNG, RUNG = range(3)
+"""What a bell was when it was hung up anew."""
+
 
 @final
 class Granted:

@@ -59,8 +59,8 @@ class LockCommands(Steps):
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn)
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 
-    def arm(self, token: str) -> Command[bool]:
-        """Stands in the queue from now on, with a fresh bell; whether the last one was still there."""
+    def arm(self, token: str) -> Command[int]:
+        """Stands in the queue from now on, with a fresh bell."""
         return arming(self.bell, self._with_queue[-1:], lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:

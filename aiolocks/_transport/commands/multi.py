@@ -39,7 +39,7 @@ class MultiCommands(Steps):
         args = (self._number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         return Command(_ACQUIRE, self._keys(with_bell=bool(standing & QUEUED)), args, answer, lane=token)
 
-    def arm(self, token: str) -> Command[bool]:
+    def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._queues, lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:

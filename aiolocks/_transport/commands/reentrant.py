@@ -52,7 +52,7 @@ class ReentrantCommands(Steps):
         keys = (*self._keys, self.bell) if standing & QUEUED else self._keys
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
-    def arm(self, token: str) -> Command[bool]:
+    def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[2:3], lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:

@@ -108,7 +108,7 @@ class SpanCommands(Steps):
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
 
-    def arm(self, token: str) -> Command[bool]:
+    def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[4:5], lane=token, seat=_SEAT)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..calls import Argument, Command, Script
-from .answers import BELL_TTL_MS, QUEUE_TTL_MS, truth
+from .answers import BELL_TTL_MS, QUEUE_TTL_MS
 
 _ARM: Final = Script("queue_arm")
 
@@ -35,10 +35,10 @@ class Steps:
         return max(self._retention_ms, least)
 
 
-def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[bool]:
-    """Stands in these queues from now on, with a fresh bell; whether the last one was still there.
+def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[int]:
+    """Stands in these queues from now on, with a fresh bell: NEW, HUNG or RUNG, as the last one was.
 
     `seat` tells apart those who stand there with the same bell.
     """
     args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, *queues)
-    return Command(_ARM, (bell,), args, truth, lane=lane, bell=bell)
+    return Command(_ARM, (bell,), args, int, lane=lane, bell=bell)
