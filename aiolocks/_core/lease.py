@@ -29,10 +29,12 @@ class Lease:
     loss is then a note on them.
     """
 
-    __slots__ = ("_binding", "_possession")
+    __slots__ = ("_engine", "_metadata", "_on_lost", "_possession")
 
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
-        self._binding = binding
+        self._engine = binding.engine
+        self._metadata = binding.metadata
+        self._on_lost = binding.options.on_lost
         self._possession = possession
 
     @property
@@ -53,7 +55,7 @@ class Lease:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The user's metadata, the session's and the lock's, as acquired; read-only."""
-        return MappingProxyType(dict(self._binding.metadata))
+        return MappingProxyType(dict(self._metadata))
 
     @property
     def token(self) -> str:
@@ -95,7 +97,7 @@ class Lease:
             SessionClosedError: The session is closed.
         """
         self._possession.ensure_here()
-        return await self._binding.engine.ask(self._possession.claim.owned())
+        return await self._engine.ask(self._possession.claim.owned())
 
     async def extend(self, ttl: Seconds | None = None) -> None:
         """Sets a new ttl from now on, which the renewals that follow keep.
@@ -156,9 +158,7 @@ class Lease:
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.term.why_over())  # who waits behind need not wait for us
             possession.ensure_held()
-        possession.scope = scope = LossScope(
-            self._binding.engine.loop, cancels=self._binding.options.on_lost == "cancel"
-        )
+        possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
         return scope.task
 
     async def __aexit__(
@@ -176,7 +176,7 @@ class Lease:
             return
         if exc is not None and not cancelled_by_us:
             exc.add_note(f"aiolocks: {error}")  # the body's own exception wins
-        elif isinstance(error, LockLostError) and self._binding.options.on_lost == "ignore":
+        elif isinstance(error, LockLostError) and self._on_lost == "ignore":
             pass  # the log has it
         else:
             raise error from None

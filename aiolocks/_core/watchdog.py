@@ -33,11 +33,11 @@ _SLACK: Final = 64
 class Watch(weakref.ref["Possession"]):
     """The watchdog's weak hold on a possession, with what is needed when it is collected."""
 
-    __slots__ = ("claim", "gate", "kind", "name", "turn")
+    __slots__ = ("claim", "gate", "label", "name", "turn")
 
     claim: Claim
     gate: Gate
-    kind: str
+    label: str
     name: str
     turn: int  # which entry of the heap counts
 
@@ -76,7 +76,7 @@ class Watchdog:
             watch = possession.watch = Watch(possession, self._collected)
             watch.claim = possession.claim
             watch.gate = possession.gate
-            watch.kind = possession.kind
+            watch.label = possession.label
             watch.name = possession.name
             self._watches.add(watch)
         self._push(watch, possession.term.due)
@@ -102,7 +102,7 @@ class Watchdog:
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._abandon, watch)
-        what = f"a lease of {watch.kind} {watch.name!r} was never released"
+        what = f"a lease of {watch.label} {watch.name!r} was never released"
         warnings.warn(what, ResourceWarning, stacklevel=2)
 
     def _abandon(self, watch: Watch) -> None:

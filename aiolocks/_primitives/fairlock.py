@@ -10,7 +10,7 @@ from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
-from .._transport import PermitCommands
+from .._transport.commands.permits import PermitCommands
 
 _MANNER: Final = Manner(exclusive=True, eager=True, strict=True)
 

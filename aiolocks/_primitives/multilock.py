@@ -11,7 +11,7 @@ from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
-from .._transport import MultiCommands
+from .._transport.commands.multi import MultiCommands
 
 _MOST_NAMES: Final = 1000
 

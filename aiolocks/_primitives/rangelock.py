@@ -10,7 +10,7 @@ from .._core.acquirable import AS_CONFIGURED
 from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
 from .._core.pending import Pending
 from .._core.session import source_of
-from .._transport import Span
+from .._transport.commands.spans import Span
 from .spans import Family, SpanLease, SpanLock, WriterLease
 
 Bound = float | int | datetime

@@ -17,7 +17,8 @@ from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.pending import Pending
 from .._core.possession import Possession
-from .._transport import Granted, ReentrantCommands
+from .._transport import Granted
+from .._transport.commands.reentrant import ReentrantCommands
 
 _ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
 """What tasks are called as owners: the same in every lock, so that any object for a name nests."""

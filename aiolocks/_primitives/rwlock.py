@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Never, final
 
 from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
-from .._transport import Span
+from .._transport.commands.spans import Span
 from .spans import EVERYTHING, Family, SpanLease, SpanLock, UpgradableLease, WriterLease
 
 _FAMILY: Final = Family("RWLock")

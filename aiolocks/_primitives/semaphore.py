@@ -11,7 +11,7 @@ from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.pending import Pending
-from .._transport import PermitCommands
+from .._transport.commands.permits import PermitCommands
 
 _FAIR: Final = Manner(eager=True, strict=True)
 _UNFAIR: Final = Manner(eager=True)

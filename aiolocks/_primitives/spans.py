@@ -19,7 +19,8 @@ from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.pending import Pending
 from .._core.possession import Possession
-from .._transport import Granted, Span, SpanCommands
+from .._transport import Granted
+from .._transport.commands.spans import Span, SpanCommands
 
 LeaseT = TypeVar("LeaseT", bound="SpanLease")
 
@@ -76,7 +77,7 @@ class Family:
 class SpanLease(Lease):
     """A lease on everything or on an interval, which can become less without being let go of."""
 
-    __slots__ = ("_family", "_span", "_under")
+    __slots__ = ("_family", "_options", "_span", "_under")
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class SpanLease(Lease):
     ) -> None:
         super().__init__(binding, possession, grant)
         self._family = family
+        self._options = binding.options
         self._span = span
         self._under = under
         if under is not None:
@@ -97,7 +99,7 @@ class SpanLease(Lease):
 
     async def _become(self, span: Span) -> None:
         """Holds that part of it from now on."""
-        possession, engine = self._possession, self._binding.engine
+        possession, engine = self._possession, self._engine
         possession.ensure_here()
         possession.ensure_held()
         commands = self._family.commands(engine, self.name, self._span)
@@ -116,7 +118,7 @@ class SpanLease(Lease):
     ) -> Pending[LeaseT]:
         """The acquisition of a writer's span under this lease, of an upgradable."""
         if blocking_timeout is AS_CONFIGURED:
-            timeout = self._binding.options.blocking_timeout
+            timeout = self._options.blocking_timeout
         else:
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
         return Pending(functools.partial(self._upgrade, lease_type, span, timeout))
@@ -124,7 +126,7 @@ class SpanLease(Lease):
     def _upgrade(
         self, lease_type: type[LeaseT], span: Span, timeout: float | None
     ) -> Coroutine[Any, Any, LeaseT]:
-        possession, family, engine = self._possession, self._family, self._binding.engine
+        possession, family, engine = self._possession, self._family, self._engine
         possession.ensure_here()
         possession.ensure_held()
         binding: Binding[LeaseT] = Binding(
@@ -133,7 +135,7 @@ class SpanLease(Lease):
             functools.partial(lease_type, family=family, span=span, under=possession),
             label=family.label(span),
             name=self.name,
-            options=self._binding.options,
+            options=self._options,
         )
         return binding.acquire(timeout)
 

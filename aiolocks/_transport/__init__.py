@@ -26,13 +26,8 @@ from .commands import (
     Answer,
     Granted,
     LockCommands,
-    MultiCommands,
-    PermitCommands,
-    ReentrantCommands,
     Refused,
     Released,
-    Span,
-    SpanCommands,
 )
 from .driver import Executor, Link, drivable
 from .faults import Fault
@@ -59,14 +54,9 @@ __all__ = [
     "Granted",
     "KeyspaceWakeup",
     "LockCommands",
-    "MultiCommands",
     "OnRung",
-    "PermitCommands",
-    "ReentrantCommands",
     "Refused",
     "Released",
-    "Span",
-    "SpanCommands",
     "Transport",
     "Wakeup",
     "check_client",

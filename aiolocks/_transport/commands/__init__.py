@@ -1,5 +1,7 @@
 """The typed commands: one function a script, which says what goes in and what comes out.
 
+Those of the simple lock are imported here; the others by the kinds that need them.
+
 Times are whole milliseconds here, as the server counts; the conversion is `aiolocks._core.clock`.
 """
 
@@ -7,10 +9,6 @@ from __future__ import annotations
 
 from .answers import BELL_TTL, HUNG, RUNG, Answer, Granted, Refused, Released
 from .lock import LockCommands
-from .multi import MultiCommands
-from .permits import PermitCommands
-from .reentrant import ReentrantCommands
-from .spans import Span, SpanCommands
 from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING
 
 __all__ = [
@@ -26,11 +24,6 @@ __all__ = [
     "Answer",
     "Granted",
     "LockCommands",
-    "MultiCommands",
-    "PermitCommands",
-    "ReentrantCommands",
     "Refused",
     "Released",
-    "Span",
-    "SpanCommands",
 ]
