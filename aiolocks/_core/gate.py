@@ -239,8 +239,9 @@ class Gate:
         if self.manner.exclusive:
             return
         self._turns.owed = owed  # what was let go of meanwhile is not what was granted
-        for _ in range(min(answer.room, len(self._queue))):
-            self._admit()
+        if not self.manner.strict:  # one who is refused must not be overtaken by one who asked behind him
+            for _ in range(min(answer.room, len(self._queue))):
+                self._admit()
         self._admit_next()
         if self.place.taken and self.manner.stays and not (self.awaited or any(self._beside.values())):
             self.give_up_place()  # it was kept for who has left in the meantime

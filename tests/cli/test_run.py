@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Lock
+from aiolocks import FairLock, Lock
 from tests.cli.conftest import Aiolocks
 from tests.conftest import OwnServer
 
@@ -86,6 +86,18 @@ async def test_75_when_the_lock_is_held_elsewhere(aiolocks: Aiolocks, redis: Red
     assert ended.status == 75
     assert ended.out == ""
     assert re.fullmatch(r"aiolocks: Lock 'job' was not acquired .*\n", ended.err)
+
+
+async def test_fair_it_takes_its_place_behind_who_asked_before(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with FairLock(redis, "job"):
+        before = asyncio.create_task(FairLock(redis, "job").acquire())
+        await asyncio.sleep(0.05)
+        invocation = await aiolocks("run", "job", "--fair", "--", "echo", "ran")
+        await asyncio.sleep(1)
+    async with await before:
+        with pytest.raises(TimeoutError):
+            await invocation.says("ran", within=0.3)
+    assert (await invocation.end()).out == "ran\n"
 
 
 async def test_it_waits_for_ever_unless_told_otherwise(aiolocks: Aiolocks, redis: Redis) -> None:

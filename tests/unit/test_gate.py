@@ -703,3 +703,12 @@ def test_who_asks_behind_what_was_let_go_of_quietly_tells_others_himself(around)
 
     around.undo.assert_not_called()
     assert not gate.owing
+
+
+def test_strictly_one_asks_behind_the_other_whatever_room_there_is(around) -> None:
+    gate = make_gate_of(around, eager=True, strict=True)
+    waiters = entered(gate, 3)
+
+    gate.granted(waiters[0], Granted(1, 0, room=9), around.time)
+
+    assert told(waiters) == [["at once"], ["woken"], []]

@@ -108,7 +108,7 @@ async def test_a_collected_lease_warns_and_lets_the_next_one_here_try(offline, t
     behind = asyncio.create_task(Lock(offline, "name").acquire())
     await turns()
 
-    with pytest.warns(ResourceWarning, match="a lease of lock 'name' was never released"):
+    with pytest.warns(ResourceWarning, match="a lease of Lock 'name' was never released"):
         transport.kept.clear()
         del lease
         gc.collect()

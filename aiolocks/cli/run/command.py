@@ -69,18 +69,24 @@ class _BehindDashes(click.Command):
     help="Seconds to wait for the lock; 0 for a single try.  [default: for ever]",
 )  # fmt: skip
 @click.option(
+    "--fair", is_flag=True,
+    help="In the order of asking, over all machines: a FairLock, which knows nothing of a Lock of that name.",
+)  # fmt: skip
+@click.option(
     "--kill-after", type=click.FloatRange(min=0), default=5.0, show_default="5", metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
 @redis_option("redis://localhost:6379")
-def run(*, name: str, ttl: float, wait: float | None, kill_after: float, url: str) -> None:
+def run(*, name: str, ttl: float, wait: float | None, fair: bool, kill_after: float, url: str) -> None:
     """See `_HELP`."""
     if os.name != "posix":
         raise CommandError("run needs a POSIX system", 1)
     from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
 
     command: list[str] = click.get_current_context().meta[__name__]
-    order = Order(url=url, name=name, command=tuple(command), ttl=ttl, wait=wait, kill_after=kill_after)
+    order = Order(
+        url=url, name=name, command=tuple(command), ttl=ttl, wait=wait, fair=fair, kill_after=kill_after
+    )
     try:
         status = asyncio.run(Keeper.carry_out(order))
     except KeyboardInterrupt:  # before the signals are in our hands

@@ -13,6 +13,7 @@ import click
 
 from ... import (
     BackendError,
+    FairLock,
     Lease,
     Lock,
     LockError,
@@ -41,6 +42,7 @@ class Order:
     command: tuple[str, ...]
     ttl: float
     wait: float | None
+    fair: bool
     kill_after: float
 
 
@@ -111,8 +113,9 @@ class Keeper:
 
     async def _acquire(self, session: Session) -> Lease:
         order = self._order
+        kind: type[FairLock | Lock] = FairLock if order.fair else Lock
         try:
-            return await Lock(session, order.name, ttl=order.ttl, blocking_timeout=order.wait).acquire()
+            return await kind(session, order.name, ttl=order.ttl, blocking_timeout=order.wait).acquire()
         except LockTimeoutError as error:
             raise CommandError(str(error), NOT_ACQUIRED) from None
         except BackendError as error:
