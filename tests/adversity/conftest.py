@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from tests.adversity.tools import WAYS, ByHand, Formed, warm
+from aiolocks import Backoff, Session
+from tests.adversity.tools import PATIENT, WAYS, ByHand, Formed, Start, wakeup, warm
 from tests.conftest import Connect
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -39,6 +42,19 @@ def way(request: pytest.FixtureRequest) -> str:
     """One way in which bells are heard."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+async def start(connect: Connect, way: str) -> AsyncIterator[Start]:
+    """Makes sessions that are closed before their clients are."""
+    async with AsyncExitStack() as sessions:
+
+        def start(*, backoff: Backoff = PATIENT, to: Any = None) -> Session:
+            session = Session(connect(to), wakeup=wakeup(way), backoff=backoff)
+            sessions.push_async_callback(session.aclose)
+            return session
+
+        yield start
 
 
 @pytest.fixture

@@ -29,11 +29,13 @@ from aiolocks import (
     SessionClosedError,
 )
 from tests.adversity.tools import (
+    AT_ONCE,
     PATIENT,
     POLL,
     RELEASE,
     SLACK,
     ByHand,
+    Start,
     asleep,
     elapsed,
     in_within,
@@ -48,28 +50,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
-AT_ONCE = 0.5
-"""Seconds: far less than the sleep of a patient waiter, or than a bell lasts without its heartbeat."""
-
 OpenProxy = Callable[[Server], Awaitable[Proxy]]
-
-
-class Start(Protocol):
-    """Makes one more session of the test's: `start(backoff=…, to=…)`, woken in the way under test."""
-
-    def __call__(self, *, backoff: Backoff = PATIENT, to: Any = None) -> Session: ...
-
-
-@pytest.fixture
-async def start(connect: Connect, way: str) -> AsyncIterator[Start]:
-    async with AsyncExitStack() as sessions:
-
-        def start(*, backoff: Backoff = PATIENT, to: Any = None) -> Session:
-            session = Session(connect(to), wakeup=wakeup(way), backoff=backoff)
-            sessions.push_async_callback(session.aclose)
-            return session
-
-        yield start
 
 
 async def wait_asleep(session: Session, name: str = "a") -> asyncio.Task[Lease]:

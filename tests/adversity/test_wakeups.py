@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from aiolocks import Backoff, ConfigurationError, KeyspaceWakeup, Lease, Lock, Session
 from tests.adversity.tools import (
     ARM,
+    AT_ONCE,
     PATIENT,
     POLL,
     SLACK,
@@ -38,8 +39,6 @@ from tests.support.servers import Server, ServerKind
 from tests.support.waiting import eventually
 
 NOTIFICATIONS = "notify-keyspace-events"
-AT_ONCE = 0.5
-"""Seconds: far less than the sleep of a patient waiter, or than a bell lasts without its heartbeat."""
 HEARTBEAT = 0.6
 """Seconds after which a session notices at the latest that its connection is gone, if bells hang there."""
 STALL = 2.0

@@ -10,20 +10,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
 import aiolocks
-from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Session
+from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
 from aiolocks._core.acquisition import Stage
 from aiolocks._transport import Command, LockCommands
 from tests.conftest import PREFIX, blocking
 from tests.support.history import Hold
 from tests.support.proxy import Proxy, Request
 from tests.support.servers import ServerKind
+from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
 
@@ -290,6 +291,9 @@ POLL = Backoff().maximum
 PATIENT = Backoff(initial=5, maximum=5, jitter=0)
 """Whoever misses a wakeup sleeps for seconds: only bells are quick."""
 
+AT_ONCE = 0.5
+"""Seconds: far less than the sleep of a patient waiter, or than a bell lasts without its heartbeat."""
+
 WAYS = ("tracking", "keyspace")
 """How a server tells of bells."""
 
@@ -299,11 +303,43 @@ def wakeup(way: str) -> Any:
     return KeyspaceWakeup(configure=True) if way == "keyspace" else way
 
 
+class Start(Protocol):
+    """Makes one more session of the test's: `start(backoff=…, to=…)`, woken in the way under test."""
+
+    def __call__(self, *, backoff: Backoff = PATIENT, to: Any = None) -> Session: ...
+
+
 def asleep(session: Session, *, number: int = 1) -> bool:
     """Whether so many of the session's waiters sleep, their bells hung up and heard."""
     engine = session._engine
     waiting = engine.waiting if engine is not None else ()
     return sum(one._stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
+
+
+def at_rest(session: Session, *, number: int) -> bool:
+    """Whether so many of the session wait, each of them asleep, his bell heard, or behind one of them."""
+    engine = session._engine
+    waiting = engine.waiting if engine is not None else ()
+    return len(waiting) == number and all(
+        one._stage is Stage.QUEUED or (one._stage is Stage.SLEEPING and one._gate.place.heard)
+        for one in waiting
+    )
+
+
+def begin(pending: Any) -> asyncio.Task[Any]:
+    """A task of it. One that nobody looks at any more, the test having failed, is not complained of."""
+    task: asyncio.Task[Any] = asyncio.create_task(pending)
+    task.add_done_callback(lambda _: task.cancelled() or task.exception())
+    return task
+
+
+async def waiter(session: Session, pending: Any) -> asyncio.Task[Any]:
+    """A task of what the session is to wait for, once it does."""
+    number = session.statistics().waiters + 1
+    waiting = begin(pending)
+    await eventually(lambda: waiting.done() or at_rest(session, number=number), within=5)
+    assert not waiting.done(), waiting
+    return waiting
 
 
 def rings(session: Session) -> list[str]:
@@ -322,6 +358,20 @@ def rings(session: Session) -> list[str]:
 
     wakeups._on_rung = on_rung
     return heard
+
+
+@dataclass(frozen=True)
+class Several:
+    """So many permits of a semaphore, as if they were a lock."""
+
+    semaphore: Semaphore
+    number: int
+
+    def acquire(self, **options: Any) -> Any:
+        return self.semaphore.acquire(self.number, **options)
+
+    def try_acquire(self) -> Any:
+        return self.semaphore.try_acquire(self.number)
 
 
 async def turns_of_the_loop(number: int) -> None:

@@ -23,7 +23,7 @@ class Block:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{_shown(self.page)}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Page:
     prose: str
 
     def __str__(self) -> str:
-        return self.path.name
+        return _shown(self.path)
 
     @property
     def links(self) -> list[str]:
-        return [match["target"] for match in _LINK.finditer(_CODE.sub("", self.prose))]
+        return [match["target"] for match in _LINK.finditer(_CODE.sub("code", self.prose))]
 
     @property
     def inline_code(self) -> list[str]:
@@ -49,6 +49,11 @@ class Page:
     @property
     def anchors(self) -> set[str]:
         return {slug(heading) for heading in self.headings}
+
+
+def _shown(path: Path) -> str:
+    """Pages of one name stand in several directories."""
+    return "/".join(path.parts[-2:])
 
 
 def read(path: Path) -> Page:
@@ -76,14 +81,14 @@ def read(path: Path) -> Page:
         elif line.lstrip().startswith("```"):
             fence = _FENCE.match(line)
             if fence is None:
-                raise ValueError(f"{path.name}:{number}: not a fence that the tests can read: {line}")
+                raise ValueError(f"{_shown(path)}:{number}: not a fence that the tests can read: {line}")
             opened = (number, fence)
         else:
             if heading := _HEADING.match(line):
                 headings.append(heading["text"])
             prose.append(line)
     if opened is not None:
-        raise ValueError(f"{path.name}:{opened[0]}: this fence is not closed")
+        raise ValueError(f"{_shown(path)}:{opened[0]}: this fence is not closed")
     return Page(path, tuple(blocks), tuple(headings), "\n".join(prose))
 
 

@@ -12,7 +12,7 @@ How pages are run:
   must be the same.
 - A block with the name of a file as its title is also written to that file, beside those of the same page.
   One named ``test_….py`` is not run by itself but by pytest.
-- Clients and sessions that a page leaves open in its namespace are closed behind it.
+- Clients, sessions and databases that a page leaves open in its namespace are closed behind it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import io
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -54,7 +55,7 @@ TIME_TOLERANCE = 0.1
 """As a share of the time shown."""
 FENCING_DIGITS = 12
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=str)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path.relative_to(ROOT).as_posix())
 
 
 # -- Python
@@ -112,6 +113,8 @@ class Reader:
         for kind in (Session, Redis):
             for opened in [value for value in left if isinstance(value, kind)]:
                 await opened.aclose()
+        for database in [value for value in left if isinstance(value, sqlite3.Connection)]:
+            database.close()
 
     def follow(self, block: Block) -> str | None:
         """Do what a block says; what a Python block has printed."""

@@ -16,6 +16,8 @@ import aiolocks
 import aiolocks.testing
 from aiolocks import Lock, Session
 from aiolocks._core import events
+from aiolocks._transport.calls import Script
+from aiolocks._transport.commands import multi, permits, reentrant, spans
 from aiolocks.cli import exits
 from aiolocks.cli.app import app
 from tests.conftest import Connect, OwnServer
@@ -23,14 +25,27 @@ from tests.docs.markdown import read
 from tests.lua.test_acl import COMMANDS, KNOWS_ITSELF, TRACKING
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = read(ROOT / "docs" / "reference" / "api.md").prose
+REFERENCE = {path.stem: read(path).prose for path in (ROOT / "docs" / "reference").glob("*.md")}
 HOW_TO = read(ROOT / "docs" / "how-to" / "use-in-production.md")
 
 
+KINDS = {
+    "ReentrantLock": reentrant,
+    "FairLock": permits,
+    "MultiLock": multi,
+    "Semaphore": permits,
+    "RWLock": spans,
+    "RangeLock": spans,
+}
+"""The kinds besides `Lock`, and where their steps are."""
+
+
 def section(heading: str) -> str:
-    found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", REFERENCE, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+    """What stands under a heading, of the first or the second level."""
+    for prose in REFERENCE.values():
+        if found := re.search(rf"^##? {heading}\n(.*?)(?=^## |\Z)", prose, re.MULTILINE | re.DOTALL):
+            return found[1]
+    raise AssertionError(f"the reference has no {heading}")
 
 
 def first_cells(heading: str, pattern: str) -> set[str]:
@@ -44,12 +59,28 @@ def sources(*, cli: bool) -> str:
 
 
 def test_it_has_every_public_name() -> None:
-    described = set(re.findall(r"^::: (\S+)$", REFERENCE, re.MULTILINE))
+    pages = "\n".join(REFERENCE.values())
+    described = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
     assert "aiolocks.errors" in described  # all of them
     public = {f"aiolocks.{name}" for name in {*aiolocks.__all__} - {*aiolocks.errors.__all__, "__version__"}}
     public.remove("aiolocks.LockEvent")  # a table of its own
     public |= {f"aiolocks.testing.{name}" for name in aiolocks.testing.__all__}
     assert public == described - {"aiolocks.errors"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_its_pages(kind: str) -> None:
+    assert f"::: aiolocks.{kind}\n" in REFERENCE[kind.lower()]
+    how_to = read(ROOT / "docs" / "how-to" / f"{kind.lower()}.md")
+    assert any(block.language == "python" for block in how_to.blocks)
+    for place in ("reference", "how-to"):
+        assert f"docs/{place}/{kind.lower()}.md" in read(ROOT / "README.md").links
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    docs = ROOT / "docs"
+    assert sorted(named) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
 
 
 def test_it_has_every_event_and_its_fields() -> None:
@@ -86,6 +117,22 @@ def test_it_explains_each_permission() -> None:
     rows = re.findall(r"^\| (`.+?`) \| ", section("Permissions"), re.MULTILINE)
     explained = {command.replace(" ", "|") for row in rows for command in re.findall(r"`(.+?)`", row)}
     assert explained == {rule[1:] for rule in minimal_acl() if rule.startswith("+")}
+
+
+NEVER_CALLED = {"ReentrantLock": {"zrank"}}
+"""What stands in a script for the sake of another kind."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_has_the_words_of_each_kind(kind: str) -> None:
+    rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", HOW_TO.prose, re.MULTILINE)
+    (words,) = [words for kinds, words in rows if f"`{kind}`" in kinds]
+    scripts = [value for value in vars(KINDS[kind]).values() if isinstance(value, Script)]
+    text = b"".join(script.text for script in scripts).decode()
+    called = {command.lower() for command in re.findall(r"redis\.call\('(\w+)'", text)}
+    assert {word.removeprefix("+") for word in words.split()} == called - {*COMMANDS} - NEVER_CALLED.get(
+        kind, set()
+    )
 
 
 OPTIONAL = {"select", *KNOWS_ITSELF, *TRACKING}

@@ -1,73 +1,184 @@
-"""The scripts of the lock, run by hand on a real server."""
+"""The scripts of all kinds, run by hand on a real server."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import hiredis
 from redis.asyncio import Redis
 
-from aiolocks._transport.calls import Script
+import aiolocks
 from aiolocks._transport.driver import Link, reply_reader
 from aiolocks._transport.keys import key
 
+LUA = Path(aiolocks.__file__).parent / "lua"
+
 MINUTE = 60_000
 HOUR = 3_600_000
+DAY = 24 * HOUR
 BELL = 2_000
 QUEUE = 10_000
 """Milliseconds."""
 
+SEAT = "0" * 16
+"""Of who stands in the queue for a whole session."""
+
 _NOT_ENOUGH = object()
 
 
-class LockScripts:
-    """The steps of one lock under a name of its own; arguments and replies as they travel.
+class Scripts:
+    """The steps of one kind of lock, under a name of its own; arguments and replies as they travel.
 
     Whoever stands in the queue is called by a name, which is the session's in that of its bell.
 
     Args:
-        mutant: Texts to run instead of those in the files, by the name of the script.
+        mutant: Texts to run instead of those in the files, by their names: `lock_acquire`, `shared/fence`.
     """
+
+    kind: ClassVar[str]
+    shared: ClassVar[tuple[str, ...]] = ()
+    """What stands in front of each step; `queue_arm` stands alone."""
+    bare: ClassVar[frozenset[str]] = frozenset()
+    """The steps that do without."""
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         self.redis = redis
         self.prefix = prefix
         self.name = secrets.token_hex(4)
-        self.lock = key(prefix, "lock", self.name)
-        self.fence = key(prefix, "lock", self.name, "fence")
-        self.queue = key(prefix, "lock", self.name, "queue")
         self.mutant = mutant or {}
+        self.queue = self.key("queue")
+
+    def another(self) -> Self:
+        """Of another name."""
+        return type(self)(self.redis, self.prefix, self.mutant)
+
+    def key(self, role: str = "") -> bytes:
+        return key(self.prefix, self.kind, self.name, role)
 
     def bell(self, who: str) -> bytes:
-        return key(self.prefix, "lock", self.name, f"bell.{who}")
+        return self.key(f"bell.{who}")
 
-    async def acquire(self, token: str, **kwargs: Any) -> Any:
-        return await self.redis.execute_command(*self.acquiring(token, **kwargs))
+    def text(self, step: str) -> bytes:
+        shared = () if step == "queue_arm" or step in self.bare else self.shared
+        files = [*(f"shared/{name}" for name in shared), step]
+        return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
 
-    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
-        return await self._run("lock_renew", [self.lock, self.fence], token, ttl, retention)
+    def words(self, step: str, keys: Sequence[bytes], *arguments: Any) -> tuple[Any, ...]:
+        return ("EVAL", self.text(step), len(keys), *keys, *arguments)
 
-    async def release(self, token: str, **kwargs: Any) -> Any:
-        return await self.redis.execute_command(*self.releasing(token, **kwargs))
+    async def run(self, words: tuple[Any, ...]) -> Any:
+        return await self.redis.execute_command(*words)
+
+    # -- the queue
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [self.queue]
+
+    def arming(self, who: str, *, ttl: int = BELL, queue_ttl: int = QUEUE, seat: str = "") -> tuple[Any, ...]:
+        return self.words("queue_arm", [self.bell(who)], ttl, queue_ttl, seat, *self.queues)
 
     async def arm(self, who: str, **kwargs: Any) -> Any:
-        return await self.redis.execute_command(*self.arming(who, **kwargs))
+        return await self.run(self.arming(who, **kwargs))
+
+    async def die(self, *who: str) -> None:
+        """Those are not there any more: their bells have come to their end."""
+        for one in who:
+            assert await self.redis.delete(self.bell(one)) == 1
+
+    async def waiting(self, queue: bytes | None = None) -> list[bytes]:
+        """The bells, with their seats, of who stands in the queue, in order."""
+        bells: list[bytes] = await self.redis.zrange(queue or self.queue, 0, -1)
+        return bells
+
+    async def stands(self, who: str) -> bool:
+        """Whether that bell is there."""
+        return bool(await self.redis.exists(self.bell(who)))
+
+    async def states(self, *who: str) -> list[bytes | None]:
+        """Of those bells: hanging (empty), `rung`, or dead (None)."""
+        return [await self.redis.get(self.bell(one)) for one in who]
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Ear]:
+        """A connection to the same server that tracks as the sessions do."""
+        ear = await Ear.open(self.redis)
+        try:
+            yield ear
+        finally:
+            await ear.aclose()
+
+    # -- what is there
+
+    deadlines: ClassVar[frozenset[str]] = frozenset()
+    """Roles of the sorted sets whose scores are moved by who sends a step again."""
+
+    async def everything(self) -> list[bytes]:
+        """All keys of this name."""
+        keys: list[bytes] = await self.redis.keys(f"{self.prefix}:{self.kind}*:{{{self.name}}}")
+        return keys
+
+    async def state(self) -> Any:
+        """All keys, byte for byte, without their ttls; of sets of deadlines who is in them."""
+        moved = {self.key(role) for role in self.deadlines}
+        found = {}
+        for one in await self.everything():
+            found[one] = await (self.redis.zrange(one, 0, -1) if one in moved else self.redis.dump(one))
+        return found
+
+    async def clear(self) -> None:
+        if keys := await self.everything():
+            await self.redis.delete(*keys)
+
+    async def ttls(self) -> dict[bytes, int]:
+        return {one: await self.redis.pttl(one) for one in await self.everything()}
+
+    async def lasts(self, one: bytes, ms: int) -> bool:
+        """Whether the ttl has just been set to these milliseconds."""
+        return about(await self.redis.pttl(one), ms)
+
+
+def about(remaining: float, ms: int) -> bool:
+    """Whether so much is left of what has just been so many milliseconds."""
+    return ms - min(5_000, ms // 2) < remaining <= ms
+
+
+class LockScripts(Scripts):
+    """The steps of a simple lock."""
+
+    kind = "lock"
+
+    def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.lock = self.key()
+        self.fence = self.key("fence")
+
+    async def acquire(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.acquiring(token, **kwargs))
+
+    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
+        return await self.run(self.words("lock_renew", [self.lock, self.fence], token, ttl, retention))
+
+    async def release(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.releasing(token, **kwargs))
 
     async def adopt(
         self, old: str, new: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
     ) -> Any:
-        return await self._run("lock_adopt", [self.lock, self.fence], old, new, ttl, retention, metadata)
+        arguments = (old, new, ttl, retention, metadata)
+        return await self.run(self.words("lock_adopt", [self.lock, self.fence], *arguments))
 
     async def owned(self, token: str) -> Any:
-        return await self._run("lock_owned", [self.lock], token)
+        return await self.run(self.words("lock_owned", [self.lock], token))
 
     async def locked(self) -> Any:
-        return await self._run("lock_locked", [self.lock])
+        return await self.run(self.words("lock_locked", [self.lock]))
 
     # -- the words of a step, for who says them himself
 
@@ -82,40 +193,15 @@ class LockScripts:
         in_turn: bool = False,
     ) -> tuple[Any, ...]:
         arguments = (token, ttl, retention, metadata, int(in_turn))
-        return self._words("lock_acquire", self._keys(queued), *arguments)
+        return self.words("lock_acquire", self._keys(queued), *arguments)
 
     def releasing(
         self, token: str, *, retention: int = HOUR, ring: bool = True, leave: str | None = None
     ) -> tuple[Any, ...]:
-        return self._words("lock_release", self._keys(leave), token, retention, int(ring))
-
-    def arming(self, who: str, *, ttl: int = BELL, queue_ttl: int = QUEUE) -> tuple[Any, ...]:
-        return self._words("queue_arm", [self.bell(who)], self.queue, ttl, queue_ttl)
-
-    # -- what happens to those who wait
-
-    async def die(self, *who: str) -> None:
-        """Those are not there any more: their bells have come to their end."""
-        for one in who:
-            assert await self.redis.delete(self.bell(one)) == 1
+        return self.words("lock_release", self._keys(leave), token, retention, int(ring))
 
     def _keys(self, queued: str | None) -> list[bytes]:
         return [self.lock, self.fence, self.queue] + ([] if queued is None else [self.bell(queued)])
-
-    async def _run(self, script: str, keys: list[bytes], *arguments: Any) -> Any:
-        return await self.redis.execute_command(*self._words(script, keys, *arguments))
-
-    def _words(self, script: str, keys: list[bytes], *arguments: Any) -> tuple[Any, ...]:
-        return ("EVAL", self.mutant.get(script) or Script(script).text, len(keys), *keys, *arguments)
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Ear]:
-        """A connection to the same server that tracks as the sessions do."""
-        ear = await Ear.open(self.redis)
-        try:
-            yield ear
-        finally:
-            await ear.aclose()
 
     # -- what is there
 
@@ -132,24 +218,6 @@ class LockScripts:
         value: bytes | None = await self.redis.get(self.fence)
         return value
 
-    async def waiting(self) -> list[bytes]:
-        """The bells of who stands in the queue, in order."""
-        bells: list[bytes] = await self.redis.zrange(self.queue, 0, -1)
-        return bells
-
-    async def stands(self, who: str) -> bool:
-        """Whether that bell hangs."""
-        return bool(await self.redis.exists(self.bell(who)))
-
-    async def everything(self) -> list[bytes]:
-        """All keys of this name."""
-        keys: list[bytes] = await self.redis.keys(f"{self.prefix}:lock*:{{{self.name}}}")
-        return keys
-
-    async def clear(self) -> None:
-        for left in await self.everything():
-            await self.redis.delete(left)
-
     async def expires_in(
         self,
         *,
@@ -161,13 +229,396 @@ class LockScripts:
         """Whether the ttls have just been set to these milliseconds."""
         expected = [(self.lock, lock), (self.fence, fence), (self.queue, queue)]
         expected += [(self.bell(who), ms) for who, ms in (bells or {}).items()]
-        return all(
-            [
-                ms - min(5_000, ms // 2) < await self.redis.pttl(key) <= ms
-                for key, ms in expected
-                if ms is not None
-            ]
+        return all([await self.lasts(one, ms) for one, ms in expected if ms is not None])
+
+
+class ReentrantScripts(LockScripts):
+    """The steps of a lock that its owner may take again, and, of the same name, those of the simple lock."""
+
+    shared = ("fence", "locks", "nest")
+    bare = frozenset(
+        {"lock_acquire", "lock_renew", "lock_release", "lock_adopt", "lock_owned", "lock_locked"}
+    )
+    deadlines = frozenset({"nest"})
+
+    def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.nest = self.key("nest")
+        self.simple = LockScripts(redis, prefix, mutant)
+        self.simple.__dict__.update(
+            {word: self.__dict__[word] for word in ("name", "lock", "fence", "queue")}
         )
+
+    def text(self, step: str) -> bytes:
+        if step != "reentrant_locked":
+            return super().text(step)
+        return b"".join(
+            self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in ("shared/locks", step)
+        )
+
+    def acquiring(
+        self,
+        token: str,
+        *,
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        metadata: str | bytes = "{}",
+        queued: str | None = None,
+        in_turn: bool = False,
+    ) -> tuple[Any, ...]:
+        arguments = (token, ttl, retention, metadata, int(in_turn))
+        return self.words("reentrant_acquire", self._keys(queued), *arguments)
+
+    def releasing(
+        self, token: str, *, retention: int = HOUR, ring: bool = True, leave: str | None = None
+    ) -> tuple[Any, ...]:
+        return self.words("reentrant_release", self._keys(leave), token, retention, int(ring))
+
+    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
+        return await self.run(self.words("reentrant_renew", self._keys(None), token, ttl, retention))
+
+    async def adopt(
+        self, old: str, new: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
+    ) -> Any:
+        del metadata  # what stands beside the lock is of the lease that took it first
+        return await self.run(self.words("reentrant_adopt", self._keys(None), old, new, ttl, retention))
+
+    async def owned(self, token: str) -> Any:
+        return await self.run(self.words("reentrant_owned", self._keys(None), token))
+
+    async def locked(self, owner: str = "") -> Any:
+        return await self.run(self.words("reentrant_locked", [self.lock], owner))
+
+    def _keys(self, queued: str | None) -> list[bytes]:
+        keys = [self.lock, self.fence, self.queue, self.nest]
+        return keys + ([] if queued is None else [self.bell(queued)])
+
+    async def state(self) -> Any:
+        return await Scripts.state(self)
+
+    async def nested(self) -> dict[bytes, float]:
+        """The owner's tokens, by their deadlines."""
+        return dict(await self.redis.zrange(self.nest, 0, -1, withscores=True))
+
+    async def end(self, token: str) -> None:
+        """The time of that lease has come to its end."""
+        assert await self.redis.zadd(self.nest, {token: 1}, xx=True, ch=True) == 1
+
+
+class MultiScripts(Scripts):
+    """The steps of several simple locks at once."""
+
+    kind = "lock"
+    bare = frozenset({"multi_locked"})
+    names = 3
+
+    def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.all = [LockScripts(redis, prefix, mutant) for _ in range(self.names)]
+        for number, one in enumerate(self.all):
+            one.name = f"{self.name}.{number}"
+            one.lock, one.fence, one.queue = one.key(), one.key("fence"), one.key("queue")
+
+    def text(self, step: str) -> bytes:
+        shared = ("shared/fence", "shared/locks") if step == "multi_acquire" else ("shared/locks",)
+        if step in ("multi_locked", "queue_arm"):
+            shared = ()
+        return b"".join(
+            self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in (*shared, step)
+        )
+
+    def of(self, *numbers: int) -> MultiScripts:
+        """The same, for some of the locks."""
+        part = MultiScripts(self.redis, self.prefix, self.mutant)
+        part.name = self.name
+        part.all = [self.all[number] for number in numbers]
+        return part
+
+    def bell(self, who: str) -> bytes:
+        return self.all[0].key(f"bell.{who}")
+
+    @property
+    def queues(self) -> list[bytes]:
+        return [one.queue for one in self.all]
+
+    def keys(self, queued: str | None = None, *, queues: bool = True) -> list[bytes]:
+        keys = [one.lock for one in self.all] + [one.fence for one in self.all]
+        keys += self.queues if queues else []
+        return keys + ([] if queued is None else [self.bell(queued)])
+
+    def acquiring(
+        self,
+        token: str,
+        *,
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        metadata: str = "{}",
+        flags: str = "",
+        queued: str | None = None,
+    ) -> tuple[Any, ...]:
+        arguments = (len(self.all), token, ttl, retention, metadata, flags)
+        return self.words("multi_acquire", self.keys(queued), *arguments)
+
+    def releasing(
+        self, token: str, *, retention: int = HOUR, ring: bool = True, leave: str | None = None
+    ) -> tuple[Any, ...]:
+        return self.words("multi_release", self.keys(leave), len(self.all), token, retention, int(ring))
+
+    async def acquire(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.acquiring(token, **kwargs))
+
+    async def release(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.releasing(token, **kwargs))
+
+    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
+        keys = self.keys(queues=False)
+        return await self.run(self.words("multi_renew", keys, len(self.all), token, ttl, retention))
+
+    async def adopt(
+        self, old: str, new: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str = "{}"
+    ) -> Any:
+        arguments = (len(self.all), old, new, ttl, retention, metadata)
+        return await self.run(self.words("multi_adopt", self.keys(queues=False), *arguments))
+
+    async def owned(self, token: str) -> Any:
+        return await self.run(self.words("multi_owned", [one.lock for one in self.all], token))
+
+    async def locked(self) -> Any:
+        return await self.run(self.words("multi_locked", [one.lock for one in self.all]))
+
+    async def values(self) -> list[bytes | None]:
+        return [await one.value() for one in self.all]
+
+    async def fences(self) -> list[bytes | None]:
+        return [await one.fence_value() for one in self.all]
+
+    async def everything(self) -> list[bytes]:
+        keys: list[bytes] = await self.redis.keys(f"{self.prefix}:lock*:{{{self.name}*}}")
+        return keys
+
+
+class PermitScripts(Scripts):
+    """The steps of what so many may hold at once."""
+
+    kind = "semaphore"
+    shared = ("fence", "queue", "permits")
+    deadlines = frozenset({""})
+
+    def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.roles = ["", "leases", "value", "fence", "queue"]
+        self.holders, self.leases, self.value, self.fence, _ = map(self.key, self.roles)
+
+    def keys(self, who: str) -> list[bytes]:
+        return [*map(self.key, self.roles), self.bell(who)]
+
+    def acquiring(
+        self,
+        token: str,
+        permits: int = 1,
+        *,
+        value: int | str = 3,
+        who: str = "me",
+        seat: str = SEAT,
+        flags: str = "",
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        metadata: str | bytes = "{}",
+        kept: int = DAY,
+    ) -> tuple[Any, ...]:
+        arguments = (token, ttl, retention, metadata, permits, value, seat, flags, kept)
+        return self.words("permits_acquire", self.keys(who), *arguments)
+
+    def releasing(
+        self, token: str, *, who: str = "me", seat: str = SEAT, flags: str = "r", retention: int = HOUR
+    ) -> tuple[Any, ...]:
+        return self.words("permits_release", self.keys(who), token, retention, seat, flags)
+
+    def arming(self, who: str, *, seat: str = SEAT, **kwargs: Any) -> tuple[Any, ...]:
+        return super().arming(who, seat=seat, **kwargs)
+
+    async def acquire(self, token: str, permits: int = 1, **kwargs: Any) -> Any:
+        return await self.run(self.acquiring(token, permits, **kwargs))
+
+    async def release(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.releasing(token, **kwargs))
+
+    async def renew(
+        self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, kept: int = DAY, seat: str = SEAT
+    ) -> Any:
+        return await self.run(self.words("permits_renew", self.keys("me"), token, ttl, retention, kept, seat))
+
+    async def adopt(
+        self, old: str, new: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
+    ) -> Any:
+        arguments = (old, new, ttl, retention, metadata)
+        return await self.run(self.words("permits_adopt", self.keys("me"), *arguments))
+
+    async def owned(self, token: str) -> Any:
+        return await self.run(self.words("permits_owned", self.keys("me"), token))
+
+    async def available(self, value: int | str = 3, *, flags: str = "") -> Any:
+        return await self.run(self.words("permits_available", self.keys("me"), value, flags))
+
+    async def resize(self, value: int, *, first: int = 3, kept: int = DAY, seat: str = SEAT) -> Any:
+        return await self.run(self.words("permits_resize", self.keys("me"), first, value, kept, seat))
+
+    # -- what is there
+
+    def entry(self, who: str, seat: str = SEAT) -> bytes:
+        return self.bell(who) + seat.encode()
+
+    async def held(self) -> dict[bytes, int]:
+        """How many permits each token holds."""
+        leases = await self.redis.hgetall(self.leases)
+        total = int(leases.pop(b"held", 0))
+        found = {token: int(lease.partition(b":")[0]) for token, lease in leases.items()}
+        assert set(await self.redis.zrange(self.holders, 0, -1)) == set(found)
+        assert sum(found.values()) == total
+        return found
+
+    async def lease(self, token: str) -> bytes | None:
+        value: bytes | None = await self.redis.hget(self.leases, token)
+        return value
+
+    async def end(self, token: str) -> None:
+        """The time of that lease has come to its end."""
+        assert await self.redis.zadd(self.holders, {token: 1}, xx=True, ch=True) == 1
+
+
+class SpanScripts(Scripts):
+    """The steps of what holds spans in three modes."""
+
+    kind = "rangelock"
+    shared = ("fence", "queue", "spans")
+    deadlines = frozenset({"ends", "waits"})
+    sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+
+    def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.roles = [
+            "",
+            "ends",
+            "waits",
+            "fence",
+            "queue",
+            *(f"{side}.{end}" for side in self.sides for end in "ab"),
+        ]
+        self.spans, self.ends, self.waits, self.fence, _ = map(self.key, self.roles[:5])
+
+    def keys(self, who: str) -> list[bytes]:
+        return [*map(self.key, self.roles), self.bell(who)]
+
+    def acquiring(
+        self,
+        token: str,
+        mode: str,
+        a: float | str = 0,
+        b: float | str = 10,
+        *,
+        under: str = "-",
+        who: str = "me",
+        flags: str = "",
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        metadata: str | bytes = "{}",
+        marks: int = BELL,
+    ) -> tuple[Any, ...]:
+        arguments = (token, ttl, retention, metadata, mode, a, b, under, marks, SEAT, flags)
+        return self.words("spans_acquire", self.keys(who), *arguments)
+
+    def releasing(
+        self, token: str, *, who: str = "me", flags: str = "r", retention: int = HOUR
+    ) -> tuple[Any, ...]:
+        return self.words("spans_release", self.keys(who), token, retention, SEAT, flags)
+
+    def arming(self, who: str, **kwargs: Any) -> tuple[Any, ...]:
+        return super().arming(who, seat=SEAT, **kwargs)
+
+    async def acquire(
+        self, token: str, mode: str, a: float | str = 0, b: float | str = 10, **kwargs: Any
+    ) -> Any:
+        return await self.run(self.acquiring(token, mode, a, b, **kwargs))
+
+    async def release(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.releasing(token, **kwargs))
+
+    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
+        return await self.run(self.words("spans_renew", self.keys("me"), token, ttl, retention, SEAT))
+
+    async def adopt(
+        self,
+        old: str,
+        new: str,
+        mode: str,
+        a: float | str = 0,
+        b: float | str = 10,
+        *,
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        metadata: str | bytes = "{}",
+    ) -> Any:
+        arguments = (old, new, ttl, retention, metadata, mode, a, b, SEAT)
+        return await self.run(self.words("spans_adopt", self.keys("me"), *arguments))
+
+    async def owned(self, token: str) -> Any:
+        return await self.run(self.words("spans_owned", self.keys("me"), token, SEAT))
+
+    async def locked(self, mode: str, a: float | str = 0, b: float | str = 10, *, under: str = "-") -> Any:
+        return await self.run(self.words("spans_locked", self.keys("me"), mode, a, b, under, SEAT))
+
+    async def change(self, token: str, mode: str, a: float | str = 0, b: float | str = 10) -> Any:
+        return await self.run(self.words("spans_change", self.keys("me"), token, mode, a, b, SEAT))
+
+    # -- what is there
+
+    async def wait(
+        self, who: str, mode: str, a: float | str = 0, b: float | str = 10, **kwargs: Any
+    ) -> list[Any]:
+        """That one is refused, takes its place, and is refused again, as waiters are."""
+        token = token_of(who)
+        first = await self.acquire(token, mode, a, b, who=who, flags="w", **kwargs)
+        assert first[0] == 0, first
+        await self.arm(who)
+        refused: list[Any] = await self.acquire(token, mode, a, b, who=who, flags="w", **kwargs)
+        assert refused[0] == 0, refused
+        return refused
+
+    async def come(self, who: str, mode: str, a: float | str = 0, b: float | str = 10, **kwargs: Any) -> Any:
+        """That one tries again, having been woken."""
+        return await self.acquire(token_of(who), mode, a, b, who=who, **{"flags": "wpl", **kwargs})
+
+    async def held(self) -> dict[bytes, bytes]:
+        """Mode and ends of each that holds."""
+        spans = await self.redis.hgetall(self.spans)
+        return {
+            token: b" ".join(span.split(b" ")[:3]) for token, span in spans.items() if b"bell." not in token
+        }
+
+    async def mark(self, who: str) -> str | None:
+        """p for a reservation, t for a turn, - for none; None for who does not wait."""
+        span = await self.redis.hget(self.spans, self.bell(who))
+        return None if span is None else span.split(b" ")[3].decode()
+
+    async def side(self, side: str) -> list[tuple[bytes, float, float]]:
+        """Those spans: whose, and their ends."""
+        lefts = await self.redis.zrange(self.key(f"{side}.a"), 0, -1, withscores=True)
+        rights = dict(await self.redis.zrange(self.key(f"{side}.b"), 0, -1, withscores=True))
+        assert {one for one, _ in lefts} == set(rights)
+        return [(one, left, rights[one]) for one, left in lefts]
+
+    async def end(self, token: str) -> None:
+        """The time of that lease has come to its end."""
+        assert await self.redis.zadd(self.ends, {token: 1}, xx=True, ch=True) == 1
+
+    async def end_waiting(self, who: str) -> None:
+        """The time of what that waiter has put there has come to its end."""
+        assert await self.redis.zadd(self.waits, {self.bell(who): 1}, xx=True, ch=True) == 1
+
+
+def token_of(who: str) -> str:
+    """A token for who is called so."""
+    return who.encode().hex().ljust(32, "0")
 
 
 class Ear(asyncio.Protocol):
@@ -192,7 +643,7 @@ class Ear(asyncio.Protocol):
         self._link.transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
         return await reply
 
-    async def arm(self, lock: LockScripts, who: str) -> Any:
+    async def arm(self, lock: Scripts, who: str) -> Any:
         await self.say("CLIENT", "CACHING", "YES")
         return await self.say(*lock.arming(who))
 

@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, LockTimeoutError, Session
+from aiolocks import (
+    BackendError,
+    ConfigurationError,
+    FairLock,
+    KeyspaceWakeup,
+    Lock,
+    LockTimeoutError,
+    MultiLock,
+    RangeLock,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+)
+from tests.lua.scripts import MultiScripts, PermitScripts, ReentrantScripts, Scripts, SpanScripts
 from tests.support.waiting import eventually
 
 HOLDING = ["eval", "evalsha", "get", "set", "del", "exists", "pexpire", "pttl", "time"]
@@ -334,3 +349,257 @@ async def test_nothing_needs_to_be_configured_where_the_notifications_are_on(as_
         wakeup=KeyspaceWakeup(configure=True),
     )
     await served_by(two, "keyspace")
+
+
+# -- the other kinds -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the scripts of a kind may do, beyond `eval` and `evalsha`, and where.
+
+    Attributes:
+        roles: What its keys are called, in the pattern that allows them.
+        steps: Says each word of it, by hand.
+    """
+
+    scripts: type[Scripts]
+    words: tuple[str, ...]
+    roles: tuple[str, ...]
+    steps: Callable[[Any], Awaitable[None]]
+
+    @property
+    def commands(self) -> list[str]:
+        return ["eval", "evalsha", *self.words]
+
+    def keys(self, kind: str) -> list[str]:
+        return [f"aiolocks:{kind}{role}" for role in self.roles]
+
+
+ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
+
+
+async def multi_steps(locks: MultiScripts) -> None:
+    await locks.arm("x")
+    await locks.acquire(ME, queued="x")
+    await locks.renew(ME)
+    await locks.locked()
+    await locks.acquire(OTHER)
+    await locks.release(ME)
+    await locks.of(0).acquire(OTHER)
+    await locks.acquire(ME, queued="x", flags="p")
+
+
+async def reentrant_steps(lock: ReentrantScripts) -> None:
+    await lock.acquire(ME)
+    await lock.acquire(OTHER)
+    await lock.arm("x")
+    await lock.arm("y")
+    await lock.renew(ME)
+    await lock.release(ME, leave="x")
+
+
+async def permit_steps(permits: PermitScripts) -> None:
+    await permits.acquire(ME)
+    await permits.acquire(OTHER, 3)
+    await permits.arm("x")
+    await permits.acquire(OTHER, 3, who="x", flags="pqw")
+    await permits.release(ME)
+
+
+async def permit_steps_of_what_is_lost(permits: PermitScripts) -> None:
+    await permits.acquire(ME)
+    await permits.acquire(OTHER)
+    await permits.redis.execute_command(
+        "EVAL", "redis.call('ZREM', KEYS[1], ARGV[1])", 1, permits.holders, ME
+    )
+    await permits.available()
+
+
+async def span_steps(spans: SpanScripts) -> None:
+    await spans.acquire(ME, "w")
+    await spans.wait("x", "r")
+    await spans.come("x", "r", flags="wp")
+    await spans.release(ME)
+
+
+SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
+"""What the scripts of all kinds do."""
+NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
+SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+FAMILIES = {
+    "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank"), NAMED, multi_steps),
+    "reentrant": Family(
+        ReentrantScripts,
+        (*SCRIPTS, "exists", "zremrangebyscore", "zscore"),
+        (*NAMED, ".nest:*"),
+        reentrant_steps,
+    ),
+    "permits": Family(
+        PermitScripts,
+        (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank"),
+        (*NAMED, ".leases:*", ".value:*"),
+        permit_steps,
+    ),
+    "spans": Family(
+        SpanScripts,
+        (*SCRIPTS, "hdel", "hget", "hset", "zcount", "zrangebyscore", "zrank", "zscore"),
+        (*NAMED, ".ends:*", ".waits:*", *(f".{side}.*" for side in SPANS)),
+        span_steps,
+    ),
+}
+LOST = ("hexists", "hkeys", "zscore")
+"""What those of permits do besides, where one of two keys was lost."""
+
+
+@pytest.fixture
+async def by_hand(own_server, connect) -> Any:
+    """Says the steps of a family as a user who may do these things only, each time under another name."""
+    server = await own_server()
+    admin, user = connect(server), connect(server, username="locks", password="secret")
+
+    async def by_hand(family: Family, *, commands: Sequence[str], keys: Sequence[str]) -> None:
+        rules = ["reset", "on", ">secret", "resetchannels", "-@all"]
+        rules += [f"+{command}" for command in commands] + [f"~{pattern}" for pattern in keys]
+        await admin.execute_command("ACL", "SETUSER", "locks", *rules)
+        await family.steps(family.scripts(user, "aiolocks"))
+
+    yield by_hand
+    await admin.flushall()  # what was cut off in the middle has no ttl
+
+
+async def refused(steps: Awaitable[None]) -> bool:
+    try:
+        await steps
+    except (NoPermissionError, ResponseError) as error:
+        return "ermission" in str(error) or "ACL failure" in str(error) or "can't run" in str(error)
+    return False
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_a_familys_scripts_need_each_of_their_commands_and_keys_and_no_more(by_hand, name) -> None:
+    family = FAMILIES[name]
+    commands, keys = family.commands, family.keys(family.scripts.kind)
+    await by_hand(family, commands=without("evalsha", commands), keys=keys)
+
+    for word in family.words:
+        assert (word, await refused(by_hand(family, commands=without(word, commands), keys=keys))) == (
+            word,
+            True,
+        )
+    for key in keys:
+        assert (key, await refused(by_hand(family, commands=commands, keys=without(key, keys)))) == (
+            key,
+            True,
+        )
+
+
+@pytest.mark.leaves_keys
+async def test_of_permits_some_commands_are_needed_only_where_a_key_was_lost(by_hand) -> None:
+    family = replace(FAMILIES["permits"], steps=permit_steps_of_what_is_lost)
+    commands, keys = [*family.commands, *LOST], family.keys("semaphore")
+    await by_hand(family, commands=commands, keys=keys)
+
+    for word in LOST:
+        assert (word, await refused(by_hand(family, commands=without(word, commands), keys=keys))) == (
+            word,
+            True,
+        )
+
+
+Make = Callable[[Session], Any]
+
+
+def _name(session: Session) -> str:
+    return f"{id(session)}"
+
+
+RW_LOCKS: list[Make] = [
+    lambda session: RWLock(session, "{n}", ttl=10).writer,
+    lambda session: RWLock(session, "{n}", ttl=10).upgradable,
+]
+RANGES: list[Make] = [
+    lambda session: RangeLock(session, "{n}", ttl=10).writer(0, 10),
+    lambda session: RangeLock(session, "{n}", ttl=10).upgradable(-1.5, 10),
+]
+KINDS: dict[str, tuple[str, str, list[Make]]] = {
+    "FairLock": ("permits", "fairlock", [lambda session: FairLock(session, "{n}", ttl=10)]),
+    "Semaphore": ("permits", "semaphore", [lambda session: Semaphore(session, "{n}", 1, ttl=10)]),
+    "fair Semaphore": (
+        "permits",
+        "semaphore",
+        [lambda session: Semaphore(session, "{n}", 1, fair=True, ttl=10)],
+    ),
+    "ReentrantLock": (
+        "reentrant",
+        "lock",
+        [lambda session: ReentrantLock(session, "{n}", owner=_name(session))],
+    ),
+    "MultiLock": ("multi", "lock", [lambda session: MultiLock(session, ["{n}a", "{n}b"], ttl=10)]),
+    "RWLock": ("spans", "rwlock", RW_LOCKS),
+    "RangeLock": ("spans", "rangelock", RANGES),
+}
+"""Family, and what its keys are called, and its locks, each of which excludes itself in another session."""
+
+
+async def live(two: Two, make: Make) -> None:
+    """Each thing that a lock and its lease can do, being refused, waiting, and being let in."""
+    lock, other = make(two.first), make(two.second)
+    async with lock.acquire() as lease:
+        assert await lease.owned()
+        assert await other.locked()
+        await lease.extend(20)
+        assert await other.try_acquire() is None
+        with pytest.raises(LockTimeoutError):
+            await other.acquire(blocking_timeout=0.1)
+        waiter = asyncio.create_task(other.acquire(blocking_timeout=5))
+        try:
+
+            async def queued() -> bool:
+                return waiter.done() or bool(await two.admin.keys("aiolocks:*.queue:*"))
+
+            await eventually(queued)
+            handle = lease.detach()
+            adopted = await lock.adopt(handle)
+            await adopted.release()
+            entered = await waiter
+            assert entered.fencing_token > lease.fencing_token
+            await entered.release()
+        finally:
+            waiter.cancel()
+            await asyncio.wait((waiter,))
+    assert not await lock.locked()
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_with_its_minimal_acl_a_kind_lives(as_user, caplog, name) -> None:
+    family, kind, locks = KINDS[name]
+    lost = LOST if family == "permits" else ()
+    commands = [*FAMILIES[family].commands, *lost, *TRACKING]
+    two = await as_user(commands=commands, keys=FAMILIES[family].keys(kind))
+
+    for make in locks:
+        await live(two, make)
+    if name == "RWLock":
+        await change(two, RWLock(two.first, "{n}"), ())
+    if name == "RangeLock":
+        await change(two, RangeLock(two.first, "{n}"), (0, 10))
+    if "Semaphore" in name:
+        semaphore = Semaphore(two.first, "{n}", 1, fair=name != "Semaphore")
+        await semaphore.resize(3)
+        assert await semaphore.available() == 3
+    assert warnings(caplog) == []
+
+
+async def change(two: Two, lock: Any, span: tuple[int, ...]) -> None:
+    upgradable = lock.upgradable(*span) if span else lock.upgradable
+    async with upgradable.acquire() as lease:
+        async with lease.upgrade(*span) as writer:
+            assert await writer.owned()
+        if span:
+            await lease.shrink(1, 2)
+    writing = lock.writer(*span) if span else lock.writer
+    async with writing.acquire() as lease:
+        await lease.downgrade()
+        assert await lease.owned()

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.calls import Script
-from aiolocks._transport.commands import LockCommands
+from aiolocks._transport.commands import IN_TURN, QUEUED, LockCommands
 from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, LockScripts
 from tests.support.waiting import eventually
 
@@ -718,12 +718,39 @@ async def test_arm_touches_neither_lock_nor_fence(lock) -> None:
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
 
 
-async def test_arm_replaces_a_bell_of_another_type(lock) -> None:
+async def test_arm_of_a_bell_of_another_type_is_an_error_and_leaves_it_there(lock) -> None:
     await lock.redis.rpush(lock.bell("x"), "data")
 
-    assert await lock.arm("x") == 1
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await lock.arm("x")
+    assert await lock.everything() == [lock.bell("x")]
+
+
+async def test_arm_of_a_bell_that_was_put_back_as_rung_says_so_and_hangs_it_up(lock) -> None:
+    await lock.redis.set(lock.bell("x"), "rung", px=BELL)
+
+    assert [await lock.arm("x"), await lock.arm("x")] == [2, 1]
     assert await lock.redis.get(lock.bell("x")) == b""
-    assert await lock.expires_in(bells={"x": BELL})
+
+
+async def test_arm_takes_a_place_in_each_of_the_queues(lock) -> None:
+    queues = [lock.key(f"queue.{number}") for number in range(3)]
+    arming = lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "", *queues)
+    assert [await lock.run(arming), await lock.run(arming)] == [0, 1]
+
+    for queue in queues:
+        assert await lock.waiting(queue) == [lock.bell("x")]
+        assert await lock.lasts(queue, QUEUE)
+    assert len({await lock.redis.zscore(queue, lock.bell("x")) for queue in queues}) == 1
+    assert await lock.waiting() == []
+
+
+async def test_of_several_with_one_bell_each_has_a_seat_of_his_own(lock) -> None:
+    for seat in ("1" * 16, "0" * 16, "1" * 16):
+        await lock.arm("x", seat=seat)
+
+    assert await lock.waiting() == [lock.bell("x") + b"1" * 16, lock.bell("x") + b"0" * 16]
+    assert await lock.redis.get(lock.bell("x")) == b""
 
 
 async def test_a_bell_of_another_type_is_rung_and_taken_down_like_any(lock) -> None:
@@ -855,7 +882,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
     said = [
         (commands.acquire(ME, MINUTE, "{}"), lock.acquiring(ME)),
         (
-            commands.acquire(ME, MINUTE, "{}", queued=True, in_turn=True),
+            commands.acquire(ME, MINUTE, "{}", QUEUED | IN_TURN),
             lock.acquiring(ME, queued="x", in_turn=True),
         ),
         (commands.release(ME, MINUTE), lock.releasing(ME)),
@@ -908,7 +935,7 @@ NAMES = ["plain", "a:b", "user:{42}:cart", "{42}", "a%b:{x}{y}", "{}", "}{", "{"
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
     mine, others = (LockCommands("shop", name, retention_ms=HOUR, session=session) for session in ("x", "y"))
     commands = [
-        mine.acquire(ME, MINUTE, "{}", queued=True),
+        mine.acquire(ME, MINUTE, "{}", QUEUED),
         mine.release(ME, MINUTE, leave=True),
         others.arm("any lane"),
     ]
@@ -1178,8 +1205,8 @@ CHECKS = [
 NOT_HELD = "not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'"
 ALIKE = "not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1]"
 HELD = "held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'"
-HUNG_UP = "redis.call('SET', bell, '', 'PX', ARGV[2])"
-READ = "redis.call('GET', bell)"
+HUNG_UP = "redis.call('SET', bell, '', 'PX', ARGV[1])"
+READ = "\nredis.call('GET', bell)"
 MUTATIONS = [
     ("lock_acquire", "if held then", "if false then"),
     ("lock_acquire", "string.sub(held, 1, #token + 1) ~= token .. ':'", "false"),
@@ -1250,24 +1277,32 @@ MUTATIONS = [
     ("lock_release", "redis.call('ZREM', queue, first)", "break"),
     ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('ZREM', queue, first) break"),
     ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('DEL', queue)"),
-    ("queue_arm", "redis.call('EXISTS', bell)", "1"),
-    ("queue_arm", "redis.call('EXISTS', bell)", "0"),
-    ("queue_arm", "redis.call('EXISTS', bell)", "redis.call('EXISTS', queue)"),
+    ("queue_arm", "state == '' and 1 or 2", "1"),
+    ("queue_arm", "state == '' and 1 or 2", "2"),
+    ("queue_arm", "state and (state == '' and 1 or 2) or 0", "state == '' and 1 or 0"),
+    (
+        "queue_arm",
+        "local state = redis.call('GET', bell)",
+        "local state = redis.call('EXISTS', ARGV[4]) == 1 and ''",
+    ),
     ("queue_arm", "'NX', ", ""),
     ("queue_arm", "'NX'", "'GT'"),
     ("queue_arm", "'%.0f'", "'%.14g'"),
     ("queue_arm", "time[1] * 1000000 + time[2]", "time[1]"),
     ("queue_arm", "time[1] * 1000000 + time[2]", "time[1] * 1000000"),
     ("queue_arm", "time[1] * 1000000 + time[2]", "time[2]"),
-    ("queue_arm", "'PEXPIRE', queue, ARGV[3]", "'PEXPIRE', queue, ARGV[2]"),
-    ("queue_arm", "'PEXPIRE', queue, ARGV[3]", "'PEXPIRE', queue, ARGV[3], 'NX'"),
-    ("queue_arm", ", 'PX', ARGV[2]", ""),
-    ("queue_arm", ", 'PX', ARGV[2]", ", 'NX', 'PX', ARGV[2]"),
-    ("queue_arm", "'', 'PX', ARGV[2]", "'', 'PX', ARGV[3]"),
-    ("queue_arm", HUNG_UP, "if stood == 0 then " + HUNG_UP + " end"),
-    ("queue_arm", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[2])"),
-    ("queue_arm", HUNG_UP + "\n" + READ, READ + "\n" + HUNG_UP),
-    ("queue_arm", READ, "if stood == 0 then " + READ + " end"),
+    ("queue_arm", "for i = 4, #ARGV do", "for i = 4, 4 do"),
+    ("queue_arm", "for i = 4, #ARGV do", "for i = 5, #ARGV do"),
+    ("queue_arm", " .. ARGV[3]", ""),
+    ("queue_arm", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[1]"),
+    ("queue_arm", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[2], 'NX'"),
+    ("queue_arm", ", 'PX', ARGV[1]", ""),
+    ("queue_arm", ", 'PX', ARGV[1]", ", 'NX', 'PX', ARGV[1]"),
+    ("queue_arm", "'', 'PX', ARGV[1]", "'', 'PX', ARGV[2]"),
+    ("queue_arm", HUNG_UP, "if not state then " + HUNG_UP + " end"),
+    ("queue_arm", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[1])"),
+    ("queue_arm", HUNG_UP + READ, READ.strip() + "\n" + HUNG_UP),
+    ("queue_arm", READ, "\nif not state then " + READ.strip() + " end"),
     ("lock_adopt", "holder ~= ARGV[1] and ", ""),
     ("lock_adopt", " and holder ~= ARGV[2]", ""),
     ("lock_adopt", "':' .. ARGV[5]", "':'"),

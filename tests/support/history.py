@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 Mode = Literal["reader", "upgradable", "writer"]
 
@@ -47,7 +47,9 @@ class Hold:
         name: What was locked. Holds of different names do not know of each other.
         mode: What the hold excludes. A plain lock is a writer.
         low: Left end of the interval held, included.
-        high: Right end of the interval held, excluded.
+        high: Right end of the interval held.
+        closed: Whether the right end is included.
+        owner: Whose it is, where one may hold several at once: re-entries, an upgrade within its upgradable.
         permits: How many permits of a semaphore it took.
         fencing_token: The token of the lease, if the history is about tokens.
         queued: When the server had confirmed the place in the queue, if the history is about order.
@@ -63,6 +65,8 @@ class Hold:
     mode: Mode = "writer"
     low: float = -math.inf
     high: float = math.inf
+    closed: bool = False
+    owner: str | None = None
     permits: int = 1
     fencing_token: int | None = None
     queued: float | None = None
@@ -74,11 +78,24 @@ class Hold:
 
     def conflicts_with(self, other: Hold) -> bool:
         """Whether the two may not be held at the same time."""
-        return (
-            frozenset({self.mode, other.mode}) in _CONFLICTS
-            and self.low < other.high
-            and other.low < self.high
-        )
+        if self.owner is not None and self.owner == other.owner:
+            return False
+        return frozenset({self.mode, other.mode}) in _CONFLICTS and self.overlaps(other)
+
+    def overlaps(self, other: Hold) -> bool:
+        """Whether the intervals do."""
+        if self.closed and other.closed:
+            return self.low <= other.high and other.low <= self.high
+        return self.low < other.high and other.low < self.high
+
+    def changed(self, called: float, confirmed: float, **to: Any) -> tuple[Hold, Hold]:
+        """What a downgrade or a shrink makes of it: the hold until then, and the weaker one from then on.
+
+        Of what both have in common nothing is given back, so that there is no gap between the two.
+        """
+        before = replace(self, released=min(called, self.released), confirmed=min(confirmed, self.confirmed))
+        after = replace(self, invoked=called, granted=called, fencing_token=None, queued=None, **to)
+        return before, after
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +106,15 @@ class Wait:
     invoked: float
     ended: float
     name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resize:
+    """One call of a semaphore's `resize`."""
+
+    called: float
+    confirmed: float
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +147,16 @@ def fencing(holds: Iterable[Hold]) -> list[Violation]:
     """Find fencing tokens that repeat, or that do not exceed one of an earlier lease.
 
     A lease is earlier than another only if it was granted before the other was asked for. Of leases that were
-    asked for at the same time, neither has to have the larger token.
+    asked for at the same time, neither has to have the larger token. All modes count alike: a writer's token
+    exceeds those of the readers before it. The leases of one owner may share a token.
     """
     violations = []
     for same_name in _by_name(holds):
         tokens = [(hold.fencing_token, hold) for hold in same_name if hold.fencing_token is not None]
         first_with: dict[int, Hold] = {}
         for token, hold in tokens:
-            if (first := first_with.setdefault(token, hold)) is not hold:
+            first = first_with.setdefault(token, hold)
+            if first is not hold and (hold.owner is None or hold.owner != first.owner):
                 violations.append(Violation(f"fencing token {token} given twice", (first, hold)))
 
         granted = sorted(tokens, key=lambda pair: pair[1].granted)
@@ -144,8 +172,28 @@ def fencing(holds: Iterable[Hold]) -> list[Violation]:
     return violations
 
 
+def nesting(holds: Iterable[Hold]) -> list[Violation]:
+    """Find re-entries whose fencing token is another than that of the lease that their owner had already."""
+    violations = []
+    for same_name in _by_name(holds):
+        for inner in same_name:
+            violations += [
+                Violation(f"re-entered with fencing token {inner.fencing_token}", (outer, inner))
+                for outer in same_name
+                if outer.owner is not None
+                and outer.owner == inner.owner
+                and outer.granted <= inner.invoked
+                and inner.granted < outer.definite_end
+                and outer.fencing_token != inner.fencing_token
+            ]
+    return violations
+
+
 def fifo(holds: Iterable[Hold], *, dropped: Iterable[str] = ()) -> list[Violation]:
     """Find waiters that were overtaken by one that asked only after they had their place in the queue.
+
+    The fencing tokens tell who was granted first; without them, the order in which grants were returned does,
+    which is the same where there is one holder at a time.
 
     Args:
         holds: Only those with `queued` count.
@@ -159,7 +207,9 @@ def fifo(holds: Iterable[Hold], *, dropped: Iterable[str] = ()) -> list[Violatio
         ]
         longest: tuple[float, Hold] | None = None
         # From the last grant to the first, so that `longest` is always somebody who was granted after `hold`.
-        for queued, hold in sorted(in_line, key=lambda pair: pair[1].granted, reverse=True):
+        tokens = all(hold.fencing_token is not None for _, hold in in_line)
+        order = attrgetter("fencing_token" if tokens else "granted")
+        for queued, hold in sorted(in_line, key=lambda pair: order(pair[1]), reverse=True):
             if longest is not None and longest[0] < hold.invoked:
                 violations.append(Violation("overtaken in the queue", (longest[1], hold)))
             if longest is None or queued < longest[0]:
@@ -185,8 +235,17 @@ def handover(holds: Iterable[Hold], waits: Iterable[Wait], *, bound: float) -> l
     return violations
 
 
-def semaphore(holds: Iterable[Hold], *, value: int) -> list[Violation]:
-    """Find moments at which more than `value` permits were definitely out."""
+def semaphore(holds: Iterable[Hold], *, value: int, resizes: Iterable[Resize] = ()) -> list[Violation]:
+    """Find moments at which more permits were definitely out than there are.
+
+    Permits that were out already when the value was made smaller are no violation: only the last of those
+    that are out had to find room; where it may have been one or another, the value that allows more counts.
+
+    Args:
+        value: How many there were at first.
+        resizes: The changes since.
+    """
+    changes = [Resize(called=-math.inf, confirmed=-math.inf, value=value), *resizes]
     violations = []
     for same_name in _by_name(holds):
         inside: list[Hold] = []
@@ -196,9 +255,105 @@ def semaphore(holds: Iterable[Hold], *, value: int) -> list[Violation]:
             inside = [other for other in inside if other.definite_end > hold.granted]
             inside.append(hold)
             out = sum(other.permits for other in inside)
-            if out > value:
-                violations.append(Violation(f"{out} permits out of {value}", tuple(inside)))
+            latest = max(other.invoked for other in inside)
+            may_be_last = [other for other in inside if other.granted >= latest]
+            allowed = max(_largest_value(changes, other.invoked, other.granted) for other in may_be_last)
+            if out > allowed:
+                violations.append(Violation(f"{out} permits out of {allowed}", tuple(inside)))
     return violations
+
+
+def unreached(holds: Iterable[Hold], *, value: int) -> list[Violation]:
+    """Find semaphores of which never all permits were out, though there was demand: some have been lost."""
+    violations = []
+    for same_name in _by_name(holds):
+        inside: list[Hold] = []
+        largest = 0
+        then: tuple[Hold, ...] = ()
+        for hold in sorted(same_name, key=attrgetter("granted")):
+            inside = [other for other in inside if other.definite_end > hold.granted]
+            inside.append(hold)
+            out = sum(other.permits for other in inside)
+            if out > largest:
+                largest, then = out, tuple(inside)
+        if largest < value:
+            violations.append(Violation(f"never more than {largest} of {value} permits out", then))
+    return violations
+
+
+def reservations(
+    holds: Iterable[Hold], *, deaths: Iterable[float] = (), unsettled: float = 0.0
+) -> list[Violation]:
+    """Find readers that came after a writer had its place in the queue, and got in before it.
+
+    When another writer leaves, whoever waits to read passes.
+
+    Args:
+        deaths: When a process was killed. It may have been a writer that it did not live to note.
+        unsettled: Seconds behind each death in which a writer of the dead may have left.
+    """
+    deaths = list(deaths)
+    violations = []
+    for same_name in _by_name(holds):
+        writers = [hold for hold in same_name if hold.mode == "writer"]
+        readers = [hold for hold in same_name if hold.mode == "reader"]
+        for writer in writers:
+            if writer.queued is None:
+                continue
+            violations += [
+                Violation("a reader passed a writer that waited", (writer, reader))
+                for reader in readers
+                if writer.queued < reader.invoked
+                and reader.granted < writer.granted
+                and reader.overlaps(writer)
+                and not any(_left_meanwhile(other, reader) for other in writers if other is not writer)
+                and not any(
+                    death <= reader.granted and reader.invoked <= death + unsettled for death in deaths
+                )
+            ]
+    return violations
+
+
+def phases(holds: Iterable[Hold]) -> list[Violation]:
+    """Find readers that stood in the queue while a writer was inside, and got in only behind the next one.
+
+    Upgrades are no such writers: they have their upgradable's place.
+    """
+    violations = []
+    for same_name in _by_name(holds):
+        writers = [hold for hold in same_name if hold.mode == "writer" and hold.owner is None]
+        for reader in same_name:
+            if reader.mode != "reader" or reader.queued is None:
+                continue
+            inside = [
+                writer
+                for writer in writers
+                if writer.granted <= reader.granted
+                and reader.queued <= writer.released < math.inf
+                and writer.overlaps(reader)
+            ]
+            first = min(inside, key=attrgetter("released"), default=None)
+            violations += [
+                Violation("a reader had to wait for two writers", (first, second, reader))
+                for second in inside
+                if first is not None and first.released <= second.granted and first.overlaps(second)
+            ]
+    return violations
+
+
+def _left_meanwhile(writer: Hold, reader: Hold) -> bool:
+    """Whether the writer may have left while the reader waited."""
+    return writer.definite_end <= reader.granted and reader.invoked <= writer.confirmed
+
+
+def _largest_value(changes: Sequence[Resize], start: float, end: float) -> int:
+    """The largest value that may have counted at some moment from start to end."""
+    begun = [change for change in changes if change.called <= end]
+    return max(
+        change.value
+        for change in begun
+        if not any(change.confirmed < other.called and other.confirmed < start for other in begun)
+    )
 
 
 def _by_name(holds: Iterable[Hold]) -> list[list[Hold]]:

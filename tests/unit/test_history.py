@@ -281,6 +281,15 @@ def test_readers_that_waited_pass_when_another_writer_leaves() -> None:
     assert reservations([first, second, hold("r", 4, 5, mode="reader", invoked=3.3)]), "but it came too late"
 
 
+def test_a_killed_process_may_have_been_a_writer_that_left() -> None:
+    history = [hold("w", 7, 8, invoked=1, queued=1.1), hold("r", 3, 4, mode="reader", invoked=2)]
+
+    assert reservations(history)
+    assert reservations(history, deaths=[1.5], unsettled=1) == []
+    assert reservations(history, deaths=[1.5], unsettled=0.4)
+    assert reservations(history, deaths=[3.5], unsettled=1)
+
+
 def test_a_reader_beside_the_interval_that_a_writer_waits_for_does_not_pass_it() -> None:
     waiting = hold("w", 7, 8, invoked=1, queued=1.1, low=0, high=5)
 

@@ -302,6 +302,15 @@ def test_a_writer_behind_another_that_cannot_get_in_need_not_pass_it() -> None:
     assert model.due() == {8, 9}
 
 
+def test_a_writer_kept_out_may_be_before_others_that_fit() -> None:
+    """Each but the last of them is held up by the one before it."""
+    model = holding(writer(0, 1), model=RangesModel())
+    for waiter, want in enumerate((reader(0, 3), writer(2, 5), writer(4, 7), writer(8, 9)), start=6):
+        model.wait(waiter, want)
+
+    assert (model.due(), model.allowed()) == ({9}, {7, 8, 9})
+
+
 def test_who_shrinks_lets_in_who_waited_to_read() -> None:
     model = RangesModel()
     holding(writer(0, 10), model=model)

@@ -39,7 +39,7 @@ class ReentrantCommands(Steps):
         self._owner = owner
         roles = ("fence", "queue", "nest")
         self._keys = (key(prefix, "lock", name), *(key(prefix, "lock", name, role) for role in roles))
-        self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner}" if apart else ""))
+        self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner[:16]}" if apart else ""))
 
     def owner(self, token: str) -> str:
         return token[:OWNER_LENGTH]
