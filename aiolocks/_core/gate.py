@@ -298,6 +298,9 @@ class Gate:
         if rung and any(bell != self.place.bell for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
+        elif self.manner.eager and not self._closed and self._head is not None and self._head.asleep:
+            # Its try was to go right behind, but came before: the server did not know the release's script.
+            self._head.prompt("local", in_turn=self.yielding)
 
     def _gone(self, acquisition: Acquisition) -> None:
         self._beside.pop(acquisition, None)

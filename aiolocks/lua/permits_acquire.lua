@@ -32,11 +32,9 @@ if not permits then
     if fair and has(flags, 'w') then sit_down(queue, bell, seat, not has(flags, 'q')) end
     -- What he cannot use is for others: for those behind him if he was woken from the queue, or else for all.
     local rung, entry = {}, bell .. seat
-    if fair then
-      if not in_turn then rung = wake(fair, 0) end
-    elseif owing then
+    if not in_turn or (owing and not fair) then
       rung = wake(fair, 0, entry)
-    elseif woken then
+    elseif woken and not fair then
       rung = wake(fair, (redis.call('ZRANK', queue, entry) or -1) + 1)
     end
     local earliest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]

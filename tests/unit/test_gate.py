@@ -712,3 +712,15 @@ def test_strictly_one_asks_behind_the_other_whatever_room_there_is(around) -> No
     gate.granted(waiters[0], Granted(1, 0, room=9), around.time)
 
     assert told(waiters) == [["at once"], ["woken"], []]
+
+
+def test_a_head_that_sleeps_when_a_release_that_woke_nobody_has_ended_tries_again(gate) -> None:
+    holder = hold(gate)
+    (head,) = entered(gate, 1)
+    gate.letting_go(holder.claim)
+    gate.vacated(holder.claim)
+    gate.refused(head)  # the server did not know the script of the release, and executed the try before it
+
+    gate.let_go(())
+
+    assert head.told == ["woken", "prompted"]
