@@ -23,7 +23,7 @@ from .errors import (
 if typing.TYPE_CHECKING:
     from ._primitives.fairlock import FairLock
     from ._primitives.multilock import MultiLock
-    from ._primitives.rangelock import RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
     from ._primitives.reentrant import ReentrantLease, ReentrantLock
     from ._primitives.rwlock import RWLock
     from ._primitives.semaphore import Semaphore
@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError",
     "Backoff",
+    "Bound",
     "ConfigurationError",
     "FairLock",
     "Histogram",

@@ -59,7 +59,7 @@ class LockTimeoutError(LockError, TimeoutError):
         self.blocking_timeout = blocking_timeout
         self.remaining = remaining
         if remaining is None:
-            holder = "it is held elsewhere"
+            holder = "it is held elsewhere, or others who wait go first"
         else:
             holder = f"its holder's lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"

@@ -28,6 +28,7 @@ R = TypeVar("R")
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
 AS_CONFIGURED: Final[Any] = object()
+_NO_FUNCTION: Final[Any] = object()
 
 
 class Acquirable(ABC, Generic[LeaseT]):
@@ -178,12 +179,18 @@ class Acquirable(ABC, Generic[LeaseT]):
         return lease
 
     @final
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]] = _NO_FUNCTION, /
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorates a coroutine function: each call of it holds the lock.
 
         Raises:
             TypeError: It is not a coroutine function.
         """
+        if function is _NO_FUNCTION:
+            raise TypeError(
+                f"write {self._label} without the parentheses: it is held, or decorates a function"
+            )
         if not inspect.iscoroutinefunction(function):
             raise TypeError(
                 f"{type(self).__name__} decorates a coroutine function (async def), not {function!r}"

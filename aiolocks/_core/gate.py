@@ -272,6 +272,8 @@ class Gate:
             return True
         if not self.awaited or not self.manner.quiet or (self._also_holding and self.manner.exclusive):
             return True
+        if not self.manner.exclusive and self._head is not None and not self._head.asleep:
+            return True  # its try is on its way, and cannot go right behind
         self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
         self._turns.owed = not self._in_turn
         return self._in_turn

@@ -8,7 +8,7 @@ from typing import Final
 _MODULES: Final = {
     "fairlock": ("FairLock",),
     "multilock": ("MultiLock",),
-    "rangelock": ("RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "rwlock": ("RWLock",),
     "semaphore": ("Semaphore",),

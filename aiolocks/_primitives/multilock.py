@@ -28,6 +28,8 @@ class MultiLock(Acquirable[Lease]):
         ...                     # one lease, one fencing token, larger than every earlier one of each name
     ```
 
+    In a Redis Cluster its names must share a slot, as those with a common `{hash tag}` do.
+
     It makes no promise of progress for names that are never free at the same time: who wants one of them
     only may always come first. Where that matters, let all take one more lock in common.
 

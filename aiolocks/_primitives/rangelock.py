@@ -29,7 +29,7 @@ class RangeLease(SpanLease):
     async def shrink(self, lo: Bound, hi: Bound) -> None:
         """Keeps that part of the interval, and gives back the rest without letting go of this.
 
-        It never grows. What was upgraded of it is to be left before.
+        It never grows. An upgrade of what is given back is to be left before.
 
         Args:
             lo: Lower end, not below that of before.
@@ -37,6 +37,7 @@ class RangeLease(SpanLease):
 
         Raises:
             ValueError: It is not part of what is held.
+            RuntimeError: Some of what is to be given back is upgraded.
             LockLostError: It is no longer ours.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
@@ -50,10 +51,9 @@ class RangeLease(SpanLease):
         return self._family.part(mode, lo, hi)
 
     def _within(self, part: Span) -> Span:
-        if float(part.a) < float(self._span.a) or float(part.b) > float(self._span.b):
-            raise ValueError(
-                f"[{part.a}, {part.b}] is no part of what is held, [{self._span.a}, {self._span.b}]"
-            )
+        if not part.within(self._span):
+            show = self._family.show
+            raise ValueError(f"{show(part).strip()} is no part of what is held:{show(self._span)}")
         return part
 
 
@@ -125,7 +125,7 @@ class RangeLock:
     `int` beyond 2**53 that a double cannot hold is refused, a `datetime` of our times is exact to the
     microsecond.
 
-    Where upgradable and writer wait, readers and writers take turns, as with a `RWLock`. A check takes a
+    Readers and writers that wait for each other take turns, as those of a `RWLock` do. A check takes a
     time that grows with the logarithm of the number of intervals that are held.
 
     Args:
@@ -219,7 +219,18 @@ def _closed(mode: str, lo: object, hi: object) -> Span:
     return Span(mode, repr(left), repr(right))
 
 
-_FAMILIES: Final = {"[)": Family("RangeLock", _half_open), "[]": Family("RangeLock", _closed)}
+def _show_half_open(span: Span) -> str:
+    return f" [{span.a}, {math.nextafter(float(span.b), math.inf)!r})"
+
+
+def _show_closed(span: Span) -> str:
+    return f" [{span.a}, {span.b}]"
+
+
+_FAMILIES: Final = {
+    "[)": Family("RangeLock", _half_open, _show_half_open),
+    "[]": Family("RangeLock", _closed, _show_closed),
+}
 
 
 def _number(what: str, value: object) -> float:

@@ -54,10 +54,11 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             ...                         # lease.depth is 2, the fencing token that of the outer lease
     ```
 
-    The owner is the task that *calls* `acquire()`. A child task is another owner, and so are `gather` and
-    `TaskGroup`
-    inside the body: a child that acquires it waits for its parent. Where several tasks or processes are to
-    count as one, give them all the same `owner`.
+    The owner is the task that *calls* `acquire()`. A child task is another owner, as those of `gather` and
+    `TaskGroup` are, and up to Python 3.11 what `asyncio.wait_for` runs: a child that acquires it waits for
+    its parent. Where several tasks or processes are to count as one, give them all the same `owner`.
+
+    Who adopts a lease is not its owner; what he acquires on top, he acquires for himself.
 
     Each acquisition is a lease with a time of its own; the lock is free when the last of them has been
     released or has ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of

@@ -37,6 +37,7 @@ class Semaphore(Acquirable[Lease]):
     Permits are handed over within a process first, as those of a `Lock` are; with `fair=True` they are had
     in the order in which they were asked for, over all processes. Then who wants many is not overtaken by
     those who want few. Without it he may wait for as long as others always take what is given back.
+    All users of a name are to agree on that, too: one that is not fair overtakes those that are.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.

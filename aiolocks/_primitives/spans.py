@@ -6,8 +6,9 @@ A `RWLock` is a `RangeLock` on (-inf, inf), in a name space of its own.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Never, TypeVar, final
 
 from .._core.acquirable import AS_CONFIGURED, Acquirable
@@ -42,10 +43,12 @@ class Family:
     Attributes:
         lock: Name of the class.
         part: Makes a span of the bounds that a user gives; None where there are none.
+        show: What a user takes a span for.
     """
 
     lock: str
     part: Callable[[str, Any, Any], Span] | None = None
+    show: Callable[[Span], str] = field(default=lambda _: "")
 
     @property
     def kind(self) -> str:
@@ -77,7 +80,7 @@ class Family:
 class SpanLease(Lease):
     """A lease on everything or on an interval, which can become less without being let go of."""
 
-    __slots__ = ("_family", "_options", "_span", "_under")
+    __slots__ = ("__weakref__", "_family", "_options", "_span", "_under", "_upgrades")
 
     def __init__(
         self,
@@ -87,19 +90,32 @@ class SpanLease(Lease):
         *,
         family: Family,
         span: Span,
-        under: Possession | None = None,
+        under: SpanLease | None = None,
     ) -> None:
         super().__init__(binding, possession, grant)
         self._family = family
         self._options = binding.options
         self._span = span
         self._under = under
+        self._upgrades: list[weakref.ref[SpanLease]] = []
         if under is not None:
-            under.fencing_token = grant.fencing_token  # as it did on the server
+            under._inherit(self)  # noqa: SLF001 - of this very class
+
+    def _inherit(self, upgrade: SpanLease) -> None:
+        """The fencing token, as on the server."""
+        self._possession.fencing_token = upgrade.fencing_token
+        self._upgrades.append(weakref.ref(upgrade))
+
+    def _reaches_beyond(self, span: Span) -> bool:
+        """Whether it is held outside of that span."""
+        return self._possession.live and not self._span.within(span)
 
     async def _become(self, span: Span) -> None:
         """Holds that part of it from now on."""
         possession, engine = self._possession, self._engine
+        for upgrade in filter(None, (ref() for ref in self._upgrades)):
+            if upgrade._reaches_beyond(span):  # noqa: SLF001 - of this very class
+                raise RuntimeError(f"leave the upgrade first: {upgrade!r}")
         possession.ensure_here()
         possession.ensure_held()
         commands = self._family.commands(engine, self.name, self._span)
@@ -109,7 +125,7 @@ class SpanLease(Lease):
             possession.lose("the server no longer has it as the holder")
         possession.ensure_held()
         if not changed.part:
-            raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is: {self._span}")
+            raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is")
         self._span = span
         possession.label = self._family.label(span)
 
@@ -132,12 +148,16 @@ class SpanLease(Lease):
         binding: Binding[LeaseT] = Binding(
             engine,
             family.resource(engine, self.name, span, under=self.token),
-            functools.partial(lease_type, family=family, span=span, under=possession),
+            functools.partial(lease_type, family=family, span=span, under=self),
             label=family.label(span),
             name=self.name,
             options=self._options,
         )
         return binding.acquire(timeout)
+
+    def __repr__(self) -> str:
+        name = repr(self.name)
+        return super().__repr__().replace(name, name + self._family.show(self._span), 1)
 
 
 class SpanLock(Acquirable[LeaseT]):
@@ -175,7 +195,7 @@ class SpanLock(Acquirable[LeaseT]):
         return self._family.resource(engine, self._name, self._span)
 
     def __repr__(self) -> str:
-        return f"<{self._label} {self._name!r} ttl={self._options.ttl:g}>"
+        return f"<{self._label} {self._name!r}{self._family.show(self._span)} ttl={self._options.ttl:g}>"
 
 
 class WriterLease(SpanLease):

@@ -1,4 +1,4 @@
--- Takes a span, or says how long the lease that ends first may last.
+-- Takes a span, or says how long a lease that is in the way may last.
 -- Sent again with a token that already holds, it is the same grant with its ttl set anew.
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
@@ -39,8 +39,7 @@ else
       local rank = redis.call('ZRANK', queue, bell .. seat) or 0
       rung = settle(rank < WALK and 0 or rank + 1)
     end
-    local earliest = redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
-    return {0, earliest and math.max(0, earliest - NOW) or -2, unpack(rung)}
+    return {0, remaining(mode, a, b), unpack(rung)}
   end
   minted = seal(fence, MICROSECONDS, ARGV[3])
   hold(token, mode, a, b, minted, ARGV[4], ttl)

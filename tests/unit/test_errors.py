@@ -32,8 +32,8 @@ EXAMPLES = [
 
 MESSAGES = [
     "Lock 'orders' was not acquired within 2 s: its holder's lease has 1.500 s left unless renewed",
-    "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere",
-    "Lock 'orders' was not acquired at the first try: it is held elsewhere",
+    "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere, or others who wait go first",
+    "Lock 'orders' was not acquired at the first try: it is held elsewhere, or others who wait go first",
     "Lock 'orders' was lost: its ttl passed",
     "Lock 'orders' is not owned: it was adopted before",
     "the session is closed",

@@ -724,3 +724,12 @@ def test_a_head_that_sleeps_when_a_release_that_woke_nobody_has_ended_tries_agai
     gate.let_go(())
 
     assert head.told == ["woken", "prompted"]
+
+
+def test_what_is_let_go_of_while_the_head_asks_already_is_told_to_others(around) -> None:
+    gate = make_gate_of(around, eager=True)
+    holder, head = entered(gate, 2)
+    gate.granted(holder, Granted(1, 1), around.time)
+    head.asleep = False
+
+    assert gate.letting_go(holder.claim)

@@ -40,6 +40,7 @@ from tests.unit.fakes import generous, hold
 NAMES = {
     "BackendError",
     "Backoff",
+    "Bound",
     "ConfigurationError",
     "FairLock",
     "Histogram",
@@ -78,7 +79,7 @@ COMMON = {
     "on_lost": "cancel",
     "metadata": None,
 }
-CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if not name.startswith("_")]
+CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if name not in {"Bound", "__version__"}]
 ACQUIRABLE = "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__"
 LEASE = (
     "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release "

@@ -39,6 +39,10 @@ class Span(NamedTuple):
     a: str
     b: str
 
+    def within(self, other: Span) -> bool:
+        """Whether it is a part of the other."""
+        return float(other.a) <= float(self.a) and float(self.b) <= float(other.b)
+
 
 @final
 class Changed(NamedTuple):
