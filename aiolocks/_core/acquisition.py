@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
+_SILENCE: Final = 0.1
+"""Seconds without an answer that are no silence yet."""
 _LAST_STEP: Final = 1 << 20
 """An attempt so late that the backoff has grown to its maximum."""
 _BEYOND: Final = 0.001
@@ -57,7 +59,6 @@ class Acquisition:
     """
 
     __slots__ = (
-        "_arming",
         "_armings",
         "_ask_again",
         "_call",
@@ -82,6 +83,7 @@ class Acquisition:
         "_ttl",
         "_unsettled",
         "answered_at",
+        "arming",
         "carried",
         "claim",
         "done",
@@ -117,7 +119,7 @@ class Acquisition:
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
         self._naps = 0
-        self._arming: Call[int] | None = None  # what the call under way goes right behind
+        self.arming: Call[int] | None = None  # what the call under way goes right behind
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
         self._armings = 0  # so often was the place taken when it was sent
@@ -213,7 +215,10 @@ class Acquisition:
             self._gate.silent_since = self._engine.now()
         until, place, manner = self._ask_until(), self._gate.place, self._gate.manner
         armed = arming or (in_turn and not manner.strict)
-        self._arming = self._gate.arm(self.claim, until=until) if armed else None
+        if armed:
+            self.arming = self._gate.arm(self.claim, until=until)
+        elif self.arming is not None and self.arming.done:
+            self.arming = None
         self._queued = place.taken and not self._once
         self._staying = manner.stays and self._gate.others_wait(self)
         self._armings = place.armings
@@ -278,12 +283,12 @@ class Acquisition:
         if self._once:
             self._end()
             self._gate.leave(self)
-        elif self._ask_again or (self._arming is not None and not self._arming.done):
+        elif self._ask_again or (self.arming is not None and not self.arming.done):
             # Also where the server did not know the arming's script: then it came behind the try.
             self._ask(passing=True)
         elif not self._gate.refused(self):
             self._wait_behind()
-        elif self._arming is not None or self._gate.place.armed:
+        elif self.arming is not None or self._gate.place.armed:
             self._sleep()
         else:
             self._tell_waiting()
@@ -291,7 +296,7 @@ class Acquisition:
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
-        if self._arming is not None and not self._arming.done:
+        if self.arming is not None and not self.arming.done:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_place()
         elif self._queued and not self._staying and self._armings == self._gate.place.armings:
@@ -346,11 +351,13 @@ class Acquisition:
         if self._stage is Stage.ENDED or self._call is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
         refused = self.answered_at > float("-inf")
-        # Where no question is open, what the server said last still stands.
+        # Where no question has been open for long, what the server said last still stands.
+        since, now = self._gate.silent_since, self._engine.now()
+        silent = self._fault is not None or (since is not None and now - since >= _SILENCE)
         refused_before_us = (
             self._gate.held_here
             or self._gate.answered_at >= self.started
-            or (self._gate.silent_since is None and self._fault is None)
+            or (not silent and self._gate.answered_at > float("-inf"))
         )
         if self._timeout is not None and (refused or refused_before_us):
             self._give_up(self.timed_out(self._timeout))
@@ -375,6 +382,10 @@ class Acquisition:
 
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
+        if self.arming is not None and not self.arming.done:
+            # If the server does not know its script, it is not to be sent again, behind the undo.
+            self._engine.forget(self.arming)
+            self._gate.place.armed = False
         self._end()
         call, self._call = self._call, None
         may_hold = (call is not None and self._engine.forget(call)) or self._unsettled or self.noted
@@ -387,7 +398,7 @@ class Acquisition:
 
     def _end(self) -> None:
         self._stage = Stage.ENDED
-        self._arming = None
+        self.arming = None
         self._cancel_sleep()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()

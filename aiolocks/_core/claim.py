@@ -19,6 +19,11 @@ class Commands(Protocol):
         """The key that is deleted to wake this session."""
         ...
 
+    @property
+    def nests(self) -> bool:
+        """Whether an owner may have several tokens."""
+        ...
+
     def owner(self, token: str) -> str:
         """Whose token that is: what one owner has excludes nothing that the same owner wants."""
         ...
@@ -138,6 +143,10 @@ class Claim:
     @property
     def owner(self) -> str:
         return self._commands.owner(self.token)
+
+    @property
+    def nests(self) -> bool:
+        return self._commands.nests
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
         self._ttl_ms = ttl_ms

@@ -208,7 +208,9 @@ class Gate:
 
     def _take_seat(self, acquisition: Acquisition) -> None:
         acquisition.noted = True
-        self.arm(acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout)
+        acquisition.arming = self.arm(
+            acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout
+        )
 
     def _missed(self, was: int) -> None:
         if not self.place.armed or was == HUNG:
@@ -237,6 +239,8 @@ class Gate:
         else:
             self._hold_also(acquisition.claim)
         if self.manner.exclusive:
+            if self._queue and acquisition.claim.nests:
+                self._admit_owner()
             return
         self._turns.owed = owed  # what was let go of meanwhile is not what was granted
         if not self.manner.strict:  # one who is refused must not be overtaken by one who asked behind him
@@ -330,6 +334,13 @@ class Gate:
         else:
             self._beside[acquisition] = True
         acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+
+    def _admit_owner(self) -> None:
+        """Whoever else waits here for what he owns by now asks for it."""
+        for acquisition in [waiting for waiting in self._queue if self._owns(waiting)]:
+            del self._queue[acquisition]
+            self._beside[acquisition] = True
+            acquisition.take_turn(woken=True, in_turn=False)
 
     def _admit_next(self) -> None:
         if self._head is None and not self._closed and self._queue:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Never, TypeVar, final
 
@@ -22,6 +22,7 @@ from .._core.pending import Pending
 from .._core.possession import Possession
 from .._transport import Granted
 from .._transport.commands.spans import Span, SpanCommands
+from ..errors import LockLostError
 
 LeaseT = TypeVar("LeaseT", bound="SpanLease")
 
@@ -139,9 +140,7 @@ class SpanLease(Lease):
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
         return Pending(functools.partial(self._upgrade, lease_type, span, timeout))
 
-    def _upgrade(
-        self, lease_type: type[LeaseT], span: Span, timeout: float | None
-    ) -> Coroutine[Any, Any, LeaseT]:
+    async def _upgrade(self, lease_type: type[LeaseT], span: Span, timeout: float | None) -> LeaseT:
         possession, family, engine = self._possession, self._family, self._engine
         possession.ensure_here()
         possession.ensure_held()
@@ -153,7 +152,11 @@ class SpanLease(Lease):
             name=self.name,
             options=self._options,
         )
-        return binding.acquire(timeout)
+        try:
+            return await binding.acquire(timeout)
+        except LockLostError:
+            possession.lose("the server no longer has it as the holder")
+            raise
 
     def __repr__(self) -> str:
         name = repr(self.name)

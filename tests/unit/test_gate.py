@@ -21,6 +21,7 @@ class Claim:
 
     def __init__(self, owner: str = "") -> None:
         self.owner = owner or str(id(self))
+        self.nests = bool(owner)
 
     def arm(self) -> Any:
         return Command(None, (b"bell",), ("arm",), bool, bell=b"bell")
@@ -733,3 +734,16 @@ def test_what_is_let_go_of_while_the_head_asks_already_is_told_to_others(around)
     head.asleep = False
 
     assert gate.letting_go(holder.claim)
+
+
+def test_who_waits_for_what_he_owns_by_now_asks_for_it(gate) -> None:
+    hold(gate)
+    waiters = [Waiter() for _ in range(4)]
+    waiters[0].claim, waiters[2].claim = Claim("me"), Claim("me")
+    for waiter in waiters:
+        gate.enter(waiter)
+    gate.vacated(gate._holder)
+
+    gate.granted(waiters[0], Granted(1, 0), 0)
+
+    assert told(waiters) == [["woken"], [], ["woken"], []]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from ..calls import Argument, Command, Script
 from .answers import BELL_TTL_MS, QUEUE_TTL_MS
@@ -18,6 +18,9 @@ class Steps:
     """
 
     __slots__ = ("_retention_ms",)
+
+    nests: ClassVar[bool] = False
+    """Whether an owner may have several tokens."""
 
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
