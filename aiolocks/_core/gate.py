@@ -86,7 +86,8 @@ class Gate:
     def others_wait(self, acquisition: Acquisition) -> bool:
         """Whether anybody else does."""
         others = len(self._queue) + (self._head is not None) + sum(self._beside.values())
-        return others > (acquisition is self._head or self._beside.get(acquisition, False))
+        itself = acquisition is self._head or acquisition in self._queue or self._beside.get(acquisition)
+        return others > (1 if itself else 0)
 
     @property
     def unsettled(self) -> bool:

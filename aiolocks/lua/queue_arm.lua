@@ -6,14 +6,19 @@
 -- ARGV  1 ttl of the bell, ms   2 ttl of the queues, ms   3 seat, of several who share the bell   4… queues
 -- Returns 1 when the bell hung there, 2 when it was rung meanwhile, 0 when it is new
 --
--- Invariant: a queue is a sorted set of bells, each with its seat, by the server's time of their first arming; it
--- outlives them. A bell that hangs is empty.
+-- Invariant: a queue is a sorted set of bells, each with its seat, by the server's time of their first arming, the
+-- same in all of them; it outlives them. A bell that hangs is empty.
 local bell = KEYS[1]
 local state = redis.call('GET', bell)
 local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
+local since = time[1] * 1000000 + time[2]
+for i = 4, #ARGV > 4 and #ARGV or 3 do
+  -- The same order in all of several queues: else two who stand in two of them could wake each other for ever.
+  since = math.min(since, tonumber(redis.call('ZSCORE', ARGV[i], bell .. ARGV[3]) or since))
+end
+since = string.format('%.0f', since)
 for i = 4, #ARGV do
-  redis.call('ZADD', ARGV[i], 'NX', now, bell .. ARGV[3])
+  redis.call('ZADD', ARGV[i], 'NX', since, bell .. ARGV[3])
   redis.call('PEXPIRE', ARGV[i], ARGV[2])
 end
 redis.call('SET', bell, '', 'PX', ARGV[1])

@@ -39,7 +39,7 @@ else
       local rank = redis.call('ZRANK', queue, bell .. seat) or 0
       rung = settle(rank < WALK and 0 or rank + 1)
     end
-    return {0, remaining(mode, a, b), unpack(rung)}
+    return {0, remaining(mode, a, b, under), unpack(rung)}
   end
   minted = seal(fence, MICROSECONDS, ARGV[3])
   hold(token, mode, a, b, minted, ARGV[4], ttl)

@@ -471,6 +471,7 @@ class ModesWorld(World):
             self.tell(f"{attempt}, which is lost")
             with pytest.raises(LockLostError):
                 await lease.upgrade(*self.ends(want), blocking_timeout=LONG)
+            del self.taken[number]
             return
         await self.notice()
         admitted = self.model.admits(want)

@@ -747,3 +747,11 @@ def test_who_waits_for_what_he_owns_by_now_asks_for_it(gate) -> None:
     gate.granted(waiters[0], Granted(1, 0), 0)
 
     assert told(waiters) == [["woken"], [], ["woken"], []]
+
+
+def test_one_who_waits_alone_behind_a_holder_is_the_last(gate) -> None:
+    hold(gate)
+    (waiter,) = entered(gate, 1)
+
+    assert gate.is_last(waiter)
+    assert not gate.others_wait(waiter)

@@ -28,7 +28,6 @@ end
 -- One of the two keys was lost: what stands in one of them only holds nothing.
 local function count_anew()
   local held = 0
-  redis.call('HDEL', leases, 'held')
   for _, token in ipairs(redis.call('HKEYS', leases)) do
     if redis.call('ZSCORE', holders, token) then
       held = held + lease_of(token)

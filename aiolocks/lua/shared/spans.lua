@@ -116,15 +116,13 @@ local function blocked(mode, a, b, mark, under, first)
 end
 
 -- Ms that one of the leases in the way has left, as far as one is found at once; -2 when it is others who wait.
-local function remaining(mode, a, b)
-  local sides = {'w'}
-  if mode ~= 'r' then sides[2] = 'u' end
-  if mode == 'w' then sides[3] = 'r' end
-  for _, side in ipairs(sides) do
+local function remaining(mode, a, b, under)
+  local sides = mode == 'r' and 'w' or mode == 'u' and 'wu' or under == '-' and 'wur' or 'wr'
+  for side in string.gmatch(sides, '.') do
     if overlapping(side, a, b) > 0 then
       -- Of writers and upgradables, which do not overlap each other, the first that does not end before a.
       for _, token in ipairs(redis.call('ZRANGEBYSCORE', SIDES[side][2], a, '+inf', 'LIMIT', 0, WALK)) do
-        if tonumber(redis.call('ZSCORE', SIDES[side][1], token)) <= tonumber(b) then
+        if tonumber(redis.call('ZSCORE', SIDES[side][1], token) or 'inf') <= tonumber(b) then
           return math.max(0, (redis.call('ZSCORE', ends, token) or NOW) - NOW)
         end
       end
