@@ -428,7 +428,7 @@ SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zra
 NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
 SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 FAMILIES = {
-    "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank"), NAMED, multi_steps),
+    "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank", "zscore"), NAMED, multi_steps),
     "reentrant": Family(
         ReentrantScripts,
         (*SCRIPTS, "exists", "zremrangebyscore", "zscore"),
@@ -472,7 +472,7 @@ async def refused(steps: Awaitable[None]) -> bool:
     try:
         await steps
     except (NoPermissionError, ResponseError) as error:
-        return "ermission" in str(error) or "ACL failure" in str(error) or "can't run" in str(error)
+        return any(said in str(error) for said in ("ermission", "ACL failure", "can't run", "can't access"))
     return False
 
 

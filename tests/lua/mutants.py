@@ -1,0 +1,127 @@
+"""Mutants of the scripts: what shows that each line is needed, and that somebody would notice.
+
+A check is a test that asks for nothing but the scripts of one kind. Run on scripts that have been altered,
+one of them is to fail.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.lua.scripts import LUA, Scripts
+
+Check = Callable[[Any], Awaitable[None]]
+
+
+class Mutation(NamedTuple):
+    """A way to break a script that one check is to notice.
+
+    Attributes:
+        file: Where: `permits_acquire`, `shared/fence`.
+        guard: What stands there, once.
+        instead: What stands there then.
+        by: The test that fails.
+    """
+
+    file: str
+    guard: str
+    instead: str
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.guard!r} -> {self.instead!r}, {self.by}"
+
+
+def checks(found: Mapping[str, Any], fixture: str) -> dict[str, Check]:
+    """The tests of a module that ask for that fixture alone."""
+    return {
+        name: value
+        for name, value in sorted(found.items())
+        if name.startswith("test_") and list(inspect.signature(value).parameters) == [fixture]
+    }
+
+
+def text_of(file: str) -> str:
+    return (LUA / f"{file}.lua").read_text("utf-8")
+
+
+def lines_left_out(file: str, unless: Collection[str] = ()) -> Iterable[tuple[str, bytes]]:
+    """Each line that does not open or close a block, and the file without it."""
+    lines = text_of(file).splitlines()
+    for number, line in enumerate(map(str.strip, lines)):
+        opens_or_closes = line in ("end", "else") or line.endswith((" then", " do", "{", "}"))
+        function = line.startswith("local function") and not line.endswith(" end")
+        if line and not line.startswith("--") and not opens_or_closes and not function and line not in unless:
+            yield f"{file}:{number + 1}: {line}", "\n".join(lines[:number] + lines[number + 1 :]).encode()
+
+
+async def fails(check: Check, scripts: Scripts) -> bool:
+    await scripts.clear()
+    try:
+        await check(scripts)
+    except (Exception, pytest.fail.Exception):  # what `pytest.raises` misses is no Exception
+        return True
+    return False
+
+
+async def unnoticed(
+    scripts: type[Scripts],
+    redis: Any,
+    prefix: str,
+    mutants: Iterable[tuple[str, str, bytes]],
+    among: Mapping[str, Check],
+) -> list[str]:
+    """Those mutants, each with its name and its file, that no check complains of."""
+    last_first = list(among.values())
+    left = []
+    for name, file, text in mutants:
+        mutant = scripts(redis, prefix, {file: text})
+        for check in last_first:
+            if await fails(check, mutant):
+                last_first.remove(check)
+                last_first.insert(0, check)
+                break
+        else:
+            left.append(name)
+        await mutant.clear()
+    return left
+
+
+async def compiles(redis: Any, text: bytes) -> bool:
+    try:
+        await redis.script_load(text)
+    except ResponseError:
+        return False
+    return True
+
+
+async def compiled(
+    scripts: type[Scripts], redis: Any, prefix: str, step: str, mutants: Iterable[tuple[str, str, bytes]]
+) -> list[tuple[str, str, bytes]]:
+    """Those mutants with which a step that is made of their file compiles: so it does something."""
+    return [
+        (name, file, text)
+        for name, file, text in mutants
+        if await compiles(redis, scripts(redis, prefix, {file: text}).text(step))
+    ]
+
+
+async def survives(
+    scripts: type[Scripts], redis: Any, prefix: str, mutation: Mutation, among: Mapping[str, Check], step: str
+) -> str | None:
+    """What is wrong with that mutation: None if its test fails with it, and would not without."""
+    text = text_of(mutation.file)
+    if text.count(mutation.guard) != 1:
+        return f"{mutation}: stands there {text.count(mutation.guard)} times"
+    mutant = text.replace(mutation.guard, mutation.instead).encode()
+    broken = scripts(redis, prefix, {mutation.file: mutant})
+    if not await compiles(redis, broken.text(step)):
+        return f"{mutation}: does not compile"
+    noticed = await fails(among[mutation.by], broken)
+    await broken.clear()
+    return None if noticed else f"{mutation}: survives"

@@ -1,0 +1,1507 @@
+"""The scripts of what so many may hold at once: every branch, said twice, by the wrong one, over leavings.
+
+A test that asks for `permits` alone is also run on mutants of the scripts, by the tests at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+
+from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport.commands.permits import PermitCommands
+from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
+from tests.lua.scripts import BELL, DAY, HOUR, MINUTE, QUEUE, SEAT, PermitScripts, about
+
+pytestmark = pytest.mark.leaves_keys(
+    "aiolocks*:semaphore*"
+)  # without a ttl, where a test has put them there itself
+
+ME, OTHER, THIRD, FOURTH = "a1" * 16, "b2" * 16, "c3" * 16, "d4" * 16
+FIRST, SECOND = "1" * 16, "2" * 16
+"""Seats of a session."""
+LATER = 9_007_199_254_740_000
+"""A fencing token of the year 2255, near the largest whole number that a double can hold exactly."""
+SLACK = 1_000
+"""Milliseconds that keys outlast what stands in them."""
+
+
+@pytest.fixture
+def permits(redis, prefix) -> PermitScripts:
+    return PermitScripts(redis, prefix)
+
+
+# -- acquire -------------------------------------------------------------------------------------------------
+
+
+async def test_acquire_takes_what_is_free(permits) -> None:
+    granted, fencing, others, room = await permits.acquire(ME, 2, metadata='{"pid":1}')
+
+    assert (granted, others, room) == (1, 0, 0)
+    assert await permits.held() == {ME.encode(): 2}
+    assert await permits.lease(ME) == b'2:%b:{"pid":1}' % fencing
+    assert await permits.redis.get(permits.fence) == fencing
+    assert await permits.redis.hgetall(permits.value) == {b"first": b"3", b"current": b"3"}
+
+
+async def test_acquire_says_for_how_many_more_of_the_same_there_is_room(permits) -> None:
+    assert (await permits.acquire(ME, 2, value=9))[3] == 3
+    assert (await permits.acquire(OTHER, 7, value=9))[3] == 0
+    await permits.resize(5, first=9)
+    assert (await permits.acquire(ME, 2, value=9))[3] == 0  # less than none, and by two
+
+
+async def test_acquire_notes_the_end_of_the_lease(permits) -> None:
+    seconds, micros = await permits.redis.time()
+    await permits.acquire(ME, 2, ttl=MINUTE)
+
+    [(token, end)] = await permits.redis.zrange(permits.holders, 0, -1, withscores=True)
+    assert token == ME.encode()
+    assert about(end - seconds * 1000 - micros // 1000 - 1, MINUTE)
+
+
+async def test_acquire_without_a_value_has_one_permit_and_writes_none(permits) -> None:
+    assert (await permits.acquire(ME, value=""))[0] == 1
+    assert (await permits.acquire(OTHER, value=""))[0] == 0
+    assert not await permits.redis.exists(permits.value)
+
+
+async def test_acquire_sets_the_ttls(permits) -> None:
+    await permits.acquire(ME, ttl=MINUTE, retention=HOUR, kept=DAY)
+
+    for key in (permits.holders, permits.leases):
+        assert MINUTE < await permits.redis.pttl(key) <= MINUTE + SLACK
+    assert await permits.lasts(permits.fence, HOUR)
+    assert await permits.lasts(permits.value, DAY)
+
+
+async def test_acquire_keeps_the_value_for_longer_than_it_was_to_be_kept(permits) -> None:
+    assert await permits.acquire(ME, 4, kept=MINUTE) == [0, -1]
+    assert await permits.lasts(permits.value, MINUTE)
+
+    await permits.acquire(ME, kept=HOUR)
+    assert await permits.lasts(permits.value, HOUR)
+    await permits.acquire(ME, kept=DAY)
+    assert await permits.lasts(permits.value, DAY)
+
+
+async def test_a_shorter_lease_shortens_no_ttl(permits) -> None:
+    await permits.acquire(ME, ttl=MINUTE, retention=HOUR, kept=DAY)
+    await permits.acquire(OTHER, ttl=1000, retention=MINUTE, kept=HOUR)
+    await permits.renew(OTHER, ttl=1000, retention=MINUTE, kept=HOUR)
+    await permits.adopt(OTHER, THIRD, ttl=1000, retention=MINUTE)
+    await permits.resize(4, kept=HOUR)
+    await permits.release(THIRD, retention=MINUTE)
+
+    assert await permits.lasts(permits.holders, MINUTE + SLACK)
+    assert await permits.lasts(permits.leases, MINUTE + SLACK)
+    assert await permits.lasts(permits.fence, HOUR)
+    assert await permits.lasts(permits.value, DAY)
+
+
+async def test_acquire_said_twice_is_the_same_grant_with_its_end_set_anew(permits) -> None:
+    first = await permits.acquire(ME, 2, ttl=1000, retention=MINUTE)
+    state = await permits.state()
+
+    assert await permits.acquire(ME, 2, ttl=MINUTE, retention=HOUR, metadata="other") == first
+    assert await permits.state() == state
+    seconds, _ = await permits.redis.time()
+    for _, end in await permits.redis.zrange(permits.holders, 0, -1, withscores=True):
+        assert about(end - seconds * 1000 - 1000, MINUTE)
+    assert await permits.lasts(permits.leases, MINUTE + SLACK)
+    assert await permits.lasts(permits.fence, HOUR)
+
+
+async def test_acquire_is_refused_while_others_hold_too_many_and_changes_nothing(permits) -> None:
+    await permits.acquire(OTHER, 2, ttl=MINUTE)
+    await permits.acquire(THIRD, ttl=HOUR)
+    state = await permits.state()
+
+    granted, remaining = await permits.acquire(ME)
+
+    assert granted == 0
+    assert about(remaining, MINUTE)
+    assert await permits.state() == state
+
+
+async def test_of_many_permits_all_or_none_are_had(permits) -> None:
+    await permits.acquire(OTHER, 2)
+
+    assert (await permits.acquire(ME, 2))[0] == 0
+    assert await permits.held() == {OTHER.encode(): 2}
+    assert (await permits.acquire(ME, 1))[0] == 1
+
+
+async def test_acquire_is_refused_without_a_time_where_nobody_holds(permits) -> None:
+    await permits.resize(1)
+
+    assert await permits.acquire(ME, 2) == [0, -1]
+
+
+async def test_acquire_with_another_value_is_told_of_the_one_that_there_is(permits) -> None:
+    await permits.acquire(ME)
+    await permits.resize(7)
+    state = await permits.state()
+
+    assert await permits.acquire(OTHER, value=5) == [2, 3, 7]
+    assert await permits.state() == state
+
+
+async def test_a_value_that_was_forgotten_is_noted_anew(permits) -> None:
+    await permits.acquire(ME)
+    await permits.redis.delete(permits.value)
+
+    assert (await permits.acquire(OTHER, 2, value=4))[0] == 1
+    assert await permits.redis.hgetall(permits.value) == {b"first": b"4", b"current": b"4"}
+
+
+async def test_acquire_keeps_what_it_was_resized_to(permits) -> None:
+    await permits.resize(1)
+    await permits.acquire(ME)
+
+    assert (await permits.acquire(OTHER))[0] == 0
+
+
+async def test_acquire_takes_back_what_has_come_to_its_end(permits) -> None:
+    await permits.acquire(OTHER, 2)
+    await permits.acquire(THIRD)
+    await permits.end(OTHER)
+
+    assert (await permits.acquire(ME))[0] == 1
+    assert await permits.held() == {THIRD.encode(): 1, ME.encode(): 1}
+
+
+async def test_who_has_come_to_his_end_holds_no_more(permits) -> None:
+    await permits.acquire(ME)
+    await permits.end(ME)
+
+    assert await permits.renew(ME) == 0
+    assert await permits.lease(ME) is None
+    first = await permits.acquire(OTHER)
+    assert int((await permits.acquire(ME))[1]) > int(first[1])
+
+
+STEPS_THAT_PURGE: dict[str, Callable[[PermitScripts], Awaitable[Any]]] = {
+    "acquire": lambda permits: permits.acquire(OTHER),
+    "renew": lambda permits: permits.renew(OTHER),
+    "release": lambda permits: permits.release(OTHER),
+    "adopt": lambda permits: permits.adopt(OTHER, THIRD),
+    "owned": lambda permits: permits.owned(OTHER),
+    "available": lambda permits: permits.available(),
+    "resize": lambda permits: permits.resize(4),
+}
+
+
+async def test_each_step_removes_what_has_come_to_its_end(permits) -> None:
+    for name, step in STEPS_THAT_PURGE.items():
+        await permits.clear()
+        await permits.acquire(ME, 2)
+        await permits.end(ME)
+        await step(permits)
+
+        assert ME.encode() not in await permits.held(), name
+        assert await permits.lease(ME) is None, name
+
+
+# -- what is lost --------------------------------------------------------------------------------------------
+
+
+async def test_lost_holders_are_nobodys_and_nobody_holds_twice(permits) -> None:
+    await permits.acquire(ME, value=1)
+    await permits.redis.delete(permits.holders)
+
+    assert [await permits.owned(ME), await permits.renew(ME)] == [0, 0]
+    assert (await permits.acquire(OTHER, value=1))[0] == 1
+    assert [await permits.owned(ME), await permits.renew(ME)] == [0, 0]
+    assert await permits.held() == {OTHER.encode(): 1}
+    assert (await permits.acquire(ME, value=1))[0] == 0
+
+
+async def test_lost_leases_are_nobodys_and_nobody_holds_twice(permits) -> None:
+    await permits.acquire(ME, value=1)
+    await permits.redis.delete(permits.leases)
+
+    assert [await permits.owned(ME), await permits.renew(ME), await permits.release(ME)] == [0, 0, [0]]
+    assert (await permits.acquire(OTHER, value=1))[0] == 1
+    assert await permits.held() == {OTHER.encode(): 1}
+    assert (await permits.acquire(ME, value=1))[0] == 0
+
+
+async def test_what_is_lost_in_part_is_counted_anew(permits) -> None:
+    for lost in (
+        lambda: permits.redis.zrem(permits.holders, ME),
+        lambda: permits.redis.hdel(permits.leases, ME),
+        lambda: permits.redis.hdel(permits.leases, "held"),
+    ):
+        await permits.clear()
+        await permits.acquire(ME, 2, value=9)
+        await permits.acquire(OTHER, 3, value=9)
+        await lost()
+        mine = await permits.owned(ME)
+
+        assert await permits.available(9) == (4 if mine else 6)
+        assert await permits.held() == {OTHER.encode(): 3} | ({ME.encode(): 2} if mine else {})
+        assert await permits.release(OTHER) == [1]
+
+
+async def test_what_is_lost_and_what_has_come_to_its_end_are_told_apart(permits) -> None:
+    await permits.acquire(ME, 2, value=9)
+    await permits.acquire(OTHER, 3, value=9)
+    await permits.acquire(THIRD, 4, value=9)
+    await permits.redis.hdel(permits.leases, ME)
+    await permits.end(OTHER)
+
+    assert await permits.available(9) == 5
+    assert await permits.held() == {THIRD.encode(): 4}
+
+
+# -- fencing tokens ------------------------------------------------------------------------------------------
+
+
+async def test_acquire_mints_the_servers_time_in_microseconds(permits) -> None:
+    before = await permits.redis.time()
+    _, fencing, *_ = await permits.acquire(ME)
+    after = await permits.redis.time()
+
+    assert before[0] * 10**6 + before[1] <= int(fencing) <= after[0] * 10**6 + after[1]
+
+
+async def test_acquire_mints_one_more_than_a_fence_that_is_ahead_of_the_clock(permits) -> None:
+    await permits.redis.set(permits.fence, LATER)
+
+    assert (await permits.acquire(ME))[1] == b"9007199254740001"
+    assert (await permits.acquire(OTHER))[1] == b"9007199254740002"
+    assert await permits.redis.get(permits.fence) == b"9007199254740002"
+    assert await permits.lasts(permits.fence, HOUR)
+
+
+async def test_fencing_tokens_rise_over_the_loss_of_the_fence(permits) -> None:
+    minted = []
+    for token in (ME, OTHER, THIRD):
+        minted.append(int((await permits.acquire(token))[1]))
+        await permits.redis.delete(permits.fence)
+
+    assert minted == sorted(set(minted))
+
+
+async def test_acquire_passes_over_a_corrupt_fence(permits) -> None:
+    for corrupt in ("", "garbage", "-1", "1.5", "nan", "-inf", "inf", "1e300", str(2**53)):
+        await permits.redis.set(permits.fence, corrupt)
+        seconds, _ = await permits.redis.time()
+        _, fencing, *_ = await permits.acquire(ME)
+        await permits.release(ME)
+
+        assert seconds * 10**6 <= int(fencing) < 2**53
+        assert await permits.redis.get(permits.fence) == fencing
+
+
+async def test_metadata_is_kept_byte_for_byte_and_does_not_confuse(permits) -> None:
+    for metadata in (b"", b":", b":17:", b"3:17:x", b"\0\r\n", b"\xff\xfe", b"%s%d", b"x" * 10_000):
+        _, fencing, *_ = await permits.acquire(ME, 2, metadata=metadata)
+
+        assert await permits.lease(ME) == b"2:%b:%b" % (fencing, metadata)
+        assert (await permits.acquire(ME, 2, metadata=metadata))[1] == fencing
+        assert await permits.adopt(ME, OTHER, metadata=metadata) == fencing
+        assert await permits.lease(OTHER) == b"2:%b:%b" % (fencing, metadata)
+        await permits.release(OTHER)
+
+
+# -- renew, release, adopt, owned ----------------------------------------------------------------------------
+
+
+async def test_renew_sets_the_ends_and_the_ttls_anew_and_nothing_else(permits) -> None:
+    await permits.acquire(ME, 2, ttl=1000, retention=MINUTE, kept=HOUR)
+    state = await permits.state()
+
+    for _ in range(2):
+        assert await permits.renew(ME, ttl=MINUTE, retention=HOUR, kept=DAY) == 1
+        assert await permits.state() == state
+        seconds, _ = await permits.redis.time()
+        for _, end in await permits.redis.zrange(permits.holders, 0, -1, withscores=True):
+            assert about(end - seconds * 1000 - 1000, MINUTE)
+        assert await permits.lasts(permits.holders, MINUTE + SLACK)
+        assert await permits.lasts(permits.leases, MINUTE + SLACK)
+        assert await permits.lasts(permits.fence, HOUR)
+        assert await permits.lasts(permits.value, DAY)
+
+
+async def test_renewing_mine_renews_nobody_elses(permits) -> None:
+    await permits.acquire(OTHER, ttl=1000)
+    end = await permits.redis.zscore(permits.holders, OTHER)
+    await permits.acquire(ME)
+    await permits.renew(ME)
+
+    assert await permits.redis.zscore(permits.holders, OTHER) == end
+
+
+async def test_renew_by_another_is_refused_and_changes_nothing(permits) -> None:
+    await permits.acquire(OTHER)
+    state = await permits.state()
+
+    for stranger in (ME, OTHER[:-1], OTHER + "0", ""):
+        assert await permits.renew(stranger) == 0
+    assert await permits.state() == state
+
+
+async def test_renew_never_creates_what_is_gone(permits) -> None:
+    assert await permits.renew(ME) == 0
+    assert await permits.everything() == []
+
+
+async def test_release_gives_the_permits_back_and_keeps_the_fence(permits) -> None:
+    _, fencing, *_ = await permits.acquire(ME, 2, retention=MINUTE)
+    await permits.acquire(OTHER, retention=MINUTE)
+
+    assert await permits.release(ME, retention=HOUR) == [1]
+
+    assert await permits.held() == {OTHER.encode(): 1}
+    assert await permits.lease(ME) is None
+    assert int(await permits.redis.get(permits.fence)) > int(fencing)
+    assert await permits.lasts(permits.fence, HOUR)
+
+
+async def test_release_said_twice_leaves_what_it_left_once(permits) -> None:
+    await permits.acquire(ME, 2)
+    await permits.acquire(OTHER)
+    assert await permits.release(ME) == [1]
+    state = await permits.state()
+
+    assert await permits.release(ME) == [0]
+    assert await permits.state() == state
+
+
+async def test_release_by_another_is_refused_and_changes_nothing(permits) -> None:
+    await permits.acquire(OTHER)
+    state = await permits.state()
+
+    for stranger in (ME, OTHER[:-1], OTHER + "0", ""):
+        assert await permits.release(stranger) == [0]
+    assert await permits.state() == state
+
+
+async def test_the_last_release_leaves_fence_and_value_alone(permits) -> None:
+    await permits.acquire(ME, 3)
+    await permits.release(ME)
+
+    assert sorted(await permits.everything()) == sorted([permits.fence, permits.value])
+
+
+async def test_adopt_swaps_the_token_and_keeps_fencing_token_and_permits(permits) -> None:
+    _, fencing, *_ = await permits.acquire(ME, 2, ttl=1000, retention=MINUTE, metadata="old")
+
+    assert await permits.adopt(ME, OTHER, ttl=MINUTE, retention=HOUR, metadata="new") == fencing
+
+    assert await permits.held() == {OTHER.encode(): 2}
+    assert await permits.lease(OTHER) == b"2:%b:new" % fencing
+    assert await permits.lasts(permits.holders, MINUTE + SLACK)
+    assert await permits.lasts(permits.fence, HOUR)
+
+
+async def test_adopt_said_twice_is_said_once(permits) -> None:
+    await permits.acquire(ME, 2)
+    first = await permits.adopt(ME, OTHER, metadata="new")
+    state = await permits.state()
+
+    assert await permits.adopt(ME, OTHER, metadata="new") == first
+    assert await permits.state() == state
+
+
+async def test_of_two_who_adopt_one_finds_it_in_place(permits) -> None:
+    await permits.acquire(ME)
+    await permits.adopt(ME, OTHER)
+    state = await permits.state()
+
+    assert await permits.adopt(ME, THIRD) == b""
+    assert await permits.state() == state
+    assert [await permits.owned(one) for one in (ME, OTHER, THIRD)] == [0, 1, 0]
+
+
+async def test_adopt_of_what_is_gone_creates_nothing(permits) -> None:
+    assert await permits.adopt(ME, OTHER) == b""
+    assert await permits.everything() == []
+
+
+async def test_owned_is_the_holders_alone(permits) -> None:
+    assert await permits.owned(ME) == 0
+    await permits.acquire(ME)
+
+    assert [await permits.owned(one) for one in (ME, OTHER, ME[:-1], "")] == [1, 0, 0, 0]
+    await permits.end(ME)
+    assert await permits.owned(ME) == 0
+
+
+# -- available, resize ---------------------------------------------------------------------------------------
+
+
+async def test_available_is_what_could_be_had(permits) -> None:
+    assert [await permits.available(), await permits.available("")] == [3, 1]
+    await permits.acquire(ME, 2)
+    assert await permits.available() == 1
+    await permits.resize(9)
+    assert await permits.available() == 7
+    await permits.resize(1)
+    assert await permits.available() == 0
+    await permits.end(ME)
+    assert await permits.available() == 1
+
+
+async def test_available_of_a_forgotten_value_counts_what_is_held(permits) -> None:
+    await permits.acquire(ME, 2)
+    await permits.redis.delete(permits.value)
+
+    assert [await permits.available(), await permits.available(1)] == [1, 0]
+
+
+async def test_available_without_a_value_is_one_or_none(permits) -> None:
+    await permits.acquire(ME, value="")
+
+    assert await permits.available("") == 0
+
+
+async def test_available_in_turn_is_none_while_somebody_waits(permits) -> None:
+    await permits.arm("x")
+    assert [await permits.available(), await permits.available(flags="t")] == [3, 0]
+    await permits.die("x")
+    assert await permits.available(flags="t") == 3
+    assert await permits.waiting() == []
+
+
+async def test_available_with_another_value_is_told_of_the_one_that_there_is(permits) -> None:
+    await permits.resize(7)
+
+    assert await permits.available(5) == [3, 7]
+
+
+async def test_resize_sets_the_current_value_and_keeps_the_first(permits) -> None:
+    for value in (7, 2, 2):
+        assert await permits.resize(value, kept=DAY) == [1, 0]
+        assert await permits.redis.hgetall(permits.value) == {b"first": b"3", b"current": b"%d" % value}
+        assert await permits.lasts(permits.value, DAY)
+
+
+async def test_resize_with_another_value_is_told_of_the_one_that_there_is(permits) -> None:
+    await permits.resize(7)
+    state = await permits.state()
+
+    assert await permits.resize(9, first=5) == [2, 3, 7]
+    assert await permits.state() == state
+
+
+async def test_resize_takes_nothing_away_from_who_holds(permits) -> None:
+    await permits.acquire(ME, 3)
+    await permits.resize(1)
+
+    assert await permits.renew(ME) == 1
+    assert await permits.held() == {ME.encode(): 3}
+    assert (await permits.acquire(OTHER))[0] == 0
+    await permits.release(ME)
+    assert (await permits.acquire(OTHER))[0] == 1
+
+
+async def test_resize_wakes_the_first_for_whom_there_may_be_a_permit_now(permits) -> None:
+    await permits.acquire(ME, 3)
+    for who in ("y", "x"):
+        await permits.arm(who)
+
+    assert await permits.resize(2) == [1, 0]
+    assert await permits.resize(4) == [1, 0, permits.bell("y")]
+    assert await permits.states("y", "x") == [b"rung", b""]
+
+
+# -- the queue: who is woken ---------------------------------------------------------------------------------
+
+
+async def all_held(permits: PermitScripts, *who: str, seats: bool = False) -> None:
+    """All permits are held, and these wait, in this order."""
+    await permits.acquire(ME, 3)
+    for number, one in enumerate(who):
+        assert await permits.arm(one, seat=f"{number:016}" if seats else SEAT) == 0
+
+
+async def test_release_wakes_the_first_alone_and_puts_the_bell_back_as_rung(permits) -> None:
+    await all_held(permits, "y", "x", "z")
+
+    assert await permits.release(ME) == [1, permits.bell("y")]
+
+    assert await permits.states("y", "x", "z") == [b"rung", b"", b""]
+    assert await permits.lasts(permits.bell("y"), BELL)
+    assert await permits.waiting() == [permits.entry(who) for who in ("y", "x", "z")]
+
+
+async def test_who_waits_hears_that_he_was_woken(permits) -> None:
+    await permits.acquire(ME, 3)
+    async with permits.listening() as ear:
+        await ear.arm(permits, "x")
+        assert await ear.told() == []
+        await permits.release(ME)
+        assert await ear.told() == [[b"invalidate", [permits.bell("x")]]]
+
+
+async def test_while_the_first_is_on_his_way_the_next_is_woken(permits) -> None:
+    """Of an unfair one: he may find that there is too little for him."""
+    await all_held(permits, "y", "x")
+    await permits.release(ME)
+
+    assert await permits.release(ME) == [0, permits.bell("x")]
+    assert await permits.release(ME) == [0]
+    assert await permits.waiting() == [permits.entry("y"), permits.entry("x")]
+
+
+async def test_of_a_fair_one_nobody_is_woken_but_the_first(permits) -> None:
+    await permits.acquire(ME, 3)
+    for who in ("y", "x"):
+        await permits.arm(who, seat=FIRST)
+
+    assert await permits.release(ME, seat=SECOND) == [1, permits.bell("y")]
+    assert await permits.release(ME, seat=SECOND) == [0]
+    assert await permits.resize(9, seat=SECOND) == [1, 0]
+    assert (await permits.acquire(OTHER, who="y", seat=SECOND, flags="tpw"))[4:] == []
+    assert await permits.states("y", "x") == [b"rung", b""]
+
+
+async def test_renew_wakes_the_first_for_what_came_to_its_end(permits) -> None:
+    for seat, woken in ((SEAT, [b"rung", b"rung"]), (FIRST, [b"rung", b""])):
+        await permits.clear()
+        await permits.acquire(ME)
+        await permits.acquire(OTHER, 2)
+        for who in ("y", "x"):
+            await permits.arm(who)
+        await permits.redis.set(permits.bell("y"), "rung", px=BELL)
+        await permits.renew(ME, seat=seat)
+        assert await permits.states("y", "x") == [b"rung", b""]
+        await permits.end(OTHER)
+
+        assert await permits.renew(ME, seat=seat) == 1
+        assert await permits.states("y", "x") == woken
+
+
+async def test_no_more_than_so_many_of_the_queue_are_looked_at(permits) -> None:
+    await permits.acquire(ME, 3)
+    for number in range(17):
+        await permits.arm(f"{number}")
+        if number < 16:
+            await permits.redis.set(permits.bell(f"{number}"), "rung", px=MINUTE)
+
+    assert await permits.release(ME) == [1]
+    await permits.die("3")
+    assert await permits.release(ME) == [0, permits.bell("16")]
+
+
+async def test_who_was_woken_and_died_is_passed_over(permits) -> None:
+    await all_held(permits, "y", "x")
+    await permits.release(ME)
+    await permits.die("y")
+
+    assert await permits.release(ME) == [0, permits.bell("x")]
+    assert await permits.waiting() == [permits.entry("x")]
+
+
+async def test_who_was_woken_and_hangs_his_bell_up_anew_is_woken_again(permits) -> None:
+    await all_held(permits, "y", "x")
+    await permits.release(ME)
+    assert [await permits.arm("y"), await permits.arm("y")] == [2, 1]
+
+    assert await permits.release(ME) == [0, permits.bell("y")]
+
+
+async def test_a_release_that_leaves_no_permit_wakes_nobody(permits) -> None:
+    await all_held(permits, "x")
+    await permits.resize(1)
+    await permits.release(ME)
+    await permits.acquire(OTHER, who="x", flags="l")
+    await permits.arm("x")
+
+    assert await permits.release(ME) == [0]
+    assert await permits.states("x") == [b""]
+
+
+async def test_one_release_drops_all_the_dead_before_the_first_who_lives(permits) -> None:
+    dead = [f"dead{number}" for number in range(10)]
+    await all_held(permits, *dead, "y", "behind", "x")
+    await permits.die(*dead, "behind")
+
+    assert await permits.release(ME) == [1, permits.bell("y")]
+    assert await permits.waiting() == [permits.entry(who) for who in ("y", "behind", "x")]
+
+
+async def test_release_leaves_nothing_of_a_queue_of_the_dead(permits) -> None:
+    await all_held(permits, "x", "y")
+    await permits.die("x", "y")
+
+    assert await permits.release(ME) == [1]
+    assert await permits.waiting() == []
+
+
+async def test_a_quiet_release_wakes_nobody_and_drops_nobody(permits) -> None:
+    await all_held(permits, "dead", "x")
+    await permits.die("dead")
+
+    assert await permits.release(ME, flags="") == [1]
+    assert await permits.waiting() == [permits.entry("dead"), permits.entry("x")]
+    assert await permits.states("x") == [b""]
+
+
+async def test_who_leaves_is_removed_with_his_bell_and_wakes_the_next(permits) -> None:
+    await all_held(permits, "y", "x", "z")
+    assert await permits.release(ME) == [1, permits.bell("y")]
+
+    assert await permits.release(OTHER, who="y", flags="rl") == [0, permits.bell("x")]
+    assert await permits.waiting() == [permits.entry("x"), permits.entry("z")]
+    assert await permits.states("y", "x", "z") == [None, b"rung", b""]
+
+
+async def test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session(permits) -> None:
+    await all_held(permits)
+    for seat in (FIRST, SECOND):
+        await permits.arm("x", seat=seat)
+
+    assert await permits.release(OTHER, who="x", seat=FIRST) == [0]
+    assert await permits.waiting() == [permits.entry("x", SECOND)]
+    assert await permits.states("x") == [b""]
+
+
+async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_along(permits) -> None:
+    for who in ("x", "y", "z"):
+        await permits.arm(who)
+
+    granted, _, others, room, *rung = await permits.acquire(ME, who="y", flags="ql")
+
+    assert (granted, others, room, rung) == (1, 2, 2, [permits.bell("x")])
+    assert await permits.waiting() == [permits.entry("x"), permits.entry("z")]
+    assert await permits.states("x", "y", "z") == [b"rung", None, b""]
+
+
+async def test_who_gets_in_on_his_seat_leaves_the_bell_to_the_others_of_his_session(permits) -> None:
+    for seat in (FIRST, SECOND):
+        await permits.arm("x", seat=seat)
+
+    assert (await permits.acquire(ME, who="x", seat=FIRST, flags="twq"))[2] == 1
+    assert await permits.waiting() == [permits.entry("x", SECOND)]
+    assert await permits.states("x") == [b"rung"]
+
+
+async def test_who_gets_in_beside_the_place_of_his_session_leaves_it_there(permits) -> None:
+    """One try, while another task of the same session waits."""
+    await permits.arm("x")
+
+    assert (await permits.acquire(ME, who="x"))[2] == 1
+    assert await permits.waiting() == [permits.entry("x")]
+
+
+async def test_a_release_leaves_the_place_of_its_session_there(permits) -> None:
+    """Another task of the same session waits."""
+    await permits.acquire(ME, 3, who="x")
+    await permits.arm("x")
+
+    assert await permits.release(ME, who="x", flags="") == [1]
+    assert await permits.waiting() == [permits.entry("x")]
+
+
+async def test_who_was_woken_and_gets_in_wakes_the_next_while_there_is_a_permit(permits) -> None:
+    await all_held(permits, "x", "y", "z")
+    await permits.release(ME)
+
+    assert (await permits.acquire(OTHER, 2, who="x", flags="pql"))[4:] == [permits.bell("y")]
+    assert (await permits.acquire(THIRD, who="y", flags="pql"))[4:] == []
+    assert await permits.states("z") == [b""]
+
+
+async def test_who_was_woken_and_comes_by_himself_wakes_the_next_too(permits) -> None:
+    """Two permits come back before the first who was woken has heard of it."""
+    await permits.acquire(ME, 2)
+    await permits.acquire(OTHER)
+    for who in ("x", "y"):
+        await permits.arm(who, seat=FIRST)
+    assert await permits.release(ME, seat=SECOND) == [1, permits.bell("x")]
+    assert await permits.release(OTHER, seat=SECOND) == [1]
+
+    assert (await permits.acquire(THIRD, who="x", seat=FIRST, flags="tqlw"))[4:] == [permits.bell("y")]
+    await permits.arm("z")
+    await permits.redis.set(permits.bell("y"), "rung", px=BELL)
+    assert (await permits.acquire(FOURTH, 3, who="y", flags="qw"))[2:] == [permits.bell("z")]
+
+
+async def test_who_finds_what_came_to_its_end_wakes_the_next(permits) -> None:
+    await all_held(permits, "y", "x")
+    await permits.end(ME)
+
+    assert (await permits.acquire(OTHER, who="z"))[4:] == [permits.bell("y")]
+
+
+async def test_who_finds_what_came_to_its_end_and_cannot_use_it_wakes_the_first(permits) -> None:
+    await permits.acquire(ME)
+    await permits.acquire(OTHER, 2)
+    await permits.arm("y")
+    await permits.end(ME)
+
+    assert (await permits.acquire(THIRD, 3, who="z"))[2:] == [permits.bell("y")]
+
+
+async def test_who_was_woken_and_wants_more_than_there_is_wakes_the_next(permits) -> None:
+    await permits.acquire(OTHER)
+    await permits.acquire(ME, 2)
+    for who in ("x", "dead", "y", "z"):
+        await permits.arm(who)
+    await permits.die("dead")
+    assert await permits.release(ME) == [1, permits.bell("x")]
+
+    assert (await permits.acquire(THIRD, 3, who="x", flags="pqw"))[2:] == [permits.bell("y")]
+    assert await permits.states("x", "y", "z") == [b"rung", b"rung", b""]
+    assert await permits.waiting() == [permits.entry(who) for who in ("x", "y", "z")]
+
+
+async def test_who_passes_on_and_stands_last_wakes_nobody(permits) -> None:
+    await permits.acquire(ME)
+    await permits.arm("x")
+
+    assert (await permits.acquire(THIRD, 3, who="x", flags="pqw"))[2:] == []
+
+
+async def test_who_passes_on_behind_a_quiet_release_wakes_who_stands_before_him(permits) -> None:
+    await permits.acquire(OTHER)
+    await permits.acquire(ME, 2)
+    for who in ("y", "x"):
+        await permits.arm(who)
+    await permits.release(ME, flags="")
+
+    assert (await permits.acquire(THIRD, 3, who="x", flags="pqw"))[2:] == []
+    assert (await permits.acquire(THIRD, 3, who="x", flags="oqw"))[2:] == [permits.bell("y")]
+    assert (await permits.acquire(THIRD, 3, who="x", flags="oqw"))[2:] == []
+
+
+async def test_who_gets_in_behind_a_quiet_release_wakes_the_next(permits) -> None:
+    await all_held(permits, "y", "x")
+    await permits.release(ME, flags="")
+
+    assert (await permits.acquire(OTHER, who="x", flags="oqlw"))[4:] == [permits.bell("y")]
+
+
+async def test_who_yields_and_wants_more_than_there_is_wakes_the_next(permits) -> None:
+    """First in the queue, and not strict."""
+    await permits.acquire(ME, 2)
+    for who in ("x", "y"):
+        await permits.arm(who)
+
+    assert (await permits.acquire(THIRD, 3, who="x", flags="tpqw"))[2:] == [permits.bell("y")]
+
+
+async def test_who_is_refused_unasked_wakes_nobody(permits) -> None:
+    await permits.acquire(ME)
+    for who in ("x", "y"):
+        await permits.arm(who)
+
+    assert (await permits.acquire(THIRD, 3, who="x", flags="qw"))[2:] == []
+    assert (await permits.acquire(THIRD, 3, who="z", flags=""))[2:] == []
+    assert await permits.states("x", "y") == [b"", b""]
+
+
+# -- in turn -------------------------------------------------------------------------------------------------
+
+
+async def test_in_turn_takes_what_nobody_waits_for(permits) -> None:
+    assert (await permits.acquire(ME, flags="tw"))[0] == 1
+
+
+async def test_in_turn_takes_it_for_the_session_that_stands_first(permits) -> None:
+    await permits.arm("x", seat=FIRST)
+    await permits.arm("y")
+
+    assert (await permits.acquire(ME, who="x", seat=SECOND, flags="twq"))[0] == 1
+
+
+async def test_in_turn_leaves_to_another_what_is_free_and_wakes_him(permits) -> None:
+    for who in ("y", "x"):
+        await permits.arm(who)
+
+    assert await permits.acquire(ME, who="x", seat=FIRST, flags="t") == [0, -2, permits.bell("y")]
+    assert await permits.acquire(ME, who="x", seat=FIRST, flags="t") == [0, -2]
+    assert await permits.acquire(ME, who="stranger", seat=SECOND, flags="t") == [0, -2]
+    assert await permits.states("y", "x") == [b"rung", b""]
+
+
+async def test_in_turn_a_single_try_does_not_overtake_who_waits_in_its_own_session(permits) -> None:
+    await permits.arm("x", seat=FIRST)
+
+    assert (await permits.acquire(ME, who="x", seat=SECOND, flags="t"))[:2] == [0, -2]
+    assert (await permits.acquire(ME, who="x", seat=SECOND, flags="tw"))[0] == 1
+
+
+async def test_without_in_turn_anybody_may_overtake(permits) -> None:
+    for who in ("y", "x"):
+        await permits.arm(who)
+
+    assert (await permits.acquire(ME, who="x", flags="w"))[0] == 1
+
+
+async def test_in_turn_passes_over_the_dead(permits) -> None:
+    for who in ("dead", "x"):
+        await permits.arm(who)
+    await permits.die("dead")
+
+    assert (await permits.acquire(ME, who="x", flags="twql"))[0] == 1
+    assert await permits.waiting() == []
+
+
+async def test_in_turn_who_comes_behind_the_dead_wakes_the_first_who_lives(permits) -> None:
+    for who in ("dead", "y", "x"):
+        await permits.arm(who, seat=FIRST)
+    await permits.redis.set(permits.bell("dead"), "rung", px=BELL)
+    await permits.die("dead")
+
+    assert await permits.acquire(ME, who="x", seat=FIRST, flags="tw") == [0, -2, permits.bell("y")]
+
+
+async def test_in_turn_who_stands_first_and_wants_more_than_there_is_keeps_the_others_out(permits) -> None:
+    await permits.acquire(OTHER)
+    await permits.arm("x", seat=FIRST)
+
+    assert (await permits.acquire(THIRD, 3, who="x", seat=FIRST, flags="twq"))[0] == 0
+    refused = await permits.acquire(FOURTH, who="y", flags="tw")
+    assert refused[:2] == [0, -2]
+    await permits.release(OTHER)
+    assert (await permits.acquire(THIRD, 3, who="x", seat=FIRST, flags="twq"))[0] == 1
+
+
+async def test_in_turn_what_is_held_is_refused_for_as_long_as_it_is_held(permits) -> None:
+    await all_held(permits, "x")
+
+    granted, remaining = await permits.acquire(OTHER, who="y", flags="t")
+    assert granted == 0
+    assert about(remaining, MINUTE)
+
+
+async def test_who_is_refused_in_turn_and_will_wait_takes_a_seat_with_a_bell(permits) -> None:
+    await permits.acquire(ME, 3)
+    seconds, _ = await permits.redis.time()
+
+    assert (await permits.acquire(OTHER, who="x", seat=FIRST, flags="tw"))[0] == 0
+
+    [(entry, since)] = await permits.redis.zrange(permits.queue, 0, -1, withscores=True)
+    assert entry == permits.entry("x", FIRST)
+    assert seconds * 10**6 <= since < (seconds + 5) * 10**6
+    assert since % 1000 or (await permits.redis.time())[1]  # to the microsecond
+    assert await permits.states("x") == [b""]
+    assert await permits.lasts(permits.queue, QUEUE)
+    assert await permits.lasts(permits.bell("x"), BELL)
+
+
+async def test_who_is_refused_in_turn_again_keeps_seat_and_bell(permits) -> None:
+    await permits.acquire(ME, 3)
+    await permits.acquire(OTHER, who="y", seat=FIRST, flags="tw")
+    await permits.acquire(THIRD, who="x", seat=FIRST, flags="tw")
+    await permits.redis.pexpire(permits.queue, 500)
+    await permits.redis.set(permits.bell("y"), "rung", px=500)
+    state = await permits.state()
+
+    await permits.acquire(OTHER, who="y", seat=FIRST, flags="tw")
+
+    assert await permits.state() == state
+    assert await permits.lasts(permits.queue, QUEUE)
+
+
+async def test_who_had_a_bell_that_is_gone_is_not_given_another_one(permits) -> None:
+    """He is to hang it up himself, so that he hears it."""
+    await permits.acquire(ME, 3)
+    await permits.acquire(OTHER, who="x", seat=FIRST, flags="tw")
+    await permits.die("x")
+
+    await permits.acquire(OTHER, who="x", seat=FIRST, flags="twq")
+    assert await permits.states("x") == [None]
+    assert await permits.waiting() == [permits.entry("x", FIRST)]
+
+
+async def test_who_is_refused_in_turn_and_will_not_wait_takes_no_seat(permits) -> None:
+    await permits.acquire(ME, 3)
+
+    assert (await permits.acquire(OTHER, who="x", seat=FIRST, flags="t"))[0] == 0
+    assert (await permits.acquire(OTHER, who="x", flags="tw"))[0] == 0
+    assert await permits.waiting() == []
+
+
+async def test_in_turn_seats_are_taken_in_the_order_of_asking(permits) -> None:
+    await permits.acquire(ME, 3)
+    order = [f"{number:032x}" for number in range(9, 0, -1)]
+    for token in order:
+        await permits.acquire(token, who=f"of {token[-1]}", seat=token[-16:], flags="tw")
+    await permits.release(ME)
+
+    got_in = []
+    for _ in order:
+        for token in reversed(order):
+            kwargs = {"who": f"of {token[-1]}", "seat": token[-16:], "flags": "twql"}
+            if token not in got_in and (await permits.acquire(token, value=3, **kwargs))[0] == 1:
+                got_in.append(token)
+                await permits.release(token)
+                break
+    assert got_in == order
+
+
+async def test_in_turn_said_again_by_the_holder_is_the_same_grant(permits) -> None:
+    await permits.arm("y")
+    await permits.arm("x")
+    first = await permits.acquire(ME, who="y", flags="twql")
+    state = await permits.state()
+
+    assert await permits.acquire(ME, who="y", flags="twql") == first[:4]
+    assert await permits.state() == state
+
+
+# -- each step, alike ----------------------------------------------------------------------------------------
+
+
+async def test_everything_that_stands_there_has_a_ttl(permits) -> None:
+    steps: list[Callable[[], Awaitable[Any]]] = [
+        lambda: permits.acquire(ME, 2),
+        lambda: permits.acquire(OTHER),
+        lambda: permits.acquire(THIRD, who="x", seat=FIRST, flags="tw"),
+        lambda: permits.arm("x", seat=FIRST),
+        lambda: permits.arm("y"),
+        lambda: permits.renew(ME),
+        lambda: permits.release(OTHER),
+        lambda: permits.acquire(THIRD, who="x", flags="twpq"),
+        lambda: permits.adopt(THIRD, OTHER),
+        lambda: permits.resize(5),
+        lambda: permits.acquire(FOURTH, who="y", flags="pql"),
+        lambda: permits.release(OTHER, who="x", flags="rl"),
+        lambda: permits.release(ME),
+        lambda: permits.release(FOURTH),
+    ]
+    for number, step in enumerate(steps):
+        await step()
+        ttls = await permits.ttls()
+        assert min(ttls.values()) > 0, (number, ttls)
+
+
+async def test_steps_of_who_holds_nothing_write_nothing(permits) -> None:
+    for step in ("renew", "release", "owned"):
+        await getattr(permits, step)(ME)
+    await permits.adopt(ME, OTHER)
+    await permits.available()
+
+    assert await permits.everything() == []
+
+
+async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> None:
+    def commands(*, fair: bool, value: int | None = 3) -> PermitCommands:
+        return PermitCommands(
+            permits.prefix,
+            "semaphore",
+            permits.name,
+            permits=2,
+            value=value,
+            fair=fair,
+            retention_ms=HOUR,
+            session="x",
+        )
+
+    unfair, fair, who, fairly = commands(fair=False), commands(fair=True), "x.2", "x.2.fair"
+    kept = DAY + MINUTE
+    said = [
+        (unfair.acquire(ME, MINUTE, "{}"), permits.acquiring(ME, 2, who=who, kept=kept)),
+        (
+            unfair.acquire(ME, MINUTE, "{}", WAITING | PASSING | QUEUED),
+            permits.acquiring(ME, 2, who=who, kept=kept, flags="qpwl"),
+        ),
+        (
+            fair.acquire(ME, MINUTE, "{}", IN_TURN | WAITING | QUEUED | STAYING),
+            permits.acquiring(ME, 2, who=fairly, kept=kept, flags="qtsw", seat=ME[:16]),
+        ),
+        (
+            commands(fair=True, value=None).acquire(ME, MINUTE, "{}"),
+            permits.acquiring(ME, 2, who=fairly, kept=kept, value="", seat=ME[:16]),
+        ),
+        (unfair.release(ME, MINUTE), permits.releasing(ME, who=who)),
+        (unfair.release(ME, MINUTE, leave=True), permits.releasing(ME, who=who, flags="rl")),
+        (fair.release(ME, MINUTE, ring=False), permits.releasing(ME, who=fairly, flags="", seat=ME[:16])),
+        (unfair.arm(ME), permits.arming(who)),
+        (fair.arm(ME), permits.arming(fairly, seat=ME[:16])),
+    ]
+    for command, words in said:
+        assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
+        assert permits.mutant or command.script.text == words[1]
+    assert unfair.bell == unfair.arm(ME).bell == permits.bell(who)
+    assert fair.bell == permits.bell(fairly)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol) -> None:
+    permits = PermitScripts(connect(protocol=protocol), prefix)
+    replies = [
+        await permits.acquire(ME, 3),
+        await permits.acquire(OTHER, who="x", flags="tw"),
+        await permits.arm("x"),
+        await permits.acquire(OTHER, value=4),
+        await permits.release(ME),
+        await permits.acquire(OTHER, who="y", flags="t"),
+        await permits.available(),
+        await permits.available(7),
+        await permits.resize(4),
+        await permits.resize(4, first=8),
+        await permits.renew(ME),
+        await permits.owned(ME),
+        await permits.adopt(ME, OTHER),
+    ]
+    assert [
+        [type(item) for item in (reply if isinstance(reply, list) else [reply])] for reply in replies
+    ] == [
+        [int, bytes, int, int],
+        [int, int],
+        [int],
+        [int, int, int],
+        [int, bytes],
+        [int, int],
+        [int],
+        [int, int],
+        [int, int],
+        [int, int, int],
+        [int],
+        [int],
+        [bytes],
+    ]
+
+
+@pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}", "{", "a{\n\0}"])
+def test_all_keys_of_a_name_share_a_slot(name) -> None:
+    commands = PermitCommands(
+        "shop", "semaphore", name, permits=1, value=1, fair=True, retention_ms=HOUR, session="x"
+    )
+    command = commands.acquire(ME, MINUTE, "{}", QUEUED)
+    keys = {*command.keys, *commands.arm(ME).keys, commands.arm(ME).args[3]}
+
+    assert len(keys) == 6
+    assert len({key_slot(key) for key in keys}) == 1
+
+
+async def test_a_key_of_another_type_is_an_error_before_anything_is_taken(permits) -> None:
+    for key in (permits.holders, permits.leases, permits.fence):
+        await permits.clear()
+        await permits.acquire(OTHER)
+        await permits.redis.delete(key)
+        await permits.redis.rpush(key, "data")
+        held = await permits.redis.type(permits.holders), await permits.redis.type(permits.leases)
+
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await permits.acquire(ME)
+        assert await permits.redis.lrange(key, 0, -1) == [b"data"]
+        assert (await permits.redis.type(permits.holders), await permits.redis.type(permits.leases)) == held
+        assert key == permits.leases or await permits.lease(ME) is None
+
+
+# -- a server that is out of memory --------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def full(own_server, connect, prefix) -> PermitScripts:
+    """Held, and awaited by three, on a server that has no memory for anything new and evicts nothing."""
+    server = await own_server(arguments=("--maxmemory-policy", "noeviction"))
+    redis = connect(server)
+    permits = PermitScripts(redis, prefix)
+    await permits.acquire(ME, 2)
+    await permits.acquire(OTHER)
+    for who in ("dead", "y", "x"):
+        await permits.arm(who, ttl=MINUTE, queue_ttl=MINUTE)
+    await permits.die("dead")
+    await redis.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await redis.set("anything", "new")
+    return permits
+
+
+async def test_out_of_memory_the_holder_can_still_renew_adopt_and_release(full) -> None:
+    assert await full.renew(ME, ttl=2 * MINUTE) == 1
+    assert (await full.acquire(ME, 2))[0] == 1
+    assert await full.adopt(OTHER, THIRD)
+    assert await full.release(ME, flags="") == [1]
+    assert await full.release(THIRD, flags="") == [1]
+    assert await full.held() == {}
+    assert await full.redis.exists(full.fence)
+
+
+async def test_out_of_memory_a_release_drops_the_dead_and_wakes_the_next(full) -> None:
+    assert await full.release(ME) == [1, full.bell("y")]
+    assert await full.states("y", "x") == [b"rung", b""]
+    assert await full.release(THIRD, who="y", flags="rl") == [0, full.bell("x")]
+    assert await full.waiting() == [full.entry("x")]
+
+
+async def test_out_of_memory_a_release_of_what_came_to_its_end_still_wakes(full) -> None:
+    await full.redis.config_set("maxmemory", 0)
+    await full.end(ME)
+    await full.redis.config_set("maxmemory", 1)
+
+    assert await full.release(ME) == [0, full.bell("y")]
+    assert [await full.renew(ME), await full.adopt(ME, THIRD), await full.available()] == [0, b"", 2]
+
+
+async def test_out_of_memory_the_answers_still_come(full) -> None:
+    assert [await full.owned(ME), await full.owned(THIRD), await full.available()] == [1, 0, 0]
+
+
+async def test_out_of_memory_acquire_and_resize_are_refused_and_change_nothing(full) -> None:
+    await full.redis.config_set("maxmemory", 0)
+    await full.release(OTHER, flags="")
+    state = await full.state()
+    await full.redis.config_set("maxmemory", 1)
+
+    other = full.another()
+    for step in (
+        lambda: full.acquire(THIRD),
+        lambda: other.acquire(THIRD),
+        lambda: other.acquire(THIRD, value=""),
+        lambda: other.resize(5),
+    ):
+        with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+            await step()
+    assert await full.state() == state
+
+
+async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> None:
+    first = "if at_once then redis.call('ZREM', holders, '') end"
+    assert text_of("shared/permits").count(first) == 1
+    full.mutant = {"shared/permits": text_of("shared/permits").replace(first, "").encode()}
+
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await full.renew(ME)
+
+
+@pytest.mark.parametrize("deleting", [True, False])
+async def test_who_listens_to_keyspace_events_hears_that_he_was_woken(
+    own_server, connect, prefix, deleting
+) -> None:
+    """It is the deletion that is heard: without it there is none."""
+    server = await own_server(arguments=("--notify-keyspace-events", "Kg"))
+    redis = connect(server)
+    permits = PermitScripts(redis, prefix)
+    deletion = "  redis.call('DEL', bell)\n"
+    if not deleting:
+        ringing, rest = text_of("shared/queue").split(deletion, 1)
+        permits.mutant = {"shared/queue": (ringing + rest).encode()}
+    await all_held(permits, "x")
+    async with redis.pubsub() as heard:
+        await heard.subscribe(b"__keyspace@0__:" + permits.bell("x"))
+        assert (await heard.get_message(timeout=5))["type"] == "subscribe"
+
+        assert await permits.release(ME) == [1, permits.bell("x")]
+        message = await heard.get_message(ignore_subscribe_messages=True, timeout=5)
+        assert (message["data"] == b"del") is deleting  # and not that it was given a new ttl
+
+
+# -- mutants -------------------------------------------------------------------------------------------------
+
+CHECKS = checks(globals(), "permits")
+FILES = [
+    "permits_acquire",
+    "permits_release",
+    "permits_renew",
+    "permits_adopt",
+    "permits_owned",
+    "permits_available",
+    "permits_resize",
+    "shared/fence",
+    "shared/queue",
+    "shared/permits",
+]
+SPARED = {
+    "if not entry then break end": "it would look on, in vain",
+    "redis.call('DEL', bell)": "tracking hears the SET behind it too; see the keyspace events above",
+    "if at_once then redis.call('ZREM', holders, '') end": "see out of memory above",
+    "redis.call('ZREM', queue, entry)": "without it, it would never end; altered below",
+    "rank = rank + 1": "without it, it would never end",
+}
+"""Lines that may be left out, each with the reason."""
+MUTATIONS = [
+    Mutation(
+        "permits_acquire",
+        "first ~= ARGV[6]",
+        "false",
+        "test_acquire_with_another_value_is_told_of_the_one_that_there_is",
+    ),
+    Mutation(
+        "permits_acquire",
+        "if not permits then",
+        "if true then",
+        "test_acquire_said_twice_is_the_same_grant_with_its_end_set_anew",
+    ),
+    Mutation(
+        "permits_acquire",
+        "wanted > free() or not in_turn",
+        "not in_turn",
+        "test_of_many_permits_all_or_none_are_had",
+    ),
+    Mutation(
+        "permits_acquire",
+        "wanted > free() or not in_turn",
+        "wanted > free()",
+        "test_in_turn_leaves_to_another_what_is_free_and_wakes_him",
+    ),
+    Mutation(
+        "permits_acquire",
+        "wanted > free() or not in_turn",
+        "free() < 1 or not in_turn",
+        "test_of_many_permits_all_or_none_are_had",
+    ),
+    Mutation(
+        "permits_acquire",
+        "has(flags, 't') and living(queue, 0)",
+        "living(queue, 0)",
+        "test_without_in_turn_anybody_may_overtake",
+    ),
+    Mutation(
+        "permits_acquire",
+        "bell_of(first) == bell",
+        "first == bell .. seat",
+        "test_in_turn_takes_it_for_the_session_that_stands_first",
+    ),
+    Mutation(
+        "permits_acquire",
+        "(has(flags, 'w') and bell_of(first) == bell)",
+        "bell_of(first) == bell",
+        "test_in_turn_a_single_try_does_not_overtake_who_waits_in_its_own_session",
+    ),
+    Mutation(
+        "permits_acquire",
+        "if fair and has(flags, 'w') then sit_down",
+        "if has(flags, 'w') then sit_down",
+        "test_who_is_refused_in_turn_and_will_not_wait_takes_no_seat",
+    ),
+    Mutation(
+        "permits_acquire",
+        "if fair and has(flags, 'w') then sit_down",
+        "if fair then sit_down",
+        "test_who_is_refused_in_turn_and_will_not_wait_takes_no_seat",
+    ),
+    Mutation(
+        "permits_acquire",
+        ", not has(flags, 'q'))",
+        ", true)",
+        "test_who_had_a_bell_that_is_gone_is_not_given_another_one",
+    ),
+    Mutation(
+        "permits_acquire",
+        "if wanted <= free() then remaining = -2 end",
+        "",
+        "test_in_turn_leaves_to_another_what_is_free_and_wakes_him",
+    ),
+    Mutation(
+        "permits_acquire",
+        "purge() > 0 or has(flags, 'o')",
+        "has(flags, 'o')",
+        "test_who_finds_what_came_to_its_end_and_cannot_use_it_wakes_the_first",
+    ),
+    Mutation(
+        "permits_acquire",
+        "local rung = wake(fair, 0)\n",
+        "local rung = {}\n",
+        "test_who_was_woken_and_gets_in_wakes_the_next_while_there_is_a_permit",
+    ),
+    Mutation(
+        "permits_acquire",
+        "local rung = wake(fair, 0)\n",
+        "local rung = wake(false, 0)\n",
+        "test_of_a_fair_one_nobody_is_woken_but_the_first",
+    ),
+    Mutation(
+        "permits_acquire",
+        "rung = wake(fair, 0, entry)",
+        "rung = wake(fair, 0)",
+        "test_who_passes_on_behind_a_quiet_release_wakes_who_stands_before_him",
+    ),
+    Mutation(
+        "permits_acquire",
+        "elseif woken and not fair then",
+        "elseif not fair then",
+        "test_who_is_refused_unasked_wakes_nobody",
+    ),
+    Mutation(
+        "permits_acquire",
+        "(redis.call('ZRANK', queue, entry) or -1) + 1",
+        "0",
+        "test_who_passes_on_behind_a_quiet_release_wakes_who_stands_before_him",
+    ),
+    Mutation(
+        "permits_release", "has(ARGV[4], 'r')", "true", "test_a_quiet_release_wakes_nobody_and_drops_nobody"
+    ),
+    Mutation(
+        "permits_release", "{held and 1 or 0, ", "{1, ", "test_release_said_twice_leaves_what_it_left_once"
+    ),
+    Mutation(
+        "permits_release",
+        "wake(ARGV[3] ~= NO_SEAT, 0)",
+        "wake(false, 0)",
+        "test_of_a_fair_one_nobody_is_woken_but_the_first",
+    ),
+    Mutation(
+        "permits_adopt",
+        "lease_of(ARGV[1]) and ARGV[1] or ARGV[2]",
+        "ARGV[1]",
+        "test_adopt_said_twice_is_said_once",
+    ),
+    Mutation(
+        "permits_adopt",
+        "lease_of(ARGV[1]) and ARGV[1] or ARGV[2]",
+        "ARGV[2]",
+        "test_adopt_swaps_the_token_and_keeps_fencing_token_and_permits",
+    ),
+    Mutation(
+        "permits_available",
+        "has(ARGV[2], 't') and ",
+        "",
+        "test_available_in_turn_is_none_while_somebody_waits",
+    ),
+    Mutation(
+        "permits_available", "not first and ARGV[1] ~= ''", "true", "test_available_is_what_could_be_had"
+    ),
+    Mutation(
+        "permits_resize",
+        "first ~= ARGV[1]",
+        "false",
+        "test_resize_with_another_value_is_told_of_the_one_that_there_is",
+    ),
+    Mutation(
+        "permits_renew", "ARGV[5] ~= NO_SEAT", "false", "test_renew_wakes_the_first_for_what_came_to_its_end"
+    ),
+    Mutation("shared/permits", "'-inf', NOW", "'-inf', 0", "test_who_has_come_to_his_end_holds_no_more"),
+    Mutation("shared/permits", "'held', -permits", "'held', -1", "test_available_is_what_could_be_had"),
+    Mutation(
+        "shared/permits",
+        "permits - had",
+        "permits",
+        "test_acquire_said_twice_is_the_same_grant_with_its_end_set_anew",
+    ),
+    Mutation(
+        "shared/permits",
+        "~= math.max(0, redis.call('HLEN', leases) - 1) then",
+        "< 0 then",
+        "test_lost_holders_are_nobodys_and_nobody_holds_twice",
+    ),
+    Mutation(
+        "shared/permits",
+        "ttl + SLACK)\n  keep(leases, ttl + SLACK)",
+        "ttl)\n  keep(leases, ttl)",
+        "test_acquire_sets_the_ttls",
+    ),
+    Mutation(
+        "shared/permits",
+        "if free() < 1 then return {} end",
+        "",
+        "test_a_release_that_leaves_no_permit_wakes_nobody",
+    ),
+    Mutation(
+        "shared/permits",
+        "state == '' and entry ~= except",
+        "entry ~= except",
+        "test_while_the_first_is_on_his_way_the_next_is_woken",
+    ),
+    Mutation(
+        "shared/permits", "if fair then break end", "", "test_of_a_fair_one_nobody_is_woken_but_the_first"
+    ),
+    Mutation(
+        "shared/permits", "rank + WALK", "rank + 99", "test_no_more_than_so_many_of_the_queue_are_looked_at"
+    ),
+    Mutation(
+        "shared/queue",
+        "redis.call('SET', bell, 'rung', 'PX', BELL_TTL)",
+        "redis.call('SET', bell, '', 'PX', BELL_TTL)",
+        "test_release_wakes_the_first_alone_and_puts_the_bell_back_as_rung",
+    ),
+    Mutation(
+        "shared/queue",
+        "redis.call('SET', bell, 'rung', 'PX', BELL_TTL)",
+        "",
+        "test_of_a_fair_one_nobody_is_woken_but_the_first",
+    ),
+    Mutation(
+        "shared/queue",
+        "has(flags, 'p') or redis.call('GET', bell) == 'rung'",
+        "has(flags, 'p')",
+        "test_who_was_woken_and_comes_by_himself_wakes_the_next_too",
+    ),
+    Mutation(
+        "shared/queue",
+        "if state then return entry, state end\n    redis.call('ZREM', queue, entry)",
+        "do return entry, state end",
+        "test_one_release_drops_all_the_dead_before_the_first_who_lives",
+    ),
+    Mutation("shared/queue", "'NX', whole", "whole", "test_who_is_refused_in_turn_again_keeps_seat_and_bell"),
+    Mutation(
+        "shared/queue", "'', 'NX', 'PX'", "'', 'PX'", "test_who_is_refused_in_turn_again_keeps_seat_and_bell"
+    ),
+    Mutation(
+        "shared/queue",
+        "leaving or seat ~= NO_SEAT",
+        "true",
+        "test_a_release_leaves_the_place_of_its_session_there",
+    ),
+    Mutation(
+        "shared/queue",
+        "leaving or seat ~= NO_SEAT",
+        "leaving",
+        "test_who_gets_in_on_his_seat_leaves_the_bell_to_the_others_of_his_session",
+    ),
+    Mutation(
+        "shared/queue",
+        "if leaving then redis.call('DEL', bell) end",
+        "redis.call('DEL', bell)",
+        "test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session",
+    ),
+    Mutation(
+        "shared/fence",
+        "TIME[1] * 1000000 + TIME[2]",
+        "TIME[1] * 1000000",
+        "test_acquire_mints_the_servers_time_in_microseconds",
+    ),
+    Mutation("shared/fence", " or 0) or 0", ")", "test_acquire_passes_over_a_corrupt_fence"),
+    Mutation("shared/fence", "last >= minted and ", "", "test_acquire_passes_over_a_corrupt_fence"),
+    Mutation("shared/fence", " and last < 9007199254740992", "", "test_acquire_passes_over_a_corrupt_fence"),
+    Mutation(
+        "shared/fence",
+        "return last + 1",
+        "return last",
+        "test_acquire_mints_one_more_than_a_fence_that_is_ahead_of_the_clock",
+    ),
+    Mutation("shared/fence", "'%.0f'", "'%.14g'", "test_acquire_mints_the_servers_time_in_microseconds"),
+    Mutation(
+        "shared/fence",
+        "math.max(redis.call('PTTL', fence), tonumber(ms))",
+        "ms",
+        "test_a_shorter_lease_shortens_no_ttl",
+    ),
+    Mutation(
+        "shared/fence",
+        "math.max(redis.call('PTTL', key), tonumber(ms))",
+        "ms",
+        "test_a_shorter_lease_shortens_no_ttl",
+    ),
+]
+
+
+async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> None:
+    scripts = PermitScripts(redis, prefix)
+
+    assert [name for name, check in CHECKS.items() if await fails(check, scripts)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
+    step = file if "/" not in file else "permits_acquire"
+    mutants = [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
+    living = await compiled(PermitScripts, redis, prefix, step, mutants)
+
+    assert await unnoticed(PermitScripts, redis, prefix, living, among=CHECKS) == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+async def test_with_a_line_altered_that_test_fails(redis, prefix, mutation) -> None:
+    step = mutation.file if "/" not in mutation.file else "permits_acquire"
+
+    assert await survives(PermitScripts, redis, prefix, mutation, CHECKS, step) is None
+
+
+def test_each_line_that_is_spared_stands_there() -> None:
+    lines = {line.strip() for file in FILES for line in text_of(file).splitlines()}
+
+    assert set(SPARED) <= lines
