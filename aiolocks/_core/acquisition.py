@@ -328,6 +328,9 @@ class Acquisition:
         self._naps += 1
         if self._refused_until is not None and self._refused_until > now:
             wake = min(wake, self._refused_until)
+        elif self._refused_until is None and self._gate.yielding_until > now:
+            # Refused for the sake of others, who may not be able to use it: nobody tells us of that.
+            wake = min(wake, self._gate.yielding_until + _BEYOND)
         if end is not None and wake >= end:
             # Before giving up, once more, if there is time for an answer.
             wake = end - max(2 * self._last_round_trip, _LAST_TRY)

@@ -318,6 +318,11 @@ class Gate:
             self.silent_since = None  # nobody has a question open
 
     @property
+    def yielding_until(self) -> float:
+        """When whoever was woken elsewhere has had his chance; 0 when nobody was."""
+        return self._turns.yielding_until
+
+    @property
     def yielding(self) -> bool:
         """Whether other processes go first."""
         return self._turns.yielding(self._engine.now)

@@ -66,6 +66,11 @@ class Turns:
         self._yielding_until = now + seconds
         return seconds
 
+    @property
+    def yielding_until(self) -> float:
+        """When others have had their chance to go first; 0 when there is nobody to go."""
+        return self._yielding_until
+
     def yielding(self, clock: Callable[[], float]) -> bool:
         """Whether others go first."""
         if self._yielding_until and clock() >= self._yielding_until:

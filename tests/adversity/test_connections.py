@@ -413,7 +413,7 @@ async def test_t_n_8_server_that_admits_no_more_connections(
         async with strangers(server, 3):
             newcomer = connect(server)
             errors = []
-            for _ in range(10):
+            while len(errors) < 10 or (len(errors) < 60 and not any("max number" in str(e) for e in errors)):
                 with elapsed() as took:
                     errors.append(await rejected(Lock(newcomer, "b").acquire(blocking_timeout=0.1)))
                 assert took.seconds < 0.1 + SLACK

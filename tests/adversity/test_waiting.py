@@ -10,9 +10,9 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis

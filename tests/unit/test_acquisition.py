@@ -10,7 +10,7 @@ import pytest
 
 from aiolocks import BackendError, Backoff, LeaseState, Lock, LockTimeoutError, Session, SessionClosedError
 from aiolocks._transport import Call
-from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, refuse, turns
+from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, let_go, refuse, releasing, turns
 
 SLOW = Backoff(initial=10, maximum=10, jitter=0)
 """So long that whatever comes sooner has another reason."""
@@ -812,3 +812,22 @@ async def test_queued_behind_a_head_that_sleeps_it_is_refused_and_not_unanswered
         await Lock(session, "name").acquire(blocking_timeout=0.1)
 
     first.cancel()
+
+
+async def test_refused_for_the_sake_of_others_it_asks_again_when_they_have_had_their_chance(
+    make_session, transport, clock
+) -> None:
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
+    lease = await hold(session, transport)
+    release = releasing(lease)
+    transport.hears = True
+    let_go(await transport.asked("release"), rung=b"bell of another")
+    await release
+
+    waiting = asyncio.create_task(Lock(session, "name").acquire())
+    refuse(await transport.asked("acquire"), remaining_ms=-2)
+    since = clock.now()
+    await transport.asked("acquire")
+
+    assert clock.now() - since < 0.01
+    waiting.cancel()
