@@ -319,8 +319,8 @@ class Gate:
 
     @property
     def yielding_until(self) -> float:
-        """When whoever was woken elsewhere has had his chance; 0 when nobody was."""
-        return self._turns.yielding_until
+        """When whoever was woken elsewhere has had his chance; 0 when nobody was, or it is his turn anyway."""
+        return self._turns.yielding_until if self.manner.quiet else 0.0
 
     @property
     def yielding(self) -> bool:

@@ -41,7 +41,9 @@ class ReentrantCommands(Steps):
         self._keys = (key(prefix, "lock", name), *(key(prefix, "lock", name, role) for role in roles))
         self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner[:16]}" if apart else ""))
 
-    nests = True
+    @property
+    def nests(self) -> bool:
+        return True
 
     def owner(self, token: str) -> str:
         return token[:OWNER_LENGTH]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from ..calls import Argument, Command, Script
 from .answers import BELL_TTL_MS, QUEUE_TTL_MS
@@ -19,11 +19,13 @@ class Steps:
 
     __slots__ = ("_retention_ms",)
 
-    nests: ClassVar[bool] = False
-    """Whether an owner may have several tokens."""
-
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
+
+    @property
+    def nests(self) -> bool:
+        """Whether an owner may have several tokens."""
+        return False
 
     def owner(self, token: str) -> str:
         """Whose token that is: what one owner has excludes nothing that the same owner wants."""
