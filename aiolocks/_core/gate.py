@@ -319,7 +319,7 @@ class Gate:
 
     @property
     def yielding_until(self) -> float:
-        """When whoever was woken elsewhere has had his chance; 0 when nobody was, or it is his turn anyway."""
+        """When whoever was woken elsewhere has had his chance; 0 when there is nobody to wait for."""
         return self._turns.yielding_until if self.manner.quiet else 0.0
 
     @property
