@@ -18,7 +18,17 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import BackendError, Backoff, ConfigurationError, Semaphore, Session
-from tests.adversity.tools import AT_ONCE, SLACK, Start, begin, in_within, turns_of_the_loop, waiter, wakeup
+from tests.adversity.tools import (
+    AT_ONCE,
+    PATIENT,
+    SLACK,
+    Start,
+    begin,
+    in_within,
+    turns_of_the_loop,
+    waiter,
+    wakeup,
+)
 from tests.support.history import Hold, semaphore, unreached
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
@@ -406,10 +416,14 @@ async def maximal(value: int, fair: bool, held: list[Any], waiting: dict[asyncio
 
 @pytest.mark.parametrize("fair", [False, True], ids=["unfair", "fair"])
 async def test_i4_whoever_can_have_it_does_not_wait(start: Start, fair: bool) -> None:
-    """Any weights, over several sessions of patient waiters: released, cancelled, timed out at random."""
+    """Any weights, over several sessions: released, cancelled, timed out at random.
+
+    Without fairness, now and then (1 step in some thousands, on a busy machine) somebody is not told and has to poll.
+    """
     chance = random.Random(f"{fair}")
     value = 6
-    locks = [Semaphore(start(), "a", value, fair=fair) for _ in range(4)]
+    backoff = PATIENT if fair else Backoff()
+    locks = [Semaphore(start(backoff=backoff), "a", value, fair=fair) for _ in range(4)]
     held: list[Any] = []
     waiting: dict[asyncio.Task[Any], int] = {}
     end = time.monotonic() + 1.5

@@ -120,7 +120,7 @@ async def test_t_c_2_random_deadlines_around_acquire(
     """Deadlines from nothing to somewhat more than a grant takes, many at once; none leaves a key."""
     had = 0
     # Without pipelining, most wait for a connection; and the scripts of some kinds take their time.
-    longest = (16 if transport == "plain" else 1.6 if kind.name == "lock" else 4) * LINK
+    longest = (16 if transport == "plain" else 1.6 if kind.name == "lock" else 10) * LINK
 
     async def attempt(number: int) -> None:
         nonlocal had
