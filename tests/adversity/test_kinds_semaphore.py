@@ -418,7 +418,8 @@ async def maximal(value: int, fair: bool, held: list[Any], waiting: dict[asyncio
 async def test_i4_whoever_can_have_it_does_not_wait(start: Start, fair: bool) -> None:
     """Any weights, over several sessions: released, cancelled, timed out at random.
 
-    Without fairness, now and then (1 step in some thousands, on a busy machine) somebody is not told and has to poll.
+    Without fairness, now and then (1 step in some thousands, on a busy machine) somebody is not told and
+    has to poll.
     """
     chance = random.Random(f"{fair}")
     value = 6
