@@ -393,6 +393,8 @@ class Acquisition:
         call, self._call = self._call, None
         may_hold = (call is not None and self._engine.forget(call)) or self._unsettled or self.noted
         last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
+        # Where requests overtake each other, this one may be noted down behind what others took back.
+        last = last or (self.noted and not self._engine.ordered)
         if may_hold or last:
             self._engine.undo(self.claim, self._ttl, leave=last)
         if last:

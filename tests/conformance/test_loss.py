@@ -195,7 +195,7 @@ async def test_max_hold(kind: Kind, client: Redis, join: Callable[..., Redis]) -
                 # The server's ttl never reaches past it.
                 assert loop.time() + left <= began + 0.52
                 await asyncio.sleep(0.02)
-    assert 0.45 < loop.time() - began < 0.6
+    assert 0.45 < loop.time() - began < 0.9
 
 
 async def test_a_collected_lease_is_let_run_out(kind: Kind, client: Redis, keys: Keys) -> None:
