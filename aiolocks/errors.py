@@ -6,6 +6,10 @@ LockError
  ├─ LockLostError                          had, and can no longer be relied on
  ├─ LockNotOwnedError                      release, extend or adopt of what is not held
  ├─ SessionClosedError                     the session ended while waiting
+ ├─ DuplicateJobError                      UniqueJob: somebody is already doing it
+ ├─ StaleFenceError                        a write with an older fencing token than one already seen
+ ├─ FingerprintError                       SingleFlight: the key is in use for another request
+ ├─ RemoteCallError                        SingleFlight: the runner elsewhere raised
  ├─ ConfigurationError (also ValueError)   the server or the arguments do not allow what was asked
  └─ BackendError                           Redis did not answer, or refused
 ```
@@ -21,11 +25,15 @@ from typing import Any
 __all__ = [
     "BackendError",
     "ConfigurationError",
+    "DuplicateJobError",
+    "FingerprintError",
     "LockError",
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",
+    "RemoteCallError",
     "SessionClosedError",
+    "StaleFenceError",
 ]
 
 
@@ -96,6 +104,68 @@ class LockNotOwnedError(LockError):
 
 class SessionClosedError(LockError):
     """Raised to whoever waits in, or asks something of, a session that is closed."""
+
+
+class DuplicateJobError(LockError):
+    """Raised when somebody else does, will do, or has done what a `UniqueJob` was to do.
+
+    Attributes:
+        key: Key of the job.
+        reason: What was found.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key = key
+        self.reason = reason
+        super().__init__(f"job {key!r} is a duplicate: {reason}")
+
+
+class StaleFenceError(LockError):
+    """Raised when a write comes with an older fencing token than one already seen: its holder is too late.
+
+    Attributes:
+        name: Name of the register.
+        fencing_token: The one that the write came with.
+        seen: The newest one seen.
+    """
+
+    def __init__(self, name: str, *, fencing_token: int, seen: int) -> None:
+        self.name = name
+        self.fencing_token = fencing_token
+        self.seen = seen
+        super().__init__(
+            f"FencedRegister {name!r} refused the write: fencing token {fencing_token} is older than {seen}, "
+            "which was seen already; whoever wrote has lost its lock"
+        )
+
+
+class FingerprintError(LockError):
+    """Raised when the key of a `SingleFlight` is in use for a request with another fingerprint.
+
+    Attributes:
+        key: The key.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"SingleFlight key {key!r} is in use for another request: its fingerprint differs. "
+            "Give each request a key of its own"
+        )
+
+
+class RemoteCallError(LockError):
+    """Raised when the call that somebody elsewhere made for this one has raised.
+
+    Attributes:
+        type_name: Name of the type of what it raised, as `"builtins.ValueError"`.
+        message: Its `str()`.
+    """
+
+    def __init__(self, type_name: str, message: str) -> None:
+        self.type_name = type_name
+        self.message = message
+        super().__init__(f"the runner elsewhere raised {type_name}: {message}")
 
 
 class ConfigurationError(LockError, ValueError):
