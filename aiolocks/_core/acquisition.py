@@ -219,7 +219,8 @@ class Acquisition:
             self.arming = self._gate.arm(self.claim, until=until)
         elif self.arming is not None and self.arming.done:
             self.arming = None
-        self._queued = place.taken and not self._once
+        # A strict queue gives a seat and a bell with the refusal, before the place is taken.
+        self._queued = (place.taken or self.noted) and not self._once
         self._staying = manner.stays and self._gate.others_wait(self)
         self._armings = place.armings
         self.noted = manner.noted and not self._once

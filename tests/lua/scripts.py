@@ -27,6 +27,8 @@ QUEUE = 10_000
 """Milliseconds."""
 
 SEAT = "0" * 16
+WALK = 64
+"""So many of the queue are looked at in one step."""
 """Of who stands in the queue for a whole session."""
 
 _NOT_ENOUGH = object()

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, STAYING, WAITING
 from aiolocks._transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import BELL, DAY, HOUR, MINUTE, QUEUE, SEAT, PermitScripts, about
+from tests.lua.scripts import BELL, DAY, HOUR, MINUTE, QUEUE, SEAT, WALK, PermitScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:semaphore*"
@@ -581,14 +581,14 @@ async def test_renew_wakes_the_first_for_what_came_to_its_end(permits) -> None:
 
 async def test_no_more_than_so_many_of_the_queue_are_looked_at(permits) -> None:
     await permits.acquire(ME, 3)
-    for number in range(17):
+    for number in range(WALK + 1):
         await permits.arm(f"{number}")
-        if number < 16:
+        if number < WALK:
             await permits.redis.set(permits.bell(f"{number}"), "rung", px=MINUTE)
 
     assert await permits.release(ME) == [1]
     await permits.die("3")
-    assert await permits.release(ME) == [0, permits.bell("16")]
+    assert await permits.release(ME) == [0, permits.bell(f"{WALK}")]
 
 
 async def test_who_was_woken_and_died_is_passed_over(permits) -> None:

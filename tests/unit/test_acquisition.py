@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from aiolocks import BackendError, Backoff, LeaseState, Lock, LockTimeoutError, Session, SessionClosedError
+from aiolocks import (
+    BackendError,
+    Backoff,
+    LeaseState,
+    Lock,
+    LockTimeoutError,
+    Semaphore,
+    Session,
+    SessionClosedError,
+)
 from aiolocks._transport import Call
 from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, let_go, refuse, releasing, turns
 
@@ -740,6 +749,25 @@ async def test_a_refusal_that_a_local_release_overtook_is_asked_again_without_sl
 
     await head
     assert clock.now() == began
+
+
+async def test_a_bell_that_came_with_a_refusal_is_taken_along(make_session, transport) -> None:
+    """A strict queue gives it before the place is taken: also whoever asks again at once has it."""
+    semaphore = Semaphore(make_session(backoff=SLOW), "name", 1, fair=True)
+    first = asyncio.create_task(semaphore.try_acquire())
+    grant(await transport.asked("permits_acquire"))
+    head = asyncio.create_task(semaphore.acquire())
+    refused = await transport.asked("permits_acquire")
+    release = asyncio.create_task((await first).release())  # wakes the head while it asks
+    (await transport.asked("permits_release")).reply([1])
+    await release
+    refuse(refused)
+
+    again = await transport.asked("permits_acquire")
+
+    assert set("ql") <= set(again.command.args[7])
+    grant(again)
+    await head
 
 
 # -- what is told --------------------------------------------------------------------------------------------

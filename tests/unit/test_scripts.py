@@ -61,7 +61,7 @@ FROZEN = {
     "shared/locks": "0bba47ba5b5bd96f6f5666923609ecc6974030d6",
     "shared/nest": "7a652324006aaf5bbdce08b76a885e594f3bb356",
     "shared/permits": "8c71f6e5781ed6f7d61d6105b0256679b621a97a",
-    "shared/queue": "7526dc83f21032f5bbb6018040100d328e21d025",
+    "shared/queue": "75ab8321124af10a221e7d4ee29be6f2ca80aed4",
     "shared/spans": "1c68952c66bb39b1d9b91db5a8fddc6be9676c72",
 }
 

@@ -6,7 +6,7 @@
 -- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung'.
 local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000
 local NO_SEAT = string.rep('0', SEAT)  -- of a bell that has one entry only
-local WALK = 16  -- so many of the queue are looked at in one step
+local WALK = 64  -- so many of the queue are looked at in one step
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
 
