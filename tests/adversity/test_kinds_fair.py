@@ -238,7 +238,7 @@ async def test_t_p_2_who_drops_out_delays_nobody(
         lease = await FairLock(holder, "a").acquire()
         waiting: list[asyncio.Task[Any]] = []
         for place, session in enumerate(sessions):
-            timeout = 0.06 if how == "timed out" and place == dropped else None
+            timeout = 0.15 if how == "timed out" and place == dropped else None
             waiting.append(await waiter(session, FairLock(session, "a").acquire(blocking_timeout=timeout)))
         await eventually(lambda: len(seats(by_hand)) >= 4)
         if how == "cancelled":

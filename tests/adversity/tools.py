@@ -318,12 +318,16 @@ def asleep(session: Session, *, number: int = 1) -> bool:
 
 def at_rest(session: Session, *, number: int) -> bool:
     """Whether so many of the session wait, each of them asleep, his bell heard, or behind one of them."""
-    engine = session._engine
-    waiting = engine.waiting if engine is not None else ()
-    return len(waiting) == number and all(
-        one._stage is Stage.QUEUED or (one._stage is Stage.SLEEPING and one._gate.place.heard)
-        for one in waiting
-    )
+    waiting = waiting_in(session)
+    return len(waiting) == number and all(map(rests, waiting))
+
+
+def waiting_in(session: Session) -> set[Any]:
+    return set() if session._engine is None else set(session._engine.waiting)
+
+
+def rests(one: Any) -> bool:
+    return one._stage is Stage.QUEUED or (one._stage is Stage.SLEEPING and one._gate.place.heard)
 
 
 def begin(pending: Any) -> asyncio.Task[Any]:
@@ -334,10 +338,15 @@ def begin(pending: Any) -> asyncio.Task[Any]:
 
 
 async def waiter(session: Session, pending: Any) -> asyncio.Task[Any]:
-    """A task of what the session is to wait for, once it does."""
-    number = session.statistics().waiters + 1
+    """A task of what the session is to wait for, once it does; others may end theirs meanwhile."""
+    before = waiting_in(session)
     waiting = begin(pending)
-    await eventually(lambda: waiting.done() or at_rest(session, number=number), within=5)
+
+    def waits() -> bool:
+        now = waiting_in(session)
+        return waiting.done() or (not now <= before and all(map(rests, now)))
+
+    await eventually(waits, within=5)
     assert not waiting.done(), waiting
     return waiting
 
