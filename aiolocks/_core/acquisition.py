@@ -18,7 +18,7 @@ import enum
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING, Answer, Call, Fault, Granted
-from ..errors import BackendError, LockError, LockTimeoutError
+from ..errors import BackendError, LockError, LockTimeoutError, SessionClosedError
 from .clock import dependable, seconds
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Acquisition:
         "_last_round_trip",
         "_name",
         "_naps",
+        "_needless",
         "_once",
         "_options",
         "_queued",
@@ -119,6 +120,7 @@ class Acquisition:
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
         self._naps = 0
+        self._needless = False  # there is nothing to wait for, as the server says
         self.arming: Call[int] | None = None  # what the call under way goes right behind
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
@@ -276,11 +278,18 @@ class Acquisition:
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
             self._refused_until = now
+        elif answer.error is not None:
+            self._settle_place()
+            self.error = answer.error
+            self._needless = True
+            self._end()
+            self._gate.leave(self)
+            return
         elif answer.remaining_ms is None:
             self._refused_until = None
         else:
             self._refused_until = now + seconds(answer.remaining_ms) + _BEYOND
-        self._gate.refused_until = self._refused_until
+        self._gate.refused_until = None if self._refused_until is None else self._refused_until - _BEYOND
         if self._once:
             self._end()
             self._gate.leave(self)
@@ -349,6 +358,20 @@ class Acquisition:
             self._told = True
             self._engine.events.waiting(self._label.lower(), self._name)
 
+    def _tell_waited(self) -> None:
+        if self.granted:
+            how = "granted"
+        elif self.error is None:
+            how = "cancelled"
+        elif isinstance(self.error, LockTimeoutError):
+            how = "timeout"
+        elif self._needless:
+            how = "needless"
+        else:
+            how = "closed" if isinstance(self.error, SessionClosedError) else "failed"
+        seconds = self._engine.now() - self.started
+        self._engine.events.waited(self._label.lower(), self._name, seconds, how)
+
     # -- the end
 
     def _out_of_time(self) -> None:
@@ -371,13 +394,14 @@ class Acquisition:
             self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
 
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
-        """Counts it, and says who holds it for how long."""
-        self._engine.events.tally.timeouts += 1
+        """Tells of it, and says who holds it for how long."""
+        now = self._engine.now()
+        self._engine.events.timed_out(self._label.lower(), self._name, now - self.started)
         return LockTimeoutError(
             self._label,
             self._name,
             blocking_timeout=blocking_timeout,
-            remaining=self._gate.remaining(self._engine.now()),
+            remaining=self._gate.remaining(now),
         )
 
     def _give_up(self, error: LockError) -> None:
@@ -410,6 +434,8 @@ class Acquisition:
             self._deadline_timer.cancel()
             self._deadline_timer = None
         self._engine.waiting.discard(self)
+        if self._told:
+            self._tell_waited()
         if not self.done.done():
             self.done.set_result(None)
 

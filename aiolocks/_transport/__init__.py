@@ -114,8 +114,10 @@ def open_transport(
     wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
     if isinstance(client, Redis):
         return _over_pool(client.connection_pool, loop)
+    from .scanning import over_nodes  # noqa: PLC0415 - as below
+
     # The cluster's own connections: it alone knows which node has the slot.
-    return _plain(client.execute_command, _nothing_to_close, loop)
+    return _plain(over_nodes(client), _nothing_to_close, loop)
 
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
