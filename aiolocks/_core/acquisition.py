@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING, Answer, Call, Fault, Granted
-from ..errors import BackendError, LockError, LockTimeoutError, SessionClosedError
+from ..errors import BackendError, ConfigurationError, LockError, LockTimeoutError, SessionClosedError
+from .acknowledgement import Acknowledgement
 from .clock import dependable, seconds
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 _LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
+_NO_REPLICAS: Final = (
+    "replicas= needs a connection that this session does not have: WAIT speaks of what its own connection "
+    "has written, and this client takes one out of its pool for each request"
+)
 _SILENCE: Final = 0.1
 """Seconds without an answer that are no silence yet."""
 _LAST_STEP: Final = 1 << 20
@@ -59,6 +65,7 @@ class Acquisition:
     """
 
     __slots__ = (
+        "_acknowledgement",
         "_armings",
         "_ask_again",
         "_call",
@@ -119,6 +126,7 @@ class Acquisition:
         self._once = once
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
+        self._acknowledgement: Acknowledgement | None = None
         self._naps = 0
         self._needless = False  # there is nothing to wait for, as the server says
         self.arming: Call[int] | None = None  # what the call under way goes right behind
@@ -269,11 +277,10 @@ class Acquisition:
         if isinstance(answer, Granted):
             self._settle_place()
             if now < call.sent + dependable(self._ttl):
-                self.granted = True
-                self.grant = answer
-                self.sent = call.sent
-                self._end()
-                self._gate.granted(self, answer, now)
+                if self._options.replicas:
+                    self._await_replicas(answer, call.sent)
+                else:
+                    self._have(answer, call.sent)
                 return
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
@@ -303,6 +310,46 @@ class Acquisition:
         else:
             self._tell_waiting()
             self._ask(arming=True)
+
+    def _have(self, grant: Granted, sent: float) -> None:
+        self.granted = True
+        self.grant = grant
+        self.sent = sent
+        self._end()
+        self._gate.granted(self, grant, self._engine.now())
+
+    def _await_replicas(self, grant: Granted, sent: float) -> None:
+        """What the master has granted counts when enough replicas have it too."""
+        self._unsettled = True
+        if not self._engine.ordered:
+            self._give_up(ConfigurationError(_NO_REPLICAS))
+            return
+        patience = self._engine.now() + self._engine.settings.command_timeout
+        until = min(self._ask_until(), patience, sent + dependable(self._ttl))
+        self._acknowledgement = Acknowledgement(
+            self._engine,
+            self.claim,
+            self._options.replicas,
+            until=until,
+            on_end=functools.partial(self._acknowledged, grant, sent),
+        )
+
+    def _acknowledged(self, grant: Granted, sent: float, number: int | None, fault: Fault | None) -> None:
+        self._acknowledgement = None
+        if number is None:
+            self._ask()  # on another connection: what the last one has written is written again
+        elif number >= self._options.replicas:
+            self._unsettled = False
+            self._have(grant, sent)
+        elif fault is not None and not fault.transient:
+            self._give_up(fault.error)
+        else:
+            self._give_up(
+                BackendError(
+                    f"{self._label} {self._name!r} was acquired, but {number} of {self._options.replicas} "
+                    f"replicas had it within {self._engine.now() - sent:.3g} s: it was given back"
+                )
+            )
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
@@ -375,7 +422,7 @@ class Acquisition:
     # -- the end
 
     def _out_of_time(self) -> None:
-        if self._stage is Stage.ENDED or self._call is not None:
+        if self._stage is Stage.ENDED or self._call is not None or self._acknowledgement is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
         refused = self.answered_at > float("-inf")
         # Where no question has been open for long, what the server said last still stands.
@@ -429,6 +476,9 @@ class Acquisition:
     def _end(self) -> None:
         self._stage = Stage.ENDED
         self.arming = None
+        if self._acknowledgement is not None:
+            self._acknowledgement.cancel()
+            self._acknowledgement = None
         self._cancel_sleep()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()

@@ -200,6 +200,11 @@ class Engine:
         return None if self._transport.hears else self.settings.backoff.maximum
 
     @property
+    def connections(self) -> int:
+        """How many connections have been made so far."""
+        return self._transport.connections
+
+    @property
     def ordered(self) -> bool:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered

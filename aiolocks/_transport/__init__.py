@@ -28,6 +28,7 @@ from .commands import (
     LockCommands,
     Refused,
     Released,
+    acknowledged,
 )
 from .driver import Executor, Link, drivable
 from .faults import Fault
@@ -59,6 +60,7 @@ __all__ = [
     "Released",
     "Transport",
     "Wakeup",
+    "acknowledged",
     "check_client",
     "ignore",
     "open_transport",

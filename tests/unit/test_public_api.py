@@ -220,7 +220,7 @@ def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, nam
 
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
-    assert parameters(Lock) == COMMON
+    assert parameters(Lock) == COMMON | {"replicas": 0}
 
 
 def test_session_takes_what_the_contract_says() -> None:
