@@ -40,8 +40,8 @@ class Naps:
     ) -> float | None:
         """When to wake up, or None when there is nothing left to do but to wait for the end.
 
-        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first, who
-        may not be able to use it; `end` is that of the wait, if it has one.
+        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
+        who may not be able to use it; `end` is that of the wait, if it has one.
         """
         # Who is told polls for the case that he is not: with the longest steps from the start.
         wake = now + backoff.delay(_LAST_STEP if heard else self.taken)
