@@ -51,10 +51,10 @@ _SLIPS: Final = {
 }
 
 
-def reject_slips(what: str, slips: Mapping[str, object]) -> None:
-    """Says what was probably meant by keyword arguments that do not exist."""
+def reject_slips(what: str, slips: Mapping[str, object], meanings: Mapping[str, str] = _SLIPS) -> None:
+    """Says what was probably meant by keyword arguments that do not exist: `meanings` come first."""
     for slip in slips:
-        meant = _SLIPS.get(slip)
+        meant = meanings.get(slip) or _SLIPS.get(slip)
         hint = f"; did you mean {meant}?" if meant else ""
         raise TypeError(f"{what} has no argument {slip!r}{hint}")
 

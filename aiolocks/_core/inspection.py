@@ -246,7 +246,7 @@ def name_space(kind: object) -> str:
     """Which name space that kind of lock has; checked."""
     given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(given, str):
-        raise TypeError(f"kind must be a str or None, not {type(kind).__name__}")
+        raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")
     if given not in HOLDABLE:
         raise ValueError(f"kind must be one of {', '.join([*HOLDABLE, *_SAME_SPACE])}, not {kind!r}")
     return given

@@ -237,7 +237,7 @@ def source_of(client: Any) -> Any:
         TypeError: It is neither.
     """
     if not isinstance(client, Session):
-        check_client(client)
+        check_client(client, or_session=True)
     return client
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import ContextVar
 from typing import Any, Final, final
 
 from .._core.arguments import Options
@@ -24,6 +26,9 @@ log = logging.getLogger("aiolocks.session")
 
 _MOST_LOSSES: Final = 3
 """So often a call is begun: what loses its lease each time would do its work again and again."""
+
+_within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_flight", default=None)
+"""The call that the running code is a part of, in whichever task. Weak: what it began may outlive it."""
 
 
 def runs(
@@ -54,6 +59,7 @@ class Flight:
     Invariants:
     - it stands in `engine.shared` while others may join: until it has ended, or nobody waits any more;
     - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
+    - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
     - what the function gave is never made again: a lease that was lost then is acquired anew, to publish it.
 
     Args:
@@ -62,6 +68,7 @@ class Flight:
     """
 
     __slots__ = (
+        "__weakref__",
         "_binding",
         "_commands",
         "_ended_at",
@@ -75,6 +82,7 @@ class Flight:
         "_slot",
         "_task",
         "_waiters",
+        "_waiting_flights",
         "fingerprint",
     )
 
@@ -102,6 +110,7 @@ class Flight:
         )
         self._runs: set[int] = set()  # our own
         self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
+        self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
         self._outcome: Outcome | None = None
         self._ended_at = NEVER
         engine.shared[slot] = self
@@ -113,20 +122,37 @@ class Flight:
 
         Cancelled, it ends this wait alone, and the call if nobody else waits here.
         """
-        if asyncio.current_task() is self._task:
+        within = _within.get()
+        caller = None if within is None else within()
+        if caller is not None and self._needs(caller):
             raise RuntimeError(f"the call of SingleFlight key {self._name!r} waits for itself")
         waiter: asyncio.Future[bool] = self._engine.waiter()
         self._waiters[waiter] = self._engine.now()
+        if caller is not None:
+            self._waiting_flights[waiter] = caller
         try:
             in_time = await waiter
         finally:
             del self._waiters[waiter]
+            self._waiting_flights.pop(waiter, None)
             if waiter.done() and not waiter.cancelled():
                 waiter.exception()  # the session's end, of which a cancelled caller learns nothing
             if not self._waiters and self._outcome is None:
                 self._leave()
                 self._task.cancel()
         return self._outcome if in_time else None
+
+    def _needs(self, caller: Flight) -> bool:
+        """Whether this call is that one, or waits for it, also by way of others."""
+        needing, seen = [caller], {caller}
+        while needing:
+            flight = needing.pop()
+            if flight is self:
+                return True
+            more = set(flight._waiting_flights.values()) - seen  # noqa: SLF001 - its own class
+            seen |= more
+            needing.extend(more)
+        return False
 
     def _leave(self) -> None:
         """Nobody may join any more."""
@@ -166,7 +192,7 @@ class Flight:
             try:
                 async with lease:
                     if outcome is None:
-                        outcome = await self._call()
+                        outcome = await self._call(lease)
                     self._publish(lease, outcome)
             except LockLostError as error:
                 losses += 1
@@ -177,10 +203,11 @@ class Flight:
             else:
                 return outcome
 
-    async def _call(self) -> Outcome:
+    async def _call(self, lease: Lease) -> Outcome:
         """What comes of the function; a cancellation of its task passes."""
         task = asyncio.current_task()
         assert task is not None
+        _within.set(weakref.ref(self))
         try:
             awaitable: object = self._fn()
             if not inspect.isawaitable(awaitable):
@@ -197,7 +224,10 @@ class Flight:
             ended.__cause__ = error
             return Outcome.of_error(ended)
         except Exception as error:
-            if task.cancelling():
+            # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
+            if task.cancelling() and (
+                not self._waiters or lease.remaining() <= 0.0 or _comes_of_cancellation(error)
+            ):
                 # What it says about having been cancelled is not for those who wait elsewhere.
                 raise asyncio.CancelledError from error
             return Outcome.of_error(error)
@@ -218,3 +248,11 @@ class Flight:
 
     def __repr__(self) -> str:
         return f"<Flight {self._name!r} waiters={len(self._waiters)}>"
+
+
+def _comes_of_cancellation(error: BaseException) -> bool:
+    """Whether it was raised on account of a cancellation, or while one was on its way."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, asyncio.CancelledError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None

@@ -87,7 +87,7 @@ class SingleFlight:
         serializer: Serializer = JSON,
         **slips: Never,
     ) -> None:
-        _reject_slips("SingleFlight", slips)
+        reject_slips("SingleFlight", slips, _SLIPS)
         self._source = source_of(client)
         self._options = Options.checked(
             ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
@@ -131,6 +131,7 @@ class SingleFlight:
                 function has ended: then its callers here get what it gave, and the log says that nobody else
                 was told.
             SessionClosedError: The session is closed, or was closed meanwhile.
+            RuntimeError: It would wait for itself: asked by the function, or by a task or call that it began.
             TypeError, ValueError: An argument is not as it should be; before any I/O.
 
         Cancelled, it ends at once. The function goes on while others wait for it here, and is cancelled
@@ -199,13 +200,6 @@ class SingleFlight:
 
     def __repr__(self) -> str:
         return f"<SingleFlight ttl={self._options.ttl:g} keep={self._keep_ms / 1000:g}>"
-
-
-def _reject_slips(what: str, slips: dict[str, Never]) -> None:
-    for slip in slips:
-        if slip in _SLIPS:
-            raise TypeError(f"{what} has no argument {slip!r}; did you mean {_SLIPS[slip]}?")
-    reject_slips(what, slips)
 
 
 def _check_function(fn: object) -> None:

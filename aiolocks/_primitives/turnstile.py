@@ -17,6 +17,10 @@ from .._transport.commands.turnstile import TurnstileCommands
 
 _FIRST: Final = 1
 
+_SLIPS: Final[dict[str, str]] = dict.fromkeys(
+    ("ex", "expire", "expires", "lease", "px", "timeout", "ttl"), "window= (how long a window lasts)"
+)
+
 
 @final
 class Turnstile:
@@ -53,7 +57,7 @@ class Turnstile:
     __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
 
     def __init__(self, client: Any, name: str, *, window: Seconds = 2.0, **slips: Never) -> None:
-        reject_slips("Turnstile", slips)
+        reject_slips("Turnstile", slips, _SLIPS)
         self._source = source_of(client)
         self._name = lock_name(name)
         self._window = seconds("window", window, least=SHORTEST_TTL)

@@ -28,6 +28,16 @@ OnConflict = Literal["raise", "skip", "replace"]
 _MANNER: Final = Manner(exclusive=True, eager=True, strict=True)
 _MOST_WAITING: Final = 1000
 
+# What the same thing is called elsewhere, or what is easily taken for it.
+_SLIPS: Final = {
+    "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
+    "lock_name": "key=",
+    "name": "key=",
+    "on_conflict": "enqueue(mode, on_conflict=...)",
+    "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
+    "waiting": "run(waiting=...)",
+}
+
 
 @final
 class UniqueJob:
@@ -70,7 +80,7 @@ class UniqueJob:
     __slots__ = ("__weakref__", "_key", "_options", "_source")
 
     def __init__(self, client: Any, key: str, *, ttl: Seconds = 60.0, **slips: Never) -> None:
-        reject_slips("UniqueJob", slips)
+        reject_slips("UniqueJob", slips, _SLIPS)
         self._source = source_of(client)
         self._key = lock_name(key, "key")
         self._options = Options.checked(
@@ -157,8 +167,8 @@ class UniqueJob:
         Args:
             mode: For how long another ticket for this key is a conflict: `"until_executing"`, to the
                 beginning of its run; `"until_executed"`, to the end of a run that did not raise;
-                `"until_expired"`, for `ttl`, whatever becomes of it; `"until_and_while_executing"`, as
-                until executing, and runs of the same key wait for each other.
+                `"until_expired"`, for `ttl`, whatever becomes of it, and while it runs; or
+                `"until_and_while_executing"`, as until executing, and runs of the key wait for each other.
             ttl: Seconds for which it stays unique if nobody runs it, and for which it is remembered when it
                 was done, 50 ms to ten years. More than the queue holds a job for, retries included.
             on_conflict: What to do while another ticket has the key: `"raise"`; `"skip"`, give None;

@@ -67,8 +67,12 @@ __all__ = [
 ]
 
 
-def check_client(client: object) -> None:
+def check_client(client: object, *, or_session: bool = False) -> None:
     """Says what is wrong with a client that is not one.
+
+    Args:
+        client: What was given.
+        or_session: A session would have been as good; it is for the text only.
 
     Raises:
         TypeError: It is not a `redis.asyncio.Redis` or `redis.asyncio.RedisCluster`.
@@ -80,12 +84,17 @@ def check_client(client: object) -> None:
     elif isinstance(client, (Pipeline, PubSub)):
         what = f"a {type(client).__name__}: give the client that it came from"
     elif isinstance(client, str):
-        what = "a str: the client comes first, then the name"
+        what = (
+            "a URL: make a client of it with redis.asyncio.Redis.from_url()"
+            if "://" in client
+            else "a str: the client comes first, then the name"
+        )
     elif isinstance(client, type):
         what = f"the class {client.__name__}: make a client of it"
     else:
         what = type(client).__name__
-    raise TypeError(f"client must be a redis.asyncio.Redis, RedisCluster or an aiolocks.Session, not {what}")
+    allowed = "Redis, RedisCluster or an aiolocks.Session" if or_session else "Redis or RedisCluster"
+    raise TypeError(f"client must be a redis.asyncio.{allowed}, not {what}")
 
 
 def open_transport(

@@ -21,7 +21,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack, cast
 
 try:
     from aiohttp import web
@@ -36,6 +36,7 @@ from .._core.arguments import Seconds, lock_name
 from .._core.lease import Lease
 from .._core.session import Session
 from .._primitives.lock import Lock
+from ..errors import LockLostError
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
 from ._naming import NameTemplate
 from ._refusing import Conflict, Refusal
@@ -109,7 +110,8 @@ def locked(
 
     If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds that
     the holder's lease still has. Where Redis does not answer, it is 503. When the lease is lost, the handler
-    is cancelled and the answer is 500. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it
+    is cancelled and the answer is 500; one that has begun ends with the connection. Answers are JSON,
+    `{"detail": "…"}`. A client that hangs up while it
     waits leaves the queue. What the handler itself raises is never replaced.
 
     Args:
@@ -143,16 +145,20 @@ def locked(
 
         @functools.wraps(handler)
         async def holds(*args: P.args, **kwargs: P.kwargs) -> web.StreamResponse:
-            request = _request_of(args)
+            request, begun = _request_of(args), False
             try:
                 found = name_of(request)
                 if not isinstance(found, str) and inspect.isawaitable(found):
                     found = await found
                 lock = recipe.lock(_session_of(request), lock_name(found))
                 async with holding(lock, recipe, functools.partial(_gone, request)) as lease:
-                    request[LEASE] = lease
+                    request[LEASE], begun = lease, True
                     return await handler(*args, **kwargs)
             except Refusal as refusal:
+                if begun and request.writer.output_size > 0:
+                    # An answer in the middle of an answer would pass for a part of it. For what is raised
+                    # there, aiohttp closes the connection.
+                    raise cast("LockLostError", refusal.__cause__) from None
                 return web.json_response(
                     {"detail": refusal.detail}, status=refusal.status, headers=refusal.headers
                 )

@@ -20,10 +20,10 @@ from typing import Annotated, Any, Final, Unpack, final
 from weakref import WeakKeyDictionary
 
 try:
-    from fastapi import Depends, HTTPException, Request, params, routing
+    from fastapi import Depends, HTTPException, Request, params
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, HTTPConnection
-    from starlette.routing import Mount, compile_path
+    from starlette.routing import compile_path
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
         raise
@@ -36,6 +36,7 @@ from .._core.lease import Lease
 from .._core.session import Session
 from .._primitives.lock import Lock
 from ._holding import Gone, Kind, LockOptions, Recipe, SessionOptions, holding, opened
+from ._mounted import routes_of, with_mounted
 from ._naming import NameTemplate
 from ._parameters import Field, fields_of
 from ._refusing import Conflict, Refusal, gone_away
@@ -75,7 +76,8 @@ def session_lifespan(
     async def both(app: Starlette) -> AsyncGenerator[Any, None]:
         _check_names(app)
         async with opened(client, session_options) as session:
-            _share(app, session)
+            for each in with_mounted(app):
+                setattr(each.state, _STATE, session)
             if lifespan is None:
                 yield
             else:
@@ -257,23 +259,13 @@ def _has_no_body(request: Request) -> bool:
     return (announced or request.method in ("GET", "HEAD")) and "transfer-encoding" not in request.headers
 
 
-def _share(app: Starlette, session: Session) -> None:
-    """For the application, and for those that are mounted in it: their lifespans do not run."""
-    setattr(app.state, _STATE, session)
-    for route in app.routes:
-        if isinstance(route, Mount) and isinstance(route.app, Starlette):
-            _share(route.app, session)
-
-
 def _check_names(app: Starlette) -> None:
     """Whether all templates can be filled in, for the routes whose handlers use `Locked` themselves.
 
     Raises:
         ConfigurationError: One cannot.
     """
-    # Newer versions include routers as they are, and tell here what their routes amount to.
-    contexts = getattr(routing, "iter_route_contexts", iter)
-    for route in contexts(app.routes):
+    for route in routes_of(app):
         endpoint, path = getattr(route, "endpoint", None), getattr(route, "path", None)
         if endpoint is None or path is None:
             continue

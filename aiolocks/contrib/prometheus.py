@@ -216,7 +216,7 @@ def _metrics_of(registry: object, buckets: tuple[tuple[float, ...], tuple[float,
     if not isinstance(registry, CollectorRegistry):
         raise TypeError(f"registry must be a CollectorRegistry, not {type(registry).__name__}")
     metrics = _registered.get(registry)
-    if metrics is None:
+    if metrics is None or not _stands_in(registry, metrics):
         metrics = _Metrics(buckets)
         try:
             registry.register(metrics)
@@ -231,3 +231,13 @@ def _metrics_of(registry: object, buckets: tuple[tuple[float, ...], tuple[float,
             "the registry has these metrics already, with other buckets: give the same, or another registry"
         )
     return metrics
+
+
+def _stands_in(registry: CollectorRegistry, metrics: _Metrics) -> bool:
+    """Whether nobody has unregistered it: who clears a registry wants new ones, not some that nobody sees."""
+    try:
+        registry.register(metrics)
+    except ValueError:
+        return True
+    registry.unregister(metrics)
+    return False

@@ -1,11 +1,11 @@
 -- Frees the spans that were granted up to then, whoever holds them, and wakes who waits. The fence stays, and so do the
 -- marks of who waits.
 --
--- KEYS  1 spans   2 ends   3 queue   4… left and right ends of readers, upgradables and writers
+-- KEYS  1 spans   2 ends   3 queue   4 waits   5… left and right ends of what is held, and of the marks
 -- ARGV  1 the latest fencing token that it frees
 -- Returns {how many it has freed, bells rung…}
-local spans, ends = KEYS[1], KEYS[2]
-local freed = discard('hash', spans) + discard('zset', ends)
+local spans, ends, waits = KEYS[1], KEYS[2], KEYS[4]
+local freed = discard('hash', spans) + discard('zset', ends, unpack(KEYS, 4))
 for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
   local minted = string.match(redis.call('HGET', spans, token) or '', '^%l %S+ %S+ (%d+) ')
   if is_due(minted) then
@@ -15,10 +15,13 @@ for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
   end
 end
 -- Also what stands here alone, which nobody would ever remove.
-for i = 4, #KEYS do
-  discard('zset', KEYS[i])
-  for _, token in ipairs(redis.call('ZRANGE', KEYS[i], 0, -1)) do
-    if not redis.call('ZSCORE', ends, token) then redis.call('ZREM', KEYS[i], token) end
+local function is_alone(id) return not (redis.call('ZSCORE', ends, id) or redis.call('ZSCORE', waits, id)) end
+for _, id in ipairs(redis.call('HKEYS', spans)) do
+  if is_alone(id) then freed = freed + redis.call('HDEL', spans, id) end
+end
+for i = 5, #KEYS do
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[i], 0, -1)) do
+    if is_alone(id) then redis.call('ZREM', KEYS[i], id) end
   end
 end
 return {freed, unpack(summon(KEYS[3], 16, true))}

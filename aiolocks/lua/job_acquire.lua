@@ -4,7 +4,8 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 seat   6 flags: q has a bell, l takes
 --       it along   7 how many may wait, or '' for any number   8 ticket, or '' for none   9 what becomes of the key as
---       it begins: g given up, k kept   10 what the bells of the session have in their names
+--       it begins: g given up, k kept, e but not for longer than it was, once the run has ended   10 what the bells of
+--       the session have in their names
 -- Returns {1, fencing token, how many stand in the queue, 0}
 --      or {0, remaining ms (-2: others who wait go first), bells rung…}
 --      or {2, why it is a duplicate: f as many wait as may, d done, s superseded, o owned by another, bells rung…}
@@ -38,8 +39,10 @@ if not permits then
     be_gone(KEYS[9], entry, false)
     return {2, duplicate, unpack(wake(true, 0))}
   end
-  if ARGV[9] == 'k' then
-    redis.call('SET', KEYS[7], ticket, 'PX', math.max(redis.call('PTTL', KEYS[7]), ttl))
+  if has(ARGV[9], 'k') then
+    local left = redis.call('PTTL', KEYS[7])
+    if has(ARGV[9], 'e') then note_end(KEYS[8], ticket, left) end
+    redis.call('SET', KEYS[7], ticket, 'PX', math.max(left, ttl))
   elseif owning then
     redis.call('DEL', KEYS[7])
   end

@@ -1,19 +1,26 @@
 -- Makes a ticket the owner of a job's key, or says for how long another one owns it.
--- Sent again by the one that owns it, it is the same success with its ttl set anew.
+-- Sent again by the one that owns it, it is the same success with its ttl set anew; by one whose place another has taken
+-- since, it changes nothing.
 --
 -- KEYS  1 owner   2 over   3 before
 -- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another
--- Returns -1 when it owns the key, or for how many more ms another does
+-- Returns -1 when it owns or has owned the key, or for how many more ms another does
 --
--- Invariant: before is the ticket whose place the owner has taken, for as long as that one would have owned the key.
+-- Invariant: before is a sorted set, by when it happened, of the tickets whose place others have taken since the key was
+-- free, each with until when it would have owned the key: 'ticket:ms'. The last ones, as only those are taken back that
+-- were sent a moment ago.
+local LAST = 16
 local owner, over, before, ticket = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local owning = redis.call('GET', owner)
+if is_over(over, ticket) then return -1 end
 if not owning then
   redis.call('DEL', before)
 elseif owning ~= ticket then
   local left = math.max(1, redis.call('PTTL', owner))
   if ARGV[3] ~= 'r' then return left end
-  redis.call('SET', before, owning, 'PX', left)
+  redis.call('ZADD', before, whole(MICROSECONDS), owning .. ':' .. whole(NOW + left))
+  for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -LAST - 1)) do redis.call('ZREM', before, oldest) end
+  keep(before, left)
   remember(over, 's', owning)
 end
 redis.call('SET', owner, ticket, 'PX', ARGV[2])

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes the next, l leaves the queue with its bell,
---       d the ticket was done, f and frees its key, k it was not, and keeps its key for the retry   5 ticket
+--       d the ticket was done, f and frees its key, k it was not, and keeps its key for the retry, e its key has its own time again   5 ticket
 -- Returns {1 when freed, 0 when the token does not run, bells rung…}
 --
 -- Invariant: a ticket is done by nobody but who has run it without a gap until here.
@@ -12,8 +12,9 @@ local held = lease_of(ARGV[1])
 if held then
   drop(ARGV[1])
   keep(fence, ARGV[2])
-  if has(flags, 'd') then remember(KEYS[8], 'd', ticket) end
   local owns = redis.call('GET', KEYS[7]) == ticket
+  if owns and has(flags, 'e') then redis.call('PEXPIRE', KEYS[7], end_of(KEYS[8], ticket) - NOW) end
+  if has(flags, 'd') then remember(KEYS[8], 'd', ticket) end
   if owns and has(flags, 'f') then redis.call('DEL', KEYS[7]) end
   if owns and has(flags, 'k') then keep(KEYS[7], ttl_of(ticket)) end
 end

@@ -1,18 +1,24 @@
--- Takes back a ticket that nobody has got to know, if it owns the key: the one before it has its place again, unless
--- that was done meanwhile.
+-- Takes back a ticket that nobody has got to know: if it owns the key, the one before it has its place again, unless that
+-- was done meanwhile; if another has taken its place, nobody has it again.
 --
 -- KEYS  1 owner   2 over   3 before
 -- ARGV  1 ticket
 -- Returns 1 when it owned the key, or 0
-local owner, over, before = KEYS[1], KEYS[2], KEYS[3]
-if redis.call('GET', owner) ~= ARGV[1] then return 0 end
+local owner, over, before, ticket = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+if redis.call('GET', owner) ~= ticket then
+  for _, entry in ipairs(redis.call('ZRANGE', before, 0, -1)) do
+    if string.sub(entry, 1, #ticket + 1) == ticket .. ':' then redis.call('ZREM', before, entry) end
+  end
+  return 0
+end
 redis.call('DEL', owner)
-local former = redis.call('GET', before)
-if former then
+local last = redis.call('ZRANGE', before, -1, -1)[1]
+if last then
+  local former, ends = string.match(last, '^(.*):(%d+)$')
+  redis.call('ZREM', before, last)
   redis.call('ZREM', over, 's' .. former)
   if not is_over(over, former) then
-    redis.call('SET', owner, former, 'PX', math.max(1, redis.call('PTTL', before)))
+    redis.call('SET', owner, former, 'PX', whole(math.max(1, ends - NOW)))
   end
-  redis.call('DEL', before)
 end
 return 1

@@ -517,7 +517,7 @@ async def held(session: Session) -> bool:
         (lambda session: session.inspect(17), TypeError, "pattern must be a str"),
         (lambda session: session.force_release(""), ValueError, "name must not be empty"),
         (lambda session: session.force_release(17), TypeError, "name must be a str"),
-        (lambda session: session.force_release("a", kind=3), TypeError, "kind must be a str"),
+        (lambda session: session.force_release("a", kind=3), TypeError, "kind must be None or a str"),
         (
             lambda session: session.force_release("a", kind="turnstile"),
             ValueError,

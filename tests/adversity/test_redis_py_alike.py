@@ -251,7 +251,7 @@ async def as_a_context_manager(play: Play) -> None:
 
 @script
 async def timeouts_of_all_sorts(play: Play) -> None:
-    for timeout in (0, 0.0, 5, 1.9999, 0.0001, -1):
+    for timeout in (0, 0.0, 5, 1.9999, 0.0001, -1, "5"):
         lock = play.lock(timeout=timeout, blocking=False)
         for call in (lock.acquire, lambda lock=lock: lock.extend(2), lock.reacquire, lock.release):
             await play.do(call)

@@ -148,6 +148,20 @@ async def test_a_subclass_may_do_the_requests_itself(redis: Redis) -> None:
     assert not await redis.exists("a")
 
 
+async def test_a_subclass_may_keep_scripts_of_its_own(redis: Redis) -> None:
+    class Own(Lock):
+        LUA_RELEASE_SCRIPT = "return 'its own'"
+
+        def register_scripts(self) -> None:
+            super().register_scripts()
+            self.lua_extend = self.redis.register_script("return 'of this lock'")
+
+    Own.lua_reacquire = redis.register_script("return 'of the class'")
+    lock = Own(redis, "a")
+    said = [await each(keys=["a"]) for each in (lock.lua_release, lock.lua_extend, lock.lua_reacquire)]
+    assert said == [b"its own", b"of this lock", b"of the class"]
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -439,10 +453,10 @@ async def test_no_server_and_no_password_are_what_redis_py_raises(
 
 
 async def test_it_is_renewed_until_it_is_released(redis: Redis, keys: Any) -> None:
-    lock = Lock(redis, "a", timeout=0.6, auto_renew=True)
+    lock = Lock(redis, "a", timeout=1, auto_renew=True)
     async with lock:
         token = lock.local.token
-        deadline = asyncio.get_running_loop().time() + 1.5
+        deadline = asyncio.get_running_loop().time() + 1.3
         while asyncio.get_running_loop().time() < deadline:
             assert await redis.get("a") == token
             await asyncio.sleep(0.05)
@@ -456,9 +470,9 @@ async def test_without_it_it_is_not(redis: Redis) -> None:
 
 
 async def test_a_renewal_does_not_shorten_an_extension(redis: Redis) -> None:
-    async with Lock(redis, "a", timeout=0.3, auto_renew=True) as lock:
+    async with Lock(redis, "a", timeout=0.6, auto_renew=True) as lock:
         await lock.extend(30, replace_ttl=True)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.3)
         assert await redis.pttl("a") > 20_000
 
 
@@ -492,7 +506,7 @@ async def test_a_renewal_that_was_not_answered_is_made_up_for(
     await lock.acquire()
     lost = through.reset_after(REACQUIRE)
     await asyncio.wait_for(lost.wait(), 10)
-    await asyncio.sleep(1.2)
+    await asyncio.wait_for(through.saw(REACQUIRE, count=through.count(REACQUIRE) + 1), 10)
     assert await lock.owned()
     await lock.release()
 

@@ -93,6 +93,9 @@ async def test_t_p_10_200_callers_in_4_processes_are_one_run(
 
 async def test_callers_of_one_session_join_without_a_request(session: Session) -> None:
     """Whichever object they use; and all have the very value."""
+    known = Work()  # its scripts, by the server
+    known.end.set()
+    await SingleFlight(session).do("known", known)
     work = Work({"a": 1})
     first = begin(SingleFlight(session).do("k", work))
     await running(work, session)
@@ -212,6 +215,76 @@ async def test_a_call_that_waits_for_itself_is_told(session: Session) -> None:
 
     with pytest.raises(RuntimeError, match="waits for itself"):
         await flight.do("k", fn)
+
+
+@pytest.mark.parametrize("by", ["a child", "another call", "another call that came first"])
+async def test_a_call_that_waits_for_itself_by_way_of_others_is_told(session: Session, by: str) -> None:
+    """It would hang for ever, and all who ask for that key after it: who waits is never nobody."""
+    flight, first, second = SingleFlight(session), asyncio.Event(), asyncio.Event()
+
+    async def one() -> Any:
+        if by == "a child":
+            return await asyncio.create_task(flight.do("one", one))
+        first.set()
+        if by == "another call that came first":
+            await second.wait()
+        return await flight.do("two", two)
+
+    async def two() -> Any:
+        second.set()
+        await first.wait()
+        return await flight.do("one", one)
+
+    asking = [begin(flight.do("one", one))]
+    if by == "another call that came first":
+        asking.append(begin(flight.do("two", two)))
+    for end in await within(5, *asking):
+        assert isinstance(end, RuntimeError)
+        assert str(end).endswith("waits for itself")
+    assert session._engine.shared == {}
+
+
+async def test_what_a_call_leaves_behind_may_ask_for_it_later(session: Session) -> None:
+    flight, over = SingleFlight(session), asyncio.Event()
+    left: list[asyncio.Task[Any]] = []
+
+    async def again() -> Any:
+        await over.wait()
+        return await flight.do("k", made)
+
+    async def made() -> str:
+        left.append(begin(again()))
+        return "made"
+
+    assert await flight.do("k", made) == "made"
+    over.set()
+    assert await within(5, left[0]) == ["made"]
+    await within(5, *left[1:])
+
+
+async def test_a_group_that_fails_is_an_error_and_no_cancellation(session: Session, connect: Connect) -> None:
+    """Up to Python 3.12 a TaskGroup that failed leaves its task with a count of one cancellation."""
+    error = ValueError("no")
+    begun = 0
+
+    async def fail() -> None:
+        await asyncio.sleep(0.05)
+        raise error
+
+    async def fn() -> None:
+        nonlocal begun
+        begun += 1
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+    here = begin(SingleFlight(session).do("k", fn))
+    await eventually(lambda: begun == 1, within=5)
+    there = begin(SingleFlight(connect()).do("k", fn))
+    ended = await within(5, here, there)
+    assert isinstance(ended[0], ExceptionGroup)
+    assert ended[0].exceptions == (error,)
+    if begun == 1:  # a busy machine may have asked for it when it was over
+        assert isinstance(ended[1], RemoteCallError)
 
 
 # -- what is kept --------------------------------------------------------------------------------------------

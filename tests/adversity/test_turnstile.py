@@ -291,7 +291,7 @@ async def test_a_closed_session_lets_nobody_through(redis: Redis) -> None:
         ({"window": float("nan")}, ValueError, "window must be"),
         ({"name": ""}, ValueError, "name must not be empty"),
         ({"name": b"a"}, TypeError, "name must be a str"),
-        ({"ttl": 3}, TypeError, "Turnstile has no argument 'ttl'"),
+        ({"ttl": 3}, TypeError, "Turnstile has no argument 'ttl'; did you mean window="),
     ],
 )
 def test_arguments_are_checked(kwargs: dict[str, Any], error: type[Exception], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import sys
@@ -9,8 +10,21 @@ from contextlib import AsyncExitStack
 
 import pytest
 from redis.asyncio import Redis
+from rich.console import Console
 
-from aiolocks import FairLock, Lock, RangeLock, ReentrantLock, RWLock, Semaphore, Session, Turnstile
+from aiolocks import (
+    FairLock,
+    HolderInfo,
+    Lock,
+    LockInfo,
+    RangeLock,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+    Turnstile,
+)
+from aiolocks.cli.listing.table import table
 from tests.cli.conftest import Aiolocks, Ended, Invocation
 from tests.cli.several import several
 from tests.conftest import OwnServer
@@ -212,3 +226,14 @@ async def test_a_cluster(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     run = ("run", "job", "--", "true")
     for ended in await several(aiolocks, *COMMANDS, run, url=f"redis://127.0.0.1:{server.port}"):
         refused(ended, "is a node of a cluster", "with redis.asyncio.RedisCluster")
+
+
+@pytest.mark.parametrize("width", [24, 40, 50, 60, 72, 80])
+def test_on_a_narrow_screen_the_names_stay(width: int) -> None:
+    holder = HolderInfo(lease_id="4be11dec27b6", host="worker-3", pid=4711, held_for=3.2, remaining=29.4)
+    infos = [LockInfo(kind=kind, name="order:17", holders=(holder,)) for kind in ("lock", "reentrantlock")]
+    with io.StringIO() as shown:
+        Console(file=shown, width=width, height=10).print(table(infos, "utf-8", width=width, most=5))
+        lines = shown.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "order:17", "order:17"]
+    assert max(map(len, lines)) <= width

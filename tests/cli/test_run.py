@@ -167,7 +167,7 @@ async def test_a_server_that_does_not_confirm_the_release_changes_no_status(
     server.resume()
     assert ended.status == 3
     assert ended.err == "aiolocks: 'job' was not released, for Redis does not answer; it is free after 30 s\n"
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20  # and not as long as the lease could last
 
 
 # -- losses
@@ -181,7 +181,7 @@ async def test_the_command_is_ended_when_the_lock_is_lost(
     await invocation.says("in")
     (key,) = keys()
     await redis.delete(key)
-    ended = await invocation.end(within=2)
+    ended = await invocation.end()
     assert (ended.status, ended.out) == (76, "in\nTERM\n")
     assert re.fullmatch(r"aiolocks: Lock 'job' was lost: .*; ending the command\n", ended.err)
 
@@ -194,7 +194,7 @@ async def test_kill_follows_term(aiolocks: Aiolocks, redis: Redis, keys: Keys, s
     (key,) = keys()
     await redis.delete(key)
     began = time.monotonic()
-    assert (await invocation.end(within=3)).status == 76
+    assert (await invocation.end()).status == 76
     assert time.monotonic() - began > 0.5
 
 
@@ -208,11 +208,11 @@ async def test_a_server_that_falls_silent_costs_the_lock_after_its_ttl(
     await invocation.says("in")
     server.pause()
     began = time.monotonic()
-    ended = await invocation.end(within=5)
+    ended = await invocation.end()
     server.resume()
     assert ended.status == 76
     assert "was lost" in ended.err
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10  # and not the 30 of the command
 
 
 async def test_a_loss_that_shows_only_at_the_end(aiolocks: Aiolocks, redis: Redis, keys: Keys) -> None:
@@ -221,7 +221,7 @@ async def test_a_loss_that_shows_only_at_the_end(aiolocks: Aiolocks, redis: Redi
     (key,) = keys()
     await redis.delete(key)
     await invocation.type("\n")
-    ended = await invocation.end(within=2)
+    ended = await invocation.end()
     assert ended.status == 76
     assert re.fullmatch(
         r"aiolocks: Lock 'job' was lost: .*; the command has ended, but may not have been alone\n", ended.err

@@ -189,6 +189,26 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
         assert (await client.get(f"{url}/ends")).status == 500
 
 
+async def test_an_answer_that_has_begun_ends_with_the_connection_when_the_lease_is_lost(
+    app: web.Application, client: aiohttp.ClientSession, redis: Redis, keys: Callable[[], list[str]]
+) -> None:
+    @locked("it", ttl=0.3)
+    async def handler(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"some of it")
+        await redis.delete(*keys())
+        await asyncio.sleep(60)
+        return answer
+
+    app.router.add_get("/", handler)
+    async with aiohttp_serves(app) as url, client.get(url) as answer:
+        # Not at rest for ever, and not with a second answer in it.
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await asyncio.wait_for(answer.read(), 10)
+        assert answer.status == 200
+
+
 async def test_what_the_handler_raises_is_its_own(
     app: web.Application, client: aiohttp.ClientSession, session: Session
 ) -> None:

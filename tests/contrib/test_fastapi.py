@@ -27,8 +27,10 @@ from fastapi import (
 )
 from fastapi.responses import StreamingResponse
 from redis.asyncio import Redis
+from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.routing import Mount
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Host, Mount
 from starlette.websockets import WebSocket
 
 from aiolocks import (
@@ -694,17 +696,32 @@ async def test_a_wrong_url_is_not_shown() -> None:
     assert "password" not in str(wrong.value)
 
 
-async def test_mounted_applications_have_it_too(app: FastAPI, http: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    "how", ["below", "below, twice", "behind a middleware", "in a middleware", "by its host"]
+)
+async def test_mounted_applications_have_it_too(app: FastAPI, http: httpx.AsyncClient, how: str) -> None:
     mounted = FastAPI()
 
     @mounted.get("/{it}")
     async def handler(it: int, lease: Annotated[Lease, Locked("it:{it}")]) -> str:
         return lease.name
 
-    app.mount("/mounted", mounted)
-    assert any(isinstance(route, Mount) for route in app.routes)
+    route: BaseRoute
+    match how:
+        case "below":
+            route = Mount("/mounted", mounted)
+        case "below, twice":
+            route = Mount("/mounted", routes=[Mount("/again", mounted)])
+        case "behind a middleware":
+            route = Mount("/mounted", mounted, middleware=[Middleware(CORSMiddleware)])
+        case "in a middleware":
+            route = Mount("/mounted", CORSMiddleware(mounted))
+        case _:
+            route = Host("127.0.0.1", Mount("/mounted", mounted))
+    app.router.routes.append(route)
+    path = "/mounted/again/7" if how == "below, twice" else "/mounted/7"
     async with uvicorn_serves(app) as url:
-        assert (await http.get(f"{url}/mounted/7")).json() == "it:7"
+        assert (await http.get(url + path)).json() == "it:7"
 
 
 async def test_without_a_session_it_says_what_to_do() -> None:

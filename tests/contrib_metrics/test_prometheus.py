@@ -164,6 +164,15 @@ def test_other_buckets_on_one_registry_are_told_of(registry) -> None:
     PrometheusListener(registry=registry, wait_buckets=BOUNDS)
 
 
+async def test_a_registry_that_was_cleared_gets_new_ones(registry, open_session) -> None:
+    PrometheusListener(registry=registry)
+    for collector in {*registry._collector_to_names}:  # as test suites do
+        registry.unregister(collector)
+    assert not [*registry.collect()]
+    async with Lock(open_session(PrometheusListener(registry=registry, wait_buckets=[1])), "a"):
+        assert registry.get_sample_value("aiolocks_held", {"kind": "lock", "name": "other"}) == 1
+
+
 def test_names_that_are_taken_are_told_of_and_nothing_is_left_behind(registry) -> None:
     foreign = Counter("aiolocks_losses", "Of somebody else.", registry=registry)
     with pytest.raises(ValueError, match=r"not those of a PrometheusListener: give another registry"):

@@ -377,12 +377,13 @@ async def test_halves_of_permits_are_freed(permits) -> None:
 
 @pytest.mark.parametrize("type_", OTHER_TYPES)
 async def test_permits_where_somebody_else_has_put_something(permits, type_) -> None:
-    ours = {permits.holders: "zset", permits.leases: "hash"}
+    ours = {permits.holders: "zset", permits.leases: "hash", permits.value: "hash"}
     for place, of_ours in ours.items():
         if type_ != of_ours:
             await permits.clear()
             await OTHER_TYPES[type_](permits.redis, place)
             assert (await force(permits)).freed
+            assert not (await look(permits)).problems
             assert (await permits.acquire(ME, 3))[0] == 1
 
 
@@ -409,6 +410,10 @@ async def test_frees_the_key_of_a_job_from_the_ticket_that_was_seen(redis, prefi
 
     await redis.rpush(owner, "rubbish")
     assert (await look(job)).problems[0] == "its owner is a list, not a string"
+    assert (await force(job)).freed
+    assert not await redis.exists(owner)
+
+    await redis.set(owner, b"\xff\xfe")  # no text at all
     assert (await force(job)).freed
     assert not await redis.exists(owner)
 
@@ -450,18 +455,22 @@ async def test_ends_without_a_span_and_spans_without_an_end_are_freed(spans) -> 
         await spans.clear()
         await spans.acquire(ME, "w")
         await spans.redis.delete(half)
+        await spans.wait("x", "w")
+        assert (await look(spans)).problems == ("half of a lease is missing",)
         await force(spans)
-        assert (await spans.acquire(OTHER, "w"))[0] == 1
+        assert not (await look(spans)).problems
+        assert (await spans.come("x", "w"))[0] == 1
 
 
 @pytest.mark.parametrize("type_", OTHER_TYPES)
 async def test_spans_where_somebody_else_has_put_something(spans, type_) -> None:
-    ours = {spans.spans: "hash", spans.ends: "zset", spans.key("readers.a"): "zset", spans.queue: "zset"}
-    for place, of_ours in ours.items():
+    sorted_sets = (spans.ends, spans.waits, spans.queue, spans.key("readers.a"), spans.key("turns.b"))
+    for place, of_ours in {spans.spans: "hash", **dict.fromkeys(sorted_sets, "zset")}.items():
         if type_ != of_ours:
             await spans.clear()
             await OTHER_TYPES[type_](spans.redis, place)
             await force(spans)
+            assert not (await look(spans)).problems
             assert (await spans.acquire(ME, "w"))[0] == 1
 
 

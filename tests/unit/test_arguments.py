@@ -324,7 +324,12 @@ async def test_pipeline_and_pubsub_are_not_clients() -> None:
         (BlockingRedis(), "a synchronous client: make it with redis.asyncio.Redis"),
         (BlockingRedis().pipeline(), "a synchronous client"),
         (BlockingRedisCluster.__new__(BlockingRedisCluster), "a synchronous client"),
-        ("redis://localhost", "a str: the client comes first, then the name"),
+        ("order:17", "a str: the client comes first, then the name"),
+        pytest.param(
+            "redis://:secret@localhost",
+            "a URL: make a client of it with redis.asyncio.Redis.from_url()",
+            id="URL",
+        ),
         (Redis, "the class Redis: make a client of it"),
         (Session, "the class Session: make a client of it"),
         (Redis().connection_pool, "not ConnectionPool"),
@@ -334,7 +339,13 @@ async def test_pipeline_and_pubsub_are_not_clients() -> None:
 )
 @pytest.mark.parametrize("make", [lock, Session], ids=["Lock", "Session"])
 def test_not_a_client(make, client, said) -> None:
-    check(lambda: make(client), TypeError, ("client must be a redis.asyncio.Redis", said))
+    sessions = ", RedisCluster or an aiolocks.Session, not " if make is lock else " or RedisCluster, not "
+    check(lambda: make(client), TypeError, ("client must be a redis.asyncio.Redis" + sessions, said))
+
+
+async def test_a_session_of_a_session() -> None:
+    session = Session(Redis())
+    check(lambda: Session(session), TypeError, ("client must be a redis.asyncio.Redis or RedisCluster, not",))
 
 
 def test_none_is_not_a_client() -> None:

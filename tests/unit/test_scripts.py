@@ -24,16 +24,16 @@ LONGEST_STEP, LONGEST_SHARED = 60, 200
 
 # What servers know the scripts by. Whoever changes one changes its line here, and looks at tests/lua again.
 FROZEN = {
-    "job_acquire": "8d764807dddebbd18d866d072e86d62f82386bb3",
-    "job_enqueue": "a697277b93dc44a8142d5b33823e7eab7a5a0052",
-    "job_release": "69d92fe2b22cb12b13a9d5c665606f015d0b70e0",
+    "job_acquire": "c0fd43168f08d6ccd4ac9b20e391699628bb1e5c",
+    "job_enqueue": "279bf05c1ec5e8558097583eff1d672e4407c5a0",
+    "job_release": "dffc5ae904c9cf8d6e10db2302c8f6657c4b0ade",
     "job_renew": "8c06c478605a987cddf4a4df69092b7e2246c980",
-    "job_withdraw": "67d7815f5e9f32b32787428a857a3e41d0b55bbe",
+    "job_withdraw": "3dcf614bd38378287883a7da0bfbcde7e89af968",
     "flight_acquire": "ddca6b542923ec210d4f0503321b2a1716c7c290",
     "flight_publish": "11c689ef319d0b077cec40d92f43e2fb259eda61",
     "force_lock": "e8a4f4b55f5b3a47835830e73e62de4d6bc15069",
-    "force_permits": "8ce01b8fc645eab3f0f147d760a8cc8b12059159",
-    "force_spans": "ed632f8053a1876146a0afd9c9d968daa942c70b",
+    "force_permits": "69159005314cce152a70dd05c5299b62e786fbf4",
+    "force_spans": "d919e5a4fd8ca4cba45ce4933de08e0ed57b3e1b",
     "inspect_name": "234da4d19b1bf118f45f61b9f42b10c085d0d44f",
     "fenced_read": "cfa0362ae8ec1d471d7fb95613b8672248e0a9b0",
     "fenced_write": "ae044f137db566468e5dde9cee6e93984ec29835",
@@ -86,7 +86,7 @@ FROZEN = {
     "shared/queue": "75ab8321124af10a221e7d4ee29be6f2ca80aed4",
     "shared/room": "bfedb3b279af2632b82f816e6760ed59bd9a953d",
     "shared/spans": "1c68952c66bb39b1d9b91db5a8fddc6be9676c72",
-    "shared/tickets": "5373828bffd3f61f9f973d036c81cd87a0de47c3",
+    "shared/tickets": "0008413d8b54b3f914a33f21d9d5cb4d84ed7d1e",
 }
 
 

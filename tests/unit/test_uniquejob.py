@@ -325,7 +325,9 @@ def test_it_tells_what_it_is(redis) -> None:
         ((17,), {}, "key must be a str, not int"),
         (("a",), {"ttl": True}, "ttl must be a number of seconds"),
         (("a",), {"ttl": 0.01}, "ttl must be a number of seconds"),
-        (("a",), {"timeout": 3}, "UniqueJob has no argument 'timeout'; did you mean ttl="),
+        (("a",), {"timeout": 3}, r"UniqueJob has no argument 'timeout'; did you mean ttl= .* around run\(\)"),
+        (("a",), {"waiting": 1}, r"UniqueJob has no argument 'waiting'; did you mean run\(waiting="),
+        (("a",), {"expire": 3}, "did you mean ttl="),
     ],
 )
 async def test_bad_arguments_are_refused_before_any_io(redis, arguments, options, message) -> None:

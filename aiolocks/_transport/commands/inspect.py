@@ -104,7 +104,7 @@ _PERMITS: Final = Family(
     passive=("fence", "value"),
     seat=_SEAT,
     force=_FORCE_PERMITS,
-    forced=("", "leases", "queue"),
+    forced=("", "leases", "queue", "value"),
 )
 _SPANS: Final = Family(
     ("", "ends", "waits"),
@@ -112,7 +112,7 @@ _SPANS: Final = Family(
     passive=("fence", *_SPAN_SIDES, *_MARK_SIDES),
     seat=_SEAT,
     force=_FORCE_SPANS,
-    forced=("", "ends", "queue", *_SPAN_SIDES),
+    forced=("", "ends", "queue", "waits", *_SPAN_SIDES, *_MARK_SIDES),
 )
 _RUNS: Final = Family(
     ("",), read_locks, passive=("fence", "value"), force=_FORCE_LOCK, forced=("", "nest", "queue")
@@ -123,7 +123,7 @@ _JOBS: Final = Family(
     passive=("fence", "value", "over", "before", "seen", "run."),
     seat=_SEAT,
     force=_FORCE_PERMITS,
-    forced=("", "leases", "queue", "owner"),
+    forced=("", "leases", "queue", "value", "owner"),
 )
 _LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", "nest", "queue"))
 

@@ -39,7 +39,8 @@ class Errand:
         ticket: The ticket, as the server knows it: `id.ttl, ms`.
         slot: Name of the running slot; empty for the one of the key.
         gives_up: The key is given up when it begins; else it is kept while it runs.
-        frees: The key is freed when it was done, and kept for the retry when not.
+        frees: The key is freed when it was done, and kept for the retry when not. If it neither does this nor
+            gives it up, the key has its own time again when the run has ended.
         done: It was done, as far as is known here.
     """
 
@@ -55,9 +56,14 @@ class Errand:
     @property
     def outcome(self) -> str:
         """The same as flags of a release."""
-        if self.done:
-            return "df" if self.frees else "d"
-        return "k" if self.frees else ""
+        if self.frees:
+            return "df" if self.done else "k"
+        return ("d" if self.done else "") + ("" if self.gives_up else "e")
+
+    @property
+    def beginning(self) -> str:
+        """What becomes of the key as it begins, as flags of an acquire."""
+        return "g" if self.gives_up else "k" if self.frees else "ke"
 
 
 @final
@@ -110,7 +116,7 @@ class JobCommands(Steps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         errand = self.errand
-        begin = "" if errand is None else "g" if errand.gives_up else "k"
+        begin = "" if errand is None else errand.beginning
         args: tuple[Argument, ...] = (
             token,
             ttl_ms,

@@ -79,7 +79,7 @@ class Finding(NamedTuple):
         value: Of a semaphore, how many permits there are; of a turnstile, how many have gone through.
         stands: There is something, whoever holds it.
         problems: What is not as it should be, each in words.
-        ticket: Of a job, the ticket that owns its key.
+        ticket: Of a job, the ticket that owns its key, as it stands there.
     """
 
     now_us: int
@@ -88,7 +88,7 @@ class Finding(NamedTuple):
     stands: bool = False
     problems: tuple[str, ...] = ()
     waiters: int = 0
-    ticket: str = ""
+    ticket: bytes = b""
 
     def with_waiters(self, waiting: int) -> Finding:
         """The same, with what was found in the queue."""
@@ -163,8 +163,13 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
     problems = (*finding.problems, *_wrong({"owner": "string"}, found), *_endless(owner))
     if owner.type != "string":
         return finding._replace(stands=True, problems=problems)
-    ticket = owner.value.decode(errors="replace")
-    holder = Holder((ticket,), None, None if owner.ttl_ms == _NO_TTL else owner.ttl_ms, mode="ticket")
+    ticket: bytes = owner.value
+    holder = Holder(
+        (ticket.decode(errors="replace"),),
+        None,
+        None if owner.ttl_ms == _NO_TTL else owner.ttl_ms,
+        mode="ticket",
+    )
     holders = (*finding.holders, holder)
     return finding._replace(holders=holders, stands=True, problems=problems, ticket=ticket)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,6 +19,8 @@ _LEFT: Final = ("name", "kind", "holder", "host")
 _RIGHT: Final = ("pid", "held", "left", "waiters")
 _BETWEEN: Final = "  "
 _NARROWEST: Final = 8
+_LESS: Final = ((72, ("holder", "host")), (56, ("pid", "held")), (40, ("kind", "left")))
+"""What a screen of fewer columns goes without: the name would be squeezed out by what cannot be broken."""
 _MOST_DRAWN: Final = 500
 """Lines up to which a table is fitted to the screen: that takes a millisecond for each."""
 
@@ -31,7 +34,7 @@ def print_table(infos: Sequence[LockInfo]) -> None:
     """Once, on stdout. In a pipe no line is cut or broken: somebody may look for a name there."""
     console = open_console()
     if sys.stdout.isatty() and lines(infos) <= _MOST_DRAWN:
-        console.print(table(infos, console.encoding))
+        console.print(table(infos, console.encoding, width=console.width))
     else:
         sys.stdout.writelines(_aligned(infos, console.encoding))
 
@@ -50,18 +53,20 @@ def _aligned(infos: Sequence[LockInfo], encoding: str) -> Iterator[str]:
         yield _BETWEEN.join(padded).rstrip() + "\n"
 
 
-def table(infos: Sequence[LockInfo], encoding: str, *, most: int | None = None) -> Table:
-    """A line for each who holds something, and for what nobody holds.
+def table(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int | None = None) -> Table:
+    """A line for each who holds something, and for what nobody holds; on a narrow screen, without the rest.
 
     With `most`, there are no more than so many, and none is broken.
     """
+    without = {column for below, columns in _LESS if width < below for column in columns}
+    shows = [*(column not in without for column in (*_LEFT, *_RIGHT)), True]
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in _LEFT:
+    for column in filter(lambda column: column not in without, _LEFT):
         fits = column in ("kind", "holder")
         shown.add_column(
             column.upper(), overflow="fold", no_wrap=fits, min_width=_NARROWEST if column == "name" else None
         )
-    for column in _RIGHT:
+    for column in filter(lambda column: column not in without, _RIGHT):
         shown.add_column(column.upper(), justify="right", no_wrap=True)
     shown.add_column("", overflow="fold")
     for number, (info, holder) in enumerate(_lines(infos)):
@@ -69,7 +74,7 @@ def table(infos: Sequence[LockInfo], encoding: str, *, most: int | None = None) 
             break
         cells = (
             Text(cell) if most is None else Text(cell, no_wrap=True, overflow="ellipsis")
-            for cell in _cells(info, holder, encoding)
+            for cell in itertools.compress(_cells(info, holder, encoding), shows)
         )
         shown.add_row(*cells, style="red" if info.problem else "")
     return shown

@@ -102,7 +102,7 @@ class _View:
         return Group(
             Text(head, style="bold", overflow="ellipsis", no_wrap=True),
             Text(self.trouble, style="red", overflow="ellipsis", no_wrap=True),
-            table(self._infos, self._console.encoding, most=room),
+            table(self._infos, self._console.encoding, width=self._console.width, most=room),
             Text(f"… and {more} more lines" if more > 0 else ""),
         )
 

@@ -15,6 +15,7 @@ from ..._core.arguments import flag
 from ..._core.session import engine_of
 from ..._transport import check_client
 from .holdings import Holdings
+from .scripts import Registered
 from .waiting import Ear, Patience
 from .wire import Wire
 
@@ -58,6 +59,10 @@ class Lock(RedisPyLock):
         TypeError: It is not such a client, or an option is not a bool.
     """
 
+    lua_release: Any = Registered("LUA_RELEASE_SCRIPT")
+    lua_extend: Any = Registered("LUA_EXTEND_SCRIPT")
+    lua_reacquire: Any = Registered("LUA_REACQUIRE_SCRIPT")
+
     def __init__(  # noqa: PLR0917 - as in redis-py
         self,
         redis: Any,
@@ -83,21 +88,6 @@ class Lock(RedisPyLock):
 
     def register_scripts(self) -> None:
         """Does nothing: redis-py's would keep the first client of all for ever."""
-
-    @property
-    def lua_release(self) -> Any:  # type: ignore[override]
-        """redis-py's script, for subclasses that call it."""
-        return self.redis.register_script(self.LUA_RELEASE_SCRIPT)
-
-    @property
-    def lua_extend(self) -> Any:  # type: ignore[override]
-        """The same."""
-        return self.redis.register_script(self.LUA_EXTEND_SCRIPT)
-
-    @property
-    def lua_reacquire(self) -> Any:  # type: ignore[override]
-        """The same."""
-        return self.redis.register_script(self.LUA_REACQUIRE_SCRIPT)
 
     # -- acquiring
 

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _MINUTES: Final = 600.0
 """Seconds for which what was left behind without a ttl is tried to be taken away."""
+_DAY_MS: Final = 86_400_000
+"""Milliseconds for which what has a ttl is tried to be taken away at most."""
 
 
 @final
@@ -58,7 +60,7 @@ class Wire:
     def give_back(self, token: bytes, timeout_ms: int | None) -> None:
         """Takes back what a request may have done or may yet do. Synchronous: the last word."""
         now = self.engine.now()
-        until = now + (timeout_ms / 1000 if timeout_ms else _MINUTES)
+        until = now + (min(timeout_ms, _DAY_MS) / 1000 if timeout_ms else _MINUTES)
         command = self.commands.release(token)
 
         def failed(fault: Fault) -> None:

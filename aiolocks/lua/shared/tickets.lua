@@ -3,7 +3,8 @@
 -- Invariants:
 -- - a ticket is 'id.ttl, ms', and owner the one that makes duplicates of all others, for as long as that key lasts;
 -- - over is a sorted set by when they are forgotten, ms, of tickets that are not to run any more: with a d before
---   those that were done, with an s before those whose place another one has taken.
+--   those that were done, with an s before those whose place another one has taken; and, with an e before them, until
+--   when those own their key that keep it for longer while they run.
 
 -- d or s for a ticket that is over, or nil.
 local function is_over(over, ticket)
@@ -19,4 +20,15 @@ local function remember(over, mark, ticket)
   redis.call('ZREMRANGEBYSCORE', over, '-inf', NOW)
   redis.call('ZADD', over, whole(NOW + ttl_of(ticket)), mark .. ticket)
   keep(over, ttl_of(ticket))
+end
+
+-- Notes for how long it owns its key, before a run keeps it for longer; nothing if it does not.
+local function note_end(over, ticket, left)
+  redis.call('ZADD', over, 'NX', whole(NOW + left), 'e' .. ticket)
+  keep(over, left)
+end
+
+-- Until when it owns its key, or 0 when that is over.
+local function end_of(over, ticket)
+  return tonumber(redis.call('ZSCORE', over, 'e' .. ticket) or 0)
 end
