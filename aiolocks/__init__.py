@@ -24,6 +24,7 @@ if typing.TYPE_CHECKING:
     from ._primitives.fairlock import FairLock
     from ._primitives.multilock import MultiLock
     from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from ._primitives.redlock import Redlock
     from ._primitives.reentrant import ReentrantLease, ReentrantLock
     from ._primitives.rwlock import RWLock
     from ._primitives.semaphore import Semaphore
@@ -53,6 +54,7 @@ __all__ = [
     "RangeLock",
     "RangeUpgradableLease",
     "RangeWriterLease",
+    "Redlock",
     "ReentrantLease",
     "ReentrantLock",
     "Semaphore",

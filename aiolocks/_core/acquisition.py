@@ -74,6 +74,7 @@ class Acquisition:
         "_once",
         "_options",
         "_queued",
+        "_refusal",
         "_refused_until",
         "_sleep_timer",
         "_stage",
@@ -128,6 +129,7 @@ class Acquisition:
         self._ask_again = False
         self._told = False
         self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
+        self._refusal = ""  # what else was said with the last refusal
         self.answered_at = float("-inf")
         self._fault: Fault | None = None
         self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
@@ -276,10 +278,11 @@ class Acquisition:
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
             self._refused_until = now
-        elif answer.remaining_ms is None:
-            self._refused_until = None
         else:
-            self._refused_until = now + seconds(answer.remaining_ms) + _BEYOND
+            self._refusal = answer.detail
+            self._refused_until = None
+            if answer.remaining_ms is not None:
+                self._refused_until = now + seconds(answer.remaining_ms) + _BEYOND
         self._gate.refused_until = self._refused_until
         if self._once:
             self._end()
@@ -378,6 +381,7 @@ class Acquisition:
             self._name,
             blocking_timeout=blocking_timeout,
             remaining=self._gate.remaining(self._engine.now()),
+            detail=self._refusal,
         )
 
     def _give_up(self, error: LockError) -> None:

@@ -9,6 +9,7 @@ _MODULES: Final = {
     "fairlock": ("FairLock",),
     "multilock": ("MultiLock",),
     "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    "redlock": ("Redlock",),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "rwlock": ("RWLock",),
     "semaphore": ("Semaphore",),

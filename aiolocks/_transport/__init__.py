@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis import Redis as _SyncRedis
@@ -60,7 +60,10 @@ __all__ = [
     "Transport",
     "Wakeup",
     "check_client",
+    "check_master",
     "ignore",
+    "master_label",
+    "open_quorum",
     "open_transport",
 ]
 
@@ -116,6 +119,56 @@ def open_transport(
         return _over_pool(client.connection_pool, loop)
     # The cluster's own connections: it alone knows which node has the slot.
     return _plain(client.execute_command, _nothing_to_close, loop)
+
+
+def open_quorum(
+    clients: Sequence[Any],
+    loop: asyncio.AbstractEventLoop,
+    *,
+    prefix: str,
+    session: str,
+    wakeup: Wakeup,
+    on_rung: OnRung,
+) -> Transport:
+    """The way to several independent masters, each as by `open_transport`."""
+    from .quorum import Quorum  # noqa: PLC0415 - few need it
+
+    return Quorum(
+        [
+            (
+                master_label(client),
+                open_transport(
+                    client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung
+                ),
+            )
+            for client in clients
+        ],
+        loop,
+    )
+
+
+def check_master(client: object) -> None:
+    """Says what is wrong with a client that does not lead to one master.
+
+    Raises:
+        TypeError: It is not a `redis.asyncio.Redis`.
+    """
+    check_client(client)
+    if isinstance(client, RedisCluster):
+        raise TypeError(
+            "clients must lead to one master each, and a RedisCluster leads to many, which share the slots: "
+            "give a redis.asyncio.Redis for each of several independent servers"
+        )
+
+
+def master_label(client: Any) -> str:
+    """What people call the server of a client; never with credentials."""
+    arguments: dict[str, Any] = client.connection_pool.connection_kwargs
+    if path := arguments.get("path"):
+        return str(path)
+    if host := arguments.get("host"):
+        return f"{host}:{arguments.get('port', 6379)}"
+    return f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
 
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:

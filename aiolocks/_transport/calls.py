@@ -49,7 +49,6 @@ class Script:
         return f"<Script {self.name}>"
 
 
-@final
 class Command(Generic[T]):
     """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
 
@@ -148,9 +147,13 @@ class Call(Generic[T]):
 
     def words(self) -> tuple[Argument, ...]:
         """The words of the request, as they are right now: it may have waited for a connection."""
+        return self.as_of_now().words(in_full=self.in_full)
+
+    def as_of_now(self) -> Command[T]:
+        """The command, made anew where what it says depends on when."""
         if self._make is not None:
             self.command = self._make()
-        return self.command.words(in_full=self.in_full)
+        return self.command
 
     def reply(self, raw: Any) -> None:
         """Ends it with the server's answer."""

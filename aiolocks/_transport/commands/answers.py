@@ -52,13 +52,15 @@ class Refused:
         remaining_ms: What the lease that ends first has left; None when it has no end, or when others who
             wait go first.
         rung: The bells of who was woken, if anybody was.
+        detail: What else there is to say of why, for people; where several servers were asked, what each said.
     """
 
-    __slots__ = ("remaining_ms", "rung")
+    __slots__ = ("detail", "remaining_ms", "rung")
 
-    def __init__(self, remaining_ms: int | None, rung: Sequence[bytes] = ()) -> None:
+    def __init__(self, remaining_ms: int | None, rung: Sequence[bytes] = (), *, detail: str = "") -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
+        self.detail = detail
 
 
 Answer = Granted | Refused

@@ -1,0 +1,242 @@
+"""A lease that a majority of masters holds: how it is given, kept and handed over.
+
+**What a lease rests on.** Let a master *confirm* a lease when it writes the lease's fencing token back while it
+still carries the lease's token, and has minted nothing larger for it (`redlock_seal.lua`). A lease is given when
+a majority has confirmed it. Two majorities have a master in common; of two leases, let that be `m`.
+
+- *One holder.* `m` carries a token from its grant to its confirmation, and on until it is released or its ttl has
+  passed there, which is not before the holder's own deadline: that one is counted from before the first request
+  was sent, less drift. So `m` was free again when it granted the other lease, and the two do not overlap.
+- *A rising fencing token.* Say that `m` confirmed A, with the token S(A), and granted B after that. Its fence was at
+  least S(A), so that it minted more than S(A) for B; and as it confirmed B too, S(B) is not less than that.
+  The larger of the tokens minted by one majority is not enough: B may have been granted at `m` before A was, and
+  have lost that grant again. Neither is writing back to whoever answers: a fence that is raised for a lease which
+  is gone says nothing of the one that is there.
+
+What it assumes: that clocks (the holder's, and each master's) *run* alike within 1 % and do not jump; they need not
+agree. And that `m` keeps what it was told. A master that restarts without its data within a ttl may confirm another
+lease beside one that it has forgotten: then two may hold at a time. Its fencing tokens begin at its clock, so
+that the later lease still has the larger one unless that clock stands behind the one that minted the earlier.
+A master that was empty when it comes back should therefore stay away for the longest ttl in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+from ..errors import ConfigurationError
+from .ballots import CONFIRM, LOOK, TAKE, UNDO, VOTE, Ballot, Errand, Voting
+from .calls import Command
+from .commands.answers import Answer, Granted, Refused, Released
+from .faults import Fault
+
+
+@final
+class Acquiring(Ballot[Answer]):
+    """Grants by a majority, then the largest fencing token confirmed by a majority; undone where that fails.
+
+    Args:
+        confirm: Writes the fencing token of the lease back.
+        undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
+    """
+
+    __slots__ = ("_confirm", "_confirmed", "_fencing_token", "_granted", "_refused", "_undo", "_unconfirmed")
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        vote: Command[Answer],
+        confirm: Callable[[int], Command[bool]],
+        undo: Command[Released],
+    ) -> None:
+        super().__init__(labels, vote)
+        self._confirm = confirm
+        self._undo = undo
+        self._fencing_token: int | None = None  # of the lease, once a majority has granted
+        self._granted: dict[int, Granted] = {}
+        self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
+        self._confirmed: set[int] = set()
+        self._unconfirmed: set[int] = set()  # granted it and lost it again, or minted more than was written back
+
+    def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
+        if phase == CONFIRM:
+            (self._confirmed if reply else self._unconfirmed).add(master)
+            return [] if self.decided else self._decide()
+        self._pending.discard(master)
+        if isinstance(reply, Refused):
+            self._refused[master] = reply.remaining_ms
+            return [] if self.decided else self._decide()
+        self._granted[master] = reply
+        # A late grant is confirmed too: the more carry the lease, the more may fail later. One that was undone
+        # already needs nothing more: the undo was sent behind the request.
+        return [] if self.decided and not isinstance(self.outcome, Granted) else self._write_back(master)
+
+    def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
+        if isinstance(fault.error, ConfigurationError) and not self.decided:
+            self.outcome = fault
+            return self._take_back()
+        return super().failed(master, phase, fault)
+
+    def _write_back(self, master: int) -> list[Errand]:
+        if self._fencing_token is not None:
+            return [Errand(master, self._confirm(self._fencing_token), CONFIRM)]
+        if len(self._granted) < self.majority:
+            return self._decide()
+        self._fencing_token = max(grant.fencing_token for grant in self._granted.values())
+        command = self._confirm(self._fencing_token)
+        return [Errand(granted, command, CONFIRM) for granted in self._granted]
+
+    def _decide(self) -> list[Errand]:
+        if len(self._confirmed) >= self.majority:
+            assert self._fencing_token is not None
+            others = max(grant.others for grant in self._granted.values())
+            self.outcome = Granted(self._fencing_token, others)
+            return []
+        hopeless = self._refused.keys() | self._faults.keys() | self._unconfirmed
+        if len(hopeless) < self.enough_against:
+            return []
+        self.outcome = self._no_majority() if len(self._faults) >= self.enough_against else self._refusal()
+        return self._take_back()
+
+    def _take_back(self) -> list[Errand]:
+        masters = range(len(self._labels))
+        return [Errand(master, self._undo, UNDO) for master in masters if master not in self._refused]
+
+    def _refusal(self) -> Refused:
+        """For as long as it takes until a majority could be free."""
+        held = [*self._refused.values(), *(0 for _ in self._unconfirmed)]
+        times = sorted(float("inf") if left is None else left for left in held)
+        ours = len(self._granted.keys() - self._faults.keys() - self._unconfirmed)
+        needed = min(max(self.majority - ours, 1), len(times))
+        left = times[needed - 1]
+        return Refused(None if left == float("inf") else int(left), detail=self._report())
+
+    def _said(self, master: int) -> str:
+        if master in self._refused:
+            return "held elsewhere"
+        return "granted, and lost again" if master in self._unconfirmed else "granted"
+
+
+class Carried(NamedTuple):
+    """What a master carries of a lease: whether its fencing token was written back, and the metadata."""
+
+    fencing_token: int
+    written_back: bool
+    metadata: str
+
+
+@final
+class Renewing(Voting):
+    """A majority has it renewed; and where it is missing, it is put back.
+
+    A master that came back empty, or was away when the lease was given, is taken again for the same token, if it is
+    free: only once a majority has said that the lease is held, and with what one of them carries. So a renewal
+    creates nothing that is gone. It restores what further failures may take, not what has happened.
+
+    Args:
+        look: Reads what a master carries of it.
+        take: Acquires for the token, with that metadata.
+        confirm: Writes the fencing token of the lease back.
+    """
+
+    __slots__ = ("_carried", "_confirm", "_look", "_sources", "_take", "_taking")
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        vote: Command[bool],
+        look: Command[Carried | None],
+        take: Callable[[str], Command[Answer]],
+        confirm: Callable[[int], Command[bool]],
+    ) -> None:
+        super().__init__(labels, vote)
+        self._look = look
+        self._take = take
+        self._confirm = confirm
+        self._sources: list[int] | None = None  # who may be asked yet for what is to be put back
+        self._carried: Carried | None = None
+        self._taking: set[int] = set()
+
+    def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
+        if phase == VOTE:
+            super().replied(master, phase, reply)
+            return self._heal() if self.outcome is True else []
+        if phase == LOOK:
+            if reply is None or not reply.written_back:
+                return self._look_further()
+            self._carried = reply
+            return self._heal()
+        if phase == TAKE and isinstance(reply, Granted) and self._carried is not None:
+            return [Errand(master, self._confirm(self._carried.fencing_token), CONFIRM)]
+        return []
+
+    def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
+        if phase == VOTE:
+            return super().failed(master, phase, fault)
+        return self._look_further() if phase == LOOK else []
+
+    def _heal(self) -> list[Errand]:
+        missing = self._no.keys() - self._taking
+        if not missing:
+            return []
+        if self._carried is None:
+            if self._sources is not None:
+                return []  # being read
+            self._sources = list(self._yes)
+            return self._look_further()
+        self._taking |= missing
+        command = self._take(self._carried.metadata)
+        return [Errand(master, command, TAKE) for master in missing]
+
+    def _look_further(self) -> list[Errand]:
+        return [Errand(self._sources.pop(0), self._look, LOOK)] if self._sources else []
+
+
+@final
+class Adopting(Ballot[int | None]):
+    """Given from one token to another by a majority; given back where that fails.
+
+    Of several who adopt at a time at most one has a majority. If none has, the handle stays good.
+
+    Args:
+        undo: Gives it back.
+    """
+
+    __slots__ = ("_given", "_not_held", "_undo")
+
+    def __init__(
+        self, labels: Sequence[str], vote: Command[Carried | None], undo: Command[Carried | None]
+    ) -> None:
+        super().__init__(labels, vote)
+        self._undo = undo
+        self._given: dict[int, Carried] = {}
+        self._not_held: set[int] = set()
+
+    def _voted(self, master: int, reply: Any) -> None:
+        if reply is None:
+            self._not_held.add(master)
+        else:
+            self._given[master] = reply
+
+    def _decide(self) -> list[Errand]:
+        if len(self._given) >= self.majority:
+            # What a single master has minted is not the lease's; a majority has that, and so one of these.
+            known = [carried for carried in self._given.values() if carried.written_back]
+            found = known or self._given.values()
+            self.outcome = max(carried.fencing_token for carried in found)
+            return []
+        if len(self._not_held) >= self.enough_against:
+            self.outcome = None
+        elif not self._pending:
+            self.outcome = self._no_majority()
+        else:
+            return []
+        return [
+            Errand(master, self._undo, UNDO)
+            for master in range(len(self._labels))
+            if master not in self._not_held
+        ]
+
+    def _said(self, master: int) -> str:
+        return "adopted" if master in self._given else "not held"
