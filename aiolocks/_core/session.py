@@ -88,7 +88,9 @@ class Session:
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
         self._joint: list[Engine] = []  # those that it serves together with other sessions
-        self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []  # of these, whose settings are its own
+        self._led: list[
+            tuple[tuple[weakref.ref[Session], ...], Engine]
+        ] = []  # of these, whose settings are its own
         self._closed_unused = False
 
     @classmethod
@@ -185,7 +187,6 @@ class Session:
             self._engine = Engine(loop, self._settings, self._events, functools.partial(self._connect, loop))
         self._engine.admit()
         return self._engine
-
 
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
         """What does the work for several sessions at once, of which this is the first."""

@@ -121,7 +121,9 @@ def _node_timeout(value: Seconds | None, options: Options) -> float:
 
 def _checked(clients: object) -> tuple[Any, ...]:
     if isinstance(clients, Session) or hasattr(clients, "execute_command"):
-        raise TypeError("clients must be several clients, as in [a, b, c], one for each master; for one, use Lock")
+        raise TypeError(
+            "clients must be several clients, as in [a, b, c], one for each master; for one, use Lock"
+        )
     if isinstance(clients, (str, bytes)) or not isinstance(clients, Sequence):
         raise TypeError(f"clients must be a sequence of clients, not {type(clients).__name__}")
     sources = tuple(cast("Sequence[Any]", clients))

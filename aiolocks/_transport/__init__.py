@@ -137,9 +137,7 @@ def open_quorum(
         [
             (
                 master_label(client),
-                open_transport(
-                    client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung
-                ),
+                open_transport(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung),
             )
             for client in clients
         ],
@@ -168,7 +166,9 @@ def master_label(client: Any) -> str:
         return str(path)
     if host := arguments.get("host"):
         return f"{host}:{arguments.get('port', 6379)}"
-    return f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
+    return (
+        f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
+    )
 
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:

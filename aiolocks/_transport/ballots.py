@@ -16,8 +16,8 @@ from .faults import Fault
 
 T = TypeVar("T")
 
-VOTE, CONFIRM, LOOK, TAKE, UNDO = range(5)
-"""What an errand is for. Of an undo nobody waits for the end."""
+VOTE, LOOK, TAKE, TOLD, UNDO, CONFIRM = range(6)
+"""What an errand is for. Of an undo nobody waits for the end; from CONFIRM on, each proposal has its own."""
 
 UNDECIDED: Final[Any] = object()
 
@@ -74,7 +74,7 @@ class Ballot(Generic[T]):
 
     def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
         """One did not answer in its time, or refused to."""
-        if phase in (VOTE, CONFIRM):
+        if phase == VOTE or phase >= CONFIRM:
             self._pending.discard(master)
             self._faults[master] = fault
         return [] if self.decided else self._decide()

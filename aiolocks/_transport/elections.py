@@ -22,11 +22,11 @@ A master that was empty when it comes back should therefore stay away for the lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple, final
 
 from ..errors import ConfigurationError
-from .ballots import CONFIRM, LOOK, TAKE, UNDO, VOTE, Ballot, Errand, Voting
+from .ballots import CONFIRM, LOOK, TAKE, TOLD, UNDO, VOTE, Ballot, Errand, Voting
 from .calls import Command
 from .commands.answers import Answer, Granted, Refused, Released
 from .faults import Fault
@@ -41,36 +41,50 @@ class Acquiring(Ballot[Answer]):
         undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
     """
 
-    __slots__ = ("_confirm", "_confirmed", "_fencing_token", "_granted", "_refused", "_undo", "_unconfirmed")
+    __slots__ = (
+        "_confirm",
+        "_confirmed",
+        "_fencing_token",
+        "_granted",
+        "_proposal",
+        "_refused",
+        "_undo",
+        "_unasked",
+        "_unconfirmed",
+    )
 
     def __init__(
         self,
         labels: Sequence[str],
         vote: Command[Answer],
-        confirm: Callable[[int], Command[bool]],
+        confirm: Callable[..., Command[bool]],
         undo: Command[Released],
     ) -> None:
         super().__init__(labels, vote)
         self._confirm = confirm
         self._undo = undo
-        self._fencing_token: int | None = None  # of the lease, once a majority has granted
+        self._fencing_token = 0  # proposed for the lease, once a majority has granted
+        self._proposal = CONFIRM  # phase of its confirmations
         self._granted: dict[int, Granted] = {}
         self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
         self._confirmed: set[int] = set()
-        self._unconfirmed: set[int] = set()  # granted it and lost it again, or minted more than was written back
+        self._unconfirmed: set[int] = set()  # granted it, and lost it again
+        self._unasked: set[int] = set()  # granted it later, and minted more than is proposed
 
     def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
-        if phase == CONFIRM:
-            (self._confirmed if reply else self._unconfirmed).add(master)
-            return [] if self.decided else self._decide()
-        self._pending.discard(master)
-        if isinstance(reply, Refused):
-            self._refused[master] = reply.remaining_ms
-            return [] if self.decided else self._decide()
-        self._granted[master] = reply
-        # A late grant is confirmed too: the more carry the lease, the more may fail later. One that was undone
-        # already needs nothing more: the undo was sent behind the request.
-        return [] if self.decided and not isinstance(self.outcome, Granted) else self._write_back(master)
+        if phase == VOTE:
+            self._pending.discard(master)
+            if isinstance(reply, Refused):
+                self._refused[master] = reply.remaining_ms
+            else:
+                self._granted[master] = reply
+                if self._fencing_token:
+                    return self._granted_late(master)
+        elif not reply:
+            self._unconfirmed.add(master)
+        elif phase == self._proposal:
+            self._confirmed.add(master)
+        return [] if self.decided else self._decide()
 
     def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
         if isinstance(fault.error, ConfigurationError) and not self.decided:
@@ -78,26 +92,46 @@ class Acquiring(Ballot[Answer]):
             return self._take_back()
         return super().failed(master, phase, fault)
 
-    def _write_back(self, master: int) -> list[Errand]:
-        if self._fencing_token is not None:
-            return [Errand(master, self._confirm(self._fencing_token), CONFIRM)]
-        if len(self._granted) < self.majority:
+    def _granted_late(self, master: int) -> list[Errand]:
+        """The more carry the lease, the more may fail later. After an undo there is nothing to do: it came behind."""
+        if isinstance(self.outcome, Granted):
+            return self._tell((master,))
+        if self.decided:
+            return []
+        if self._granted[master].fencing_token > self._fencing_token:
+            self._unasked.add(master)
             return self._decide()
-        self._fencing_token = max(grant.fencing_token for grant in self._granted.values())
-        command = self._confirm(self._fencing_token)
-        return [Errand(granted, command, CONFIRM) for granted in self._granted]
+        return [Errand(master, self._confirm(self._fencing_token), self._proposal)]
 
     def _decide(self) -> list[Errand]:
         if len(self._confirmed) >= self.majority:
-            assert self._fencing_token is not None
             others = max(grant.others for grant in self._granted.values())
             self.outcome = Granted(self._fencing_token, others)
-            return []
-        hopeless = self._refused.keys() | self._faults.keys() | self._unconfirmed
-        if len(hopeless) < self.enough_against:
-            return []
-        self.outcome = self._no_majority() if len(self._faults) >= self.enough_against else self._refusal()
-        return self._take_back()
+            return self._tell(self._unasked)
+        gone = self._refused.keys() | self._faults.keys() | self._unconfirmed
+        if len(gone) >= self.enough_against:
+            self.outcome = (
+                self._no_majority() if len(self._faults) >= self.enough_against else self._refusal()
+            )
+            return self._take_back()
+        carrying = self._granted.keys() - gone
+        if len(carrying) >= self.majority > len(carrying - self._unasked if self._fencing_token else ()):
+            return self._propose(carrying)
+        return []
+
+    def _propose(self, carrying: Set[int]) -> list[Errand]:
+        """For the first time, or anew with more of them: what was confirmed before does not count any more."""
+        self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
+        self._proposal += 1
+        self._confirmed.clear()
+        self._unasked.clear()
+        command = self._confirm(self._fencing_token)
+        return [Errand(master, command, self._proposal) for master in sorted(carrying)]
+
+    def _tell(self, masters: Iterable[int]) -> list[Errand]:
+        """They are not needed any more, but are to know the fencing token of what they carry."""
+        command = self._confirm(self._fencing_token, given=True)
+        return [Errand(master, command, TOLD) for master in masters]
 
     def _take_back(self) -> list[Errand]:
         masters = range(len(self._labels))
@@ -148,7 +182,7 @@ class Renewing(Voting):
         vote: Command[bool],
         look: Command[Carried | None],
         take: Callable[[str], Command[Answer]],
-        confirm: Callable[[int], Command[bool]],
+        confirm: Callable[..., Command[bool]],
     ) -> None:
         super().__init__(labels, vote)
         self._look = look
@@ -168,7 +202,7 @@ class Renewing(Voting):
             self._carried = reply
             return self._heal()
         if phase == TAKE and isinstance(reply, Granted) and self._carried is not None:
-            return [Errand(master, self._confirm(self._carried.fencing_token), CONFIRM)]
+            return [Errand(master, self._confirm(self._carried.fencing_token, given=True), TOLD)]
         return []
 
     def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:

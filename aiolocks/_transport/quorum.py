@@ -140,9 +140,7 @@ class _Round:
         """Nobody waits for it any more: whether any master may have seen it, or may see it yet."""
         self.stop()
         del self._quorum.rounds[self._call]
-        seen = [
-            self._quorum.masters[master].transport.forget(vote) for master, vote in self._votes.items()
-        ]
+        seen = [self._quorum.masters[master].transport.forget(vote) for master, vote in self._votes.items()]
         return any(seen)
 
     # -- sending

@@ -30,7 +30,9 @@ class LockCommands(Steps):
 
     __slots__ = ("_held", "_in_queue", "_kind", "_name", "_prefix", "_session", "_with_queue")
 
-    def __init__(self, prefix: str, name: str, *, retention_ms: int, session: str, kind: str = "lock") -> None:
+    def __init__(
+        self, prefix: str, name: str, *, retention_ms: int, session: str, kind: str = "lock"
+    ) -> None:
         super().__init__(retention_ms)
         self._prefix = prefix
         self._name = name

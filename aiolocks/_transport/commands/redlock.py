@@ -81,7 +81,7 @@ class RedlockCommands(Steps):
         put = partial(
             Acquiring,
             vote=acquire,
-            confirm=partial(self._confirm, acquire, token, ttl_ms, given=False),
+            confirm=partial(self._confirm, acquire, token, ttl_ms),
             undo=self._one.release(token, ttl_ms, ring=False),
         )
         return self._motion(put, acquire, elects=True, lasts=ttl_ms / 1000)
@@ -97,7 +97,7 @@ class RedlockCommands(Steps):
             vote=renew,
             look=Command(None, self._lock, ("GET", *self._lock), partial(_carried, token), lane=token),
             take=partial(self._one.acquire, token, ttl_ms),
-            confirm=partial(self._confirm, renew, token, ttl_ms, given=True),
+            confirm=partial(self._confirm, renew, token, ttl_ms),
         )
         return self._motion(put, renew)
 
@@ -120,13 +120,11 @@ class RedlockCommands(Steps):
         locked = self._one.locked()
         return self._motion(partial(Voting, vote=locked), locked)
 
-    def _motion(
-        self, put: Callable[[Sequence[str]], Ballot[T]], like: Command[Any], **how: Any
-    ) -> Motion[T]:
+    def _motion(self, put: Callable[[Sequence[str]], Ballot[T]], like: Command[Any], **how: Any) -> Motion[T]:
         return Motion(put, like, node_timeout=self._node_timeout, **how)
 
     def _confirm(
-        self, after: Command[Any], token: str, ttl_ms: int, fencing_token: int, *, given: bool
+        self, after: Command[Any], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False
     ) -> Command[bool]:
         args = (token, fencing_token, self._retention(ttl_ms), int(given))
         return Command(_SEAL, after.keys[:2], args, truth, lane=token)
