@@ -25,6 +25,7 @@ from aiolocks import (
     Session,
 )
 from tests.conftest import Connect
+from tests.support.masters import MASTERS, OneServerAsThree, open_three
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
@@ -36,11 +37,13 @@ class Kind:
     Attributes:
         make: Describes a lock: `make(client_or_session, name, **common)`.
         way: The transport and wakeup over which it is tested; over all of them with `AIOLOCKS_TEST_WAYS=all`.
+        masters: To how many each request goes.
     """
 
     name: str
     make: Callable[..., Any]
     way: str
+    masters: int = 1
 
     def __str__(self) -> str:
         return self.name
@@ -97,6 +100,7 @@ KINDS = [
     Kind("rwlock.upgradable", _mode("upgradable"), "plain"),
     Kind("rangelock.writer", _part("writer"), "keyspace"),
     Kind("rangelock.upgradable", _part("upgradable"), "poll"),
+    Kind("redlock", OneServerAsThree, "tracking", masters=MASTERS),
 ]
 WAYS = ["tracking", "keyspace", "poll", "plain"]
 ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
@@ -132,8 +136,10 @@ def transport(way: str) -> str:
 
 
 @pytest.fixture
-def join(connect: Connect, way: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Redis]:
+def join(connect: Connect, kind: Kind, way: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Redis]:
     """Makes a client whose sessions use the transport and the wakeup under test."""
+    if kind.masters > 1:
+        monkeypatch.setattr("aiolocks._core.session.open_transport", open_three)
     wakeups = {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}
     monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeups.get(way, way))
 
