@@ -239,9 +239,10 @@ async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, transp
     lock_of, number_of = kind.make, 10_000 if kind.name == "lock" else 1000
     before = ours(transport)
     leases = []
-    for start in range(0, number_of, 500):
+    at_once = 500 if kind.masters == 1 else 50  # each of several masters has to answer within ttl / 20
+    for start in range(0, number_of, at_once):
         leases += await asyncio.gather(
-            *(lock_of(client, f"a{number}", ttl=5).acquire() for number in range(start, start + 500))
+            *(lock_of(client, f"a{number}", ttl=5).acquire() for number in range(start, start + at_once))
         )
     most = 3
     if transport == "plain":  # it takes a few tasks to call the client, and the client has some of its own

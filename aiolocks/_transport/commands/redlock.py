@@ -31,6 +31,7 @@ class Motion(Command[T]):
             call's own time has passed.
         elects: Only masters that are known to be servers of their own may vote.
         lasts: Seconds after which the servers have undone it by themselves.
+        lane: As of a command. What an earlier one of the lane would still send by itself, it does not send any more.
     """
 
     __slots__ = ("elects", "lasts", "node_timeout", "put")
@@ -43,9 +44,9 @@ class Motion(Command[T]):
         node_timeout: float | None,
         elects: bool = False,
         lasts: float = 0.0,
-        lane: str | None = None,
+        lane: str = "",
     ) -> None:
-        super().__init__(None, like.keys, (), _as_decided, lane=like.lane if lane is None else lane)
+        super().__init__(None, like.keys, (), _as_decided, lane=lane)
         self.put = put
         self.node_timeout = node_timeout
         self.elects = elects
@@ -84,11 +85,13 @@ class RedlockCommands(Steps):
             confirm=partial(self._confirm, acquire, token, ttl_ms),
             undo=self._one.release(token, ttl_ms, ring=False),
         )
-        return self._motion(put, acquire, elects=True, lasts=ttl_ms / 1000)
+        return Motion(
+            put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
+        )
 
     def arm(self, token: str) -> Command[int]:
         arm = self._one.arm(token)
-        return self._motion(partial(Arming, vote=arm), arm, lane="")
+        return Motion(partial(Arming, vote=arm), arm, node_timeout=self._node_timeout)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         renew = self._one.renew(token, ttl_ms)
@@ -99,29 +102,34 @@ class RedlockCommands(Steps):
             take=partial(self._one.acquire, token, ttl_ms),
             confirm=partial(self._confirm, renew, token, ttl_ms),
         )
-        return self._motion(put, renew)
+        return Motion(put, renew, node_timeout=self._node_timeout, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         # Who does not answer has until the lease's own end, in the background: a majority is enough to go on.
         release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
-        return Motion(partial(Freeing, vote=release), release, node_timeout=None)
+        return Motion(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         adopt, back = self._swap(old, new, ttl_ms, metadata), self._swap(new, old, ttl_ms, metadata)
-        return self._motion(partial(Adopting, vote=adopt, undo=back), adopt, lasts=ttl_ms / 1000)
+        return self._question(
+            partial(Adopting, vote=adopt, undo=back), adopt, lane=adopt.lane, lasts=ttl_ms / 1000
+        )
 
     def owned(self, token: str) -> Command[bool]:
         owned = self._one.owned(token)
-        return self._motion(partial(Voting, vote=owned), owned, lane="")  # disturbs nothing that is under way
+        return self._question(partial(Voting, vote=owned), owned)
 
     def locked(self) -> Command[bool]:
         locked = self._one.locked()
-        return self._motion(partial(Voting, vote=locked), locked)
+        return self._question(partial(Voting, vote=locked), locked)
 
-    def _motion(self, put: Callable[[Sequence[str]], Ballot[T]], like: Command[Any], **how: Any) -> Motion[T]:
-        return Motion(put, like, node_timeout=self._node_timeout, **how)
+    def _question(
+        self, put: Callable[[Sequence[str]], Ballot[T]], like: Command[Any], *, lane: str = "", lasts: float = 0.0
+    ) -> Motion[T]:
+        """One that no lease gets shorter by: who hangs is waited for where a majority needs him."""
+        return Motion(put, like, node_timeout=None, lane=lane, lasts=lasts)
 
     def _confirm(
         self, after: Command[Any], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False
