@@ -17,6 +17,10 @@ _OPENING: Final = 0.1
 """Seconds for which the first vote of all waits for those that are slow to say who they are."""
 
 
+_MISCONFIGURED: Final = 1.0
+"""Seconds for which what is wrong with the masters is taken for granted."""
+
+
 @final
 class Master:
     """One of the masters.
@@ -59,7 +63,15 @@ class Electorate:
     Invariant: nobody votes before all have said who they are, or have had time to.
     """
 
-    __slots__ = ("_loop", "_masters", "_opened", "_opening", "_outcomes")
+    __slots__ = (
+        "_ask_again_at",
+        "_loop",
+        "_masters",
+        "_misconfigured",
+        "_opened",
+        "_opening",
+        "_outcomes",
+    )
 
     def __init__(self, masters: list[Master], loop: asyncio.AbstractEventLoop) -> None:
         self._masters = masters
@@ -67,9 +79,14 @@ class Electorate:
         self._opened = False
         self._opening: asyncio.TimerHandle | None = None
         self._outcomes: dict[Master, Fault | None] = {}  # what is to be told when it opens
+        self._misconfigured: Fault | None = None  # what was found to be wrong
+        self._ask_again_at = 0.0  # loop time until which that is not asked again
 
     def ask(self, master: Master, told: Told, *, until: float) -> None:
         """Tells, later, why it may not vote, or None."""
+        if self._misconfigured is not None and self._loop.time() < self._ask_again_at:
+            self._loop.call_soon(told, self._misconfigured)
+            return
         master.waiting.append(told)
         if not self._opened and self._opening is None:
             patience = min(_OPENING, max(0.0, until - self._loop.time()))
@@ -114,19 +131,26 @@ class Electorate:
             if master.run_id:  # it was a master before: a failover, which may come to a good end
                 error = BackendError(f"{master.label} is a replica: the master has changed")
                 return Fault(error, transient=True, unknown=False)
-            return _misconfigured(
+            return self._misconfiguration(
                 f"{master.label} is a replica: a Redlock needs masters that are independent of each other"
             )
         master.run_id = facts.get(b"run_id", b"")
         for other in self._masters:
             if other is not master and master.run_id and other.run_id == master.run_id:
-                other.admitted = False
-                return _misconfigured(
+                return self._misconfiguration(
                     f"{other.label} and {master.label} are the same server: each master of a Redlock must be "
                     "another one"
                 )
         master.admitted = True
         return None
+
+    def _misconfiguration(self, what: str) -> Fault:
+        """Nobody votes any more."""
+        for master in self._masters:
+            master.admitted = False
+        self._ask_again_at = self._loop.time() + _MISCONFIGURED
+        self._misconfigured = Fault(ConfigurationError(what), transient=False, unknown=False)
+        return self._misconfigured
 
     def _ended(self, master: Master, outcome: Fault | None) -> None:
         master.asking = False
@@ -149,10 +173,6 @@ class Electorate:
         waiting, master.waiting = master.waiting, []
         for told in waiting:
             told(outcome)
-
-
-def _misconfigured(what: str) -> Fault:
-    return Fault(ConfigurationError(what), transient=False, unknown=False)
 
 
 def _field(name: bytes, raw: Any) -> bytes:

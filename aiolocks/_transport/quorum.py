@@ -107,7 +107,18 @@ class _Round:
     has a lane and nobody came after it there, in its `_tails`.
     """
 
-    __slots__ = ("_ballot", "_call", "_in_full", "_motion", "_out", "_quorum", "_stopped", "_until", "_votes")
+    __slots__ = (
+        "_ballot",
+        "_call",
+        "_calls",
+        "_in_full",
+        "_motion",
+        "_out",
+        "_quorum",
+        "_stopped",
+        "_until",
+        "_votes",
+    )
 
     def __init__(self, quorum: Quorum, call: Call[Any], motion: Motion[Any]) -> None:
         self._quorum = quorum
@@ -117,6 +128,7 @@ class _Round:
         self._until = call.until
         self._ballot: Ballot[Any] = motion.put(quorum.labels)
         self._votes: dict[int, Call[Any]] = {}
+        self._calls: dict[Errand, Call[Any]] = {}  # sent, and not answered
         self._out = 0  # errands whose end is to come
         self._stopped = False
 
@@ -133,8 +145,10 @@ class _Round:
                 electorate.ask(master, partial(self._admitted, errand), until=until)
 
     def stop(self) -> None:
-        """Nothing more is sent for it."""
+        """Nothing more is sent for it, by nobody: a transport may have to send in full what it has sent before."""
         self._stopped = True
+        for errand, call in self._calls.items():
+            self._quorum.masters[errand.master].transport.forget(call)
 
     def abandon(self) -> bool:
         """Nobody waits for it any more: whether any master may have seen it, or may see it yet."""
@@ -177,6 +191,7 @@ class _Round:
             until=min(self._until, patience_ends),
             in_full=self._in_full,
         )
+        self._calls[errand] = call
         if errand.phase == VOTE:
             self._votes[errand.master] = call
         master.transport.send(call, at_once=at_once, more=more)
@@ -197,12 +212,14 @@ class _Round:
 
     def _replied(self, errand: Errand, master: Master, reply: Any) -> None:
         self._out -= 1
+        del self._calls[errand]
         master.answered()
         if not self._stopped:
             self._go_on(self._ballot.replied(errand.master, errand.phase, reply))
 
     def _failed(self, errand: Errand, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
         self._out -= 1
+        self._calls.pop(errand, None)
         if fault.unknown and in_its_time:  # and not only because the caller had less
             self._quorum.masters[errand.master].silent()
         if not self._stopped:
