@@ -191,12 +191,12 @@ class Session:
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
         """What does the work for several sessions at once, of which this is the first."""
         for session in sessions:
-            session._admit()
+            session._admit()  # noqa: SLF001 - its own class, here and below
         members = tuple(map(weakref.ref, sessions))
         for those, engine in self._led:
             if those == members and engine.serves:
                 return engine
-        loop, clients = asyncio.get_running_loop(), [session._client for session in sessions]
+        loop, clients = asyncio.get_running_loop(), [client_of(session) for session in sessions]
 
         def connect(session_id: str, on_rung: OnRung) -> Transport:
             return open_quorum(
@@ -211,7 +211,8 @@ class Session:
         engine = Engine(loop, self._settings, self._events, connect)
         self._led = [*((those, other) for those, other in self._led if other.usable), (members, engine)]
         for session in sessions:
-            session._joint = [*(other for other in session._joint if other.usable), engine]
+            open_ = [other for other in session._joint if other.usable]  # noqa: SLF001
+            session._joint = [*open_, engine]  # noqa: SLF001
         return engine
 
 
@@ -238,9 +239,10 @@ def engine_of(source: Any) -> Engine:
 
 
 def joint_engine_of(sources: Iterable[Any]) -> Engine:
-    """What does the work for several sessions, or default sessions of clients, together: with the settings of the first.
+    """What does the work for several sessions, or default sessions of clients, together.
 
-    The same for the same ones on the same event loop. It ends with any of them.
+    It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
+    of them.
 
     Raises:
         SessionClosedError: One of the sessions was closed.
@@ -252,4 +254,6 @@ def joint_engine_of(sources: Iterable[Any]) -> Engine:
 
 def client_of(source: Any) -> Any:
     """The client of a session, or the client itself."""
-    return source._client if isinstance(source, Session) else source  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if isinstance(source, Session):
+        return source._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Never, cast, final
+from typing import Any, ClassVar, Final, Never, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips, seconds
@@ -22,12 +22,13 @@ _FEWEST: Final = 3
 
 @final
 class Redlock(Acquirable[Lease]):
-    """One holder at a time, kept by a majority of several independent masters: it outlives the loss of the others.
+    """One holder at a time, kept by a majority of several independent masters.
 
-    It is had when a majority of *all* masters, not just of those that answer, has granted it and then confirmed
-    its fencing token; two majorities share a master, so that a later lease always has the larger token. While it
-    is held, it is renewed on all masters, and put back where a master was away or came back empty. It is lost when a
-    majority says so, or when no majority has confirmed a renewal in time.
+    It outlives the loss of the others. It is had when a majority of *all* masters, not just of those that
+    answer, has granted it and then confirmed its fencing token; two majorities share a master, so that a
+    later lease always has the larger token. While it is held, it is renewed on all masters, and put back
+    where a master was away or came back empty. It is lost when a majority says so, or when no majority has
+    confirmed a renewal in time.
 
     ```python
     masters = [Redis(host=host) for host in ("a.example", "b.example", "c.example")]
@@ -35,18 +36,18 @@ class Redlock(Acquirable[Lease]):
         ...                     # cancelled if the lease is lost
     ```
 
-    It assumes that clocks run alike (within 1 %) and do not jump, and that a master which comes back without its
-    data stays away for the longest ttl in use. Where either is not so, two may hold it at a time: let the store
-    check `lease.fencing_token`. The algorithm is Redlock's (redis.io, "Distributed Locks with Redis"), with a
-    second phase for the fencing token.
+    It assumes that clocks run alike (within 1 %) and do not jump, and that a master which comes back without
+    its data stays away for the longest ttl in use. Where either is not so, two may hold it at a time: let the
+    store check `lease.fencing_token`. The algorithm is Redlock's (redis.io, "Distributed Locks with Redis"),
+    with a second phase for the fencing token.
 
     Args:
-        clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`, each for a server of its
-            own, neither a cluster nor replicas of each other. Settings are those of the first session; who closes
-            one of the sessions ends the leases and the waiting on all of them.
+        clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`, each for a server
+            of its own, neither a cluster nor replicas of each other. Settings are those of the first session;
+            who closes one of the sessions ends the leases and the waiting on all of them.
         name: Any non-empty str of at most 1 KiB in UTF-8. A `Lock` of the same name does not know of it.
-        node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a twentieth of the
-            ttl, at least 50 ms, so that one that hangs takes little from the lease.
+        node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a twentieth
+            of the ttl, at least 50 ms, so that one that hangs takes little from the lease.
         ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years. 30 s outlasts a short
             outage; a shorter one frees the name sooner after a crash.
         blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
@@ -58,7 +59,8 @@ class Redlock(Acquirable[Lease]):
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
-        ConfigurationError: From acquiring, if two of the clients lead to the same server, or one to a replica.
+        ConfigurationError: From acquiring, if two of the clients lead to the same server, or one to a
+            replica.
     """
 
     __slots__ = ("_node_timeout", "_sources")
@@ -113,8 +115,8 @@ def _node_timeout(value: Seconds | None, options: Options) -> float:
     given = seconds("node_timeout", value, least=0.001)
     if given >= options.first_ttl:
         raise ValueError(
-            f"node_timeout must be less than the ttl, {options.first_ttl:g} s, or nothing of the lease is left "
-            f"when a master hangs, not {given:g}"
+            f"node_timeout must be less than the ttl, {options.first_ttl:g} s, or nothing of the lease "
+            f"is left when a master hangs, not {given:g}"
         )
     return given
 
@@ -126,7 +128,7 @@ def _checked(clients: object) -> tuple[Any, ...]:
         )
     if isinstance(clients, (str, bytes)) or not isinstance(clients, Sequence):
         raise TypeError(f"clients must be a sequence of clients, not {type(clients).__name__}")
-    sources = tuple(cast("Sequence[Any]", clients))
+    sources: tuple[Any, ...] = tuple(clients)
     for source in sources:
         check_master(client_of(source))
     number = len(sources)

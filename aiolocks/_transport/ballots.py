@@ -193,7 +193,7 @@ class Arming(Ballot[int]):
     def _decide(self) -> list[Errand]:
         states = list(self._states.values())
         if len(states) >= self.majority:
-            hangs = states.count(HUNG) >= self.majority or HUNG in states and NEW not in states
+            hangs = states.count(HUNG) >= self.majority or (HUNG in states and NEW not in states)
             self.outcome = RUNG if RUNG in states else HUNG if hangs else NEW
         elif len(self._faults) >= self.enough_against:
             self.outcome = self._no_majority()

@@ -1,28 +1,34 @@
 """A lease that a majority of masters holds: how it is given, kept and handed over.
 
-**What a lease rests on.** Let a master *confirm* a lease when it writes the lease's fencing token back while it
-still carries the lease's token, and has minted nothing larger for it (`redlock_seal.lua`). A lease is given when
-a majority has confirmed it. Two majorities have a master in common; of two leases, let that be `m`.
+**What a lease rests on.** Let a master *confirm* a lease when it writes the lease's fencing token back while
+it still carries the lease's token, and has minted nothing larger for it (`redlock_seal.lua`). A lease is
+given when a majority has confirmed it. Two majorities have a master in common; of two leases, let that be
+`m`.
 
-- *One holder.* `m` carries a token from its grant to its confirmation, and on until it is released or its ttl has
-  passed there, which is not before the holder's own deadline: that one is counted from before the first request
-  was sent, less drift. So `m` was free again when it granted the other lease, and the two do not overlap.
-- *A rising fencing token.* Say that `m` confirmed A, with the token S(A), and granted B after that. Its fence was at
-  least S(A), so that it minted more than S(A) for B; and as it confirmed B too, S(B) is not less than that.
-  The larger of the tokens minted by one majority is not enough: B may have been granted at `m` before A was, and
-  have lost that grant again. Neither is writing back to whoever answers: a fence that is raised for a lease which
-  is gone says nothing of the one that is there.
+- *One holder.* `m` carries a token from its grant to its confirmation, and on until it is released or its ttl
+  has passed there, which is not before the holder's own deadline: that one is counted from before the first
+  request was sent, less drift. So `m` was free again when it granted the other lease, and the two do not
+  overlap.
+- *A rising fencing token.* Say that `m` confirmed A, with the token S(A), and granted B after that. Its fence
+  was at least S(A), so that it minted more than S(A) for B; and as it confirmed B too, S(B) is not less than
+  that. The larger of the tokens minted by one majority is not enough: B may have been granted at `m` before A
+  was, and have lost that grant again. Neither is writing back to whoever answers: a fence that is raised for
+  a lease which is gone says nothing of the one that is there.
 
-What it assumes: that clocks (the holder's, and each master's) *run* alike within 1 % and do not jump; they need not
-agree. And that `m` keeps what it was told. A master that restarts without its data within a ttl may confirm another
-lease beside one that it has forgotten: then two may hold at a time. Its fencing tokens begin at its clock, so
-that the later lease still has the larger one unless that clock stands behind the one that minted the earlier.
-A master that was empty when it comes back should therefore stay away for the longest ttl in use.
+The first needs clocks that *run* alike (the holder's, and each master's, within 1 %) and do not jump; they
+need not agree. The second needs no clock, where `m` kept its data. Both need that requests of one possession
+reach a master in the order of their sending, or not at all, which is what a transport is for.
+
+A master that restarts without its data within a ttl may confirm another lease beside one that it has
+forgotten: then two may hold at a time. One that stays away for the longest ttl in use cannot. Whenever it
+comes back empty, its fencing tokens begin at its clock: the later lease has the larger one unless that clock
+stands behind the one that minted the earlier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, final
 
 from ..errors import ConfigurationError
@@ -48,9 +54,9 @@ class Acquiring(Ballot[Answer]):
         "_granted",
         "_proposal",
         "_refused",
-        "_undo",
         "_unasked",
         "_unconfirmed",
+        "_undo",
     )
 
     def __init__(
@@ -93,7 +99,7 @@ class Acquiring(Ballot[Answer]):
         return super().failed(master, phase, fault)
 
     def _granted_late(self, master: int) -> list[Errand]:
-        """The more carry the lease, the more may fail later. After an undo there is nothing to do: it came behind."""
+        """The more carry the lease, the more may fail later. An undo was sent behind it."""
         if isinstance(self.outcome, Granted):
             return self._tell((master,))
         if self.decided:
@@ -119,8 +125,8 @@ class Acquiring(Ballot[Answer]):
             return self._propose(carrying)
         return []
 
-    def _propose(self, carrying: Set[int]) -> list[Errand]:
-        """For the first time, or anew with more of them: what was confirmed before does not count any more."""
+    def _propose(self, carrying: AbstractSet[int]) -> list[Errand]:
+        """For the first time, or anew with more of them: what was confirmed before does not count then."""
         self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
         self._proposal += 1
         self._confirmed.clear()
@@ -164,8 +170,10 @@ class Carried(NamedTuple):
 class Renewing(Voting):
     """A majority has it renewed; and where it is missing, it is put back.
 
-    A master that came back empty, or was away when the lease was given, is taken again for the same token, if it is
-    free: only once a majority has said that the lease is held, and with what one of them carries. So a renewal
+    A master that came back empty, or was away when the lease was given, is taken again for the same token, if
+    it is
+    free: only once a majority has said that the lease is held, and with what one of them carries. So a
+        renewal
     creates nothing that is gone. It restores what further failures may take, not what has happened.
 
     Args:

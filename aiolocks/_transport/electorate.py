@@ -58,7 +58,8 @@ class Master:
 class Electorate:
     """Asks each master once which server it is, and again after it was out of reach.
 
-    A user of the server who may not ask `INFO` is believed: then nobody notices a server that is listed twice.
+    A user of the server who may not ask `INFO` is believed: then nobody notices a server that is listed
+    twice.
 
     Invariant: nobody votes before all have said who they are, or have had time to.
     """
@@ -94,49 +95,47 @@ class Electorate:
         if master.asking or master in self._outcomes:
             return
         master.asking = True
-        facts: dict[bytes, bytes] = {}
-        for section, name in (("replication", b"role"), ("server", b"run_id")):
-            last = section == "server"
-            call = Call(
-                Command(None, (), ("INFO", section), partial(_field, name)),
-                partial(self._learned, master, facts, name, last),
-                partial(self._not_learned, master, facts, last),
-                until=until,
-            )
-            master.transport.send(call)
+        self._question(master, "replication", b"role", until, partial(self._role, master, until))
 
     def close(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
 
-    def _learned(
-        self, master: Master, facts: dict[bytes, bytes], name: bytes, last: bool, value: bytes
+    def _role(self, master: Master, until: float, role: bytes) -> None:
+        self._question(master, "server", b"run_id", until, partial(self._judge, master, role))
+
+    def _question(
+        self, master: Master, section: str, field: bytes, until: float, then: Callable[[bytes], None]
     ) -> None:
-        master.answered()
-        facts[name] = value
-        if last:
-            self._ended(master, self._judge(master, facts))
+        """Asks for one fact; it is empty for who may not ask."""
 
-    def _not_learned(self, master: Master, facts: dict[bytes, bytes], last: bool, fault: Fault) -> None:
-        if not last:
-            return
-        if fault.unknown or fault.transient or isinstance(fault.error, ConfigurationError):
-            self._ended(master, fault)
-        else:  # it may not be asked
+        def answered(fact: bytes) -> None:
             master.answered()
-            self._ended(master, self._judge(master, facts))
+            then(fact)
 
-    def _judge(self, master: Master, facts: dict[bytes, bytes]) -> Fault | None:
-        if facts.get(b"role") in (b"slave", b"replica"):
+        def failed(fault: Fault) -> None:
+            if fault.unknown or fault.transient or isinstance(fault.error, ConfigurationError):
+                self._ended(master, fault)
+            else:
+                answered(b"")
+
+        command = Command(None, (), ("INFO", section), partial(_field, field))
+        master.transport.send(Call(command, answered, failed, until=until))
+
+    def _judge(self, master: Master, role: bytes, run_id: bytes) -> None:
+        self._ended(master, self._objection(master, role, run_id))
+
+    def _objection(self, master: Master, role: bytes, run_id: bytes) -> Fault | None:
+        if role in (b"slave", b"replica"):
             if master.run_id:  # it was a master before: a failover, which may come to a good end
                 error = BackendError(f"{master.label} is a replica: the master has changed")
                 return Fault(error, transient=True, unknown=False)
             return self._misconfiguration(
                 f"{master.label} is a replica: a Redlock needs masters that are independent of each other"
             )
-        master.run_id = facts.get(b"run_id", b"")
+        master.run_id = run_id
         for other in self._masters:
-            if other is not master and master.run_id and other.run_id == master.run_id:
+            if other is not master and run_id and other.run_id == run_id:
                 return self._misconfiguration(
                     f"{other.label} and {master.label} are the same server: each master of a Redlock must be "
                     "another one"

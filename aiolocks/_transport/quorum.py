@@ -30,8 +30,8 @@ _SUSPECT: Final = 0.2
 class Quorum:
     """A transport over those of N masters.
 
-    Calls of one lane reach each master in the order in which they were sent; only what a ballot sends by itself
-    comes later, and not at all once another call of its lane was sent.
+    Calls of one lane reach each master in the order in which they were sent; only what a ballot sends by
+    itself comes later, and not at all once another call of its lane was sent.
 
     Args:
         masters: The masters' transports, with their labels.
@@ -103,7 +103,8 @@ class Quorum:
 class _Round:
     """One call under way.
 
-    Invariant: from when it has begun to when it is over it is in the quorum's `_rounds` (while undecided) or, if it
+    Invariant: from when it has begun to when it is over it is in the quorum's `_rounds` (while undecided) or,
+        if it
     has a lane and nobody came after it there, in its `_tails`.
     """
 
@@ -145,7 +146,7 @@ class _Round:
                 electorate.ask(master, partial(self._admitted, errand), until=until)
 
     def stop(self) -> None:
-        """Nothing more is sent for it, by nobody: a transport may have to send in full what it has sent before."""
+        """Nothing more is sent for it, nor again by a transport whose server did not know the script."""
         self._stopped = True
         for errand, call in self._calls.items():
             self._quorum.masters[errand.master].transport.forget(call)

@@ -61,7 +61,7 @@ class Masters:
         for server in self.up():
             async with server.client() as client:
                 value = await client.get(key)
-                values.append(value and value.rpartition(b":{")[0].rpartition(b":{")[0] or value)
+                values.append(None if value is None else value.partition(b":{")[0])
         return values
 
 
@@ -140,7 +140,9 @@ async def test_three_of_five_are_down(five: Masters, nothing_on, how: str, met: 
     for server in five.servers[:3]:
         getattr(server, how)()
     began = time.monotonic()
-    with pytest.raises(BackendError, match=r"no majority: of 5 masters, .*unreachable.*unreachable") as caught:
+    with pytest.raises(
+        BackendError, match=r"no majority: of 5 masters, .*unreachable.*unreachable"
+    ) as caught:
         await lock.acquire(blocking_timeout=0.5)
     assert time.monotonic() - began < 0.8
     assert str(caught.value).count("unreachable") == 3
@@ -258,7 +260,7 @@ async def test_nothing_is_healed_behind_a_release(five: Masters, nothing_on) -> 
     """The renewal that finds a master empty, and the release, right behind each other in all ways."""
     lock = await warm(five.clients(), ttl=0.3)
     admin = five.servers[0].client()
-    for _ in range(30):
+    for _ in range(12):
         async with lock:
             await admin.delete(KEY)
             await asyncio.sleep(random.uniform(0.09, 0.12))
@@ -442,7 +444,7 @@ async def two_processes(masters: Masters, workers: Workers, leases: int) -> None
 
 @pytest.mark.leaves_keys
 async def test_t_rl_9_two_processes_while_masters_come_and_go(five: Masters, workers: Workers) -> None:
-    await two_processes(five, workers, 400)
+    await two_processes(five, workers, 300)
 
 
 @pytest.mark.soak
@@ -493,7 +495,9 @@ async def test_a_master_that_became_a_replica_is_no_error_of_configuration(five:
 # -- sessions
 
 
-async def test_closing_one_session_ends_leases_and_waiters(five: Masters, connect: Connect, nothing_on) -> None:
+async def test_closing_one_session_ends_leases_and_waiters(
+    five: Masters, connect: Connect, nothing_on
+) -> None:
     sessions = [Session(connect(server), prefix="mine") for server in five.servers]
     lock = Redlock(sessions, "a", ttl=5)
     waiting = asyncio.create_task(Redlock(sessions, "a", ttl=5).acquire())
@@ -577,5 +581,3 @@ async def test_a_waiter_hears_that_it_is_free(five: Masters) -> None:
         await entered.release()
     print(f"handed over in {sorted(waits)[10] * 1e3:.1f} ms (median)")  # noqa: T201
     assert Session.of(elsewhere[0]).statistics().wakeups["tracking"] > 10
-
-

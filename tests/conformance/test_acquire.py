@@ -92,7 +92,7 @@ async def test_blocking_timeout_of_zero_tries_once(kind: Kind, client: Redis) ->
         with pytest.raises(LockTimeoutError):
             await lock.acquire()
         sent = Session.of(client).statistics().commands_sent - sent
-        # One to each; who has not answered when the rest has decided is told to undo what he may have granted.
+        # One to each; of several, who has not answered when the rest has decided is told to undo it.
         assert kind.masters <= sent < 2 * kind.masters
 
 

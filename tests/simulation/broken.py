@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from aiolocks._transport import Granted
@@ -14,7 +14,7 @@ from aiolocks._transport.faults import Fault
 class WithoutWritingBack(Acquiring):  # type: ignore[misc]
     """A lease is given when a majority has granted it, with the largest of their fencing tokens."""
 
-    def _propose(self, carrying: Set[int]) -> list[Errand]:
+    def _propose(self, carrying: AbstractSet[int]) -> list[Errand]:
         self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
         self.outcome = Granted(self._fencing_token, 0)
         return []
@@ -26,7 +26,7 @@ class WithoutWritingBack(Acquiring):  # type: ignore[misc]
 class ToEverybody(Acquiring):  # type: ignore[misc]
     """The fencing token is written back to all masters, also to those that have not granted."""
 
-    def _propose(self, carrying: Set[int]) -> list[Errand]:
+    def _propose(self, carrying: AbstractSet[int]) -> list[Errand]:
         errand = super()._propose(carrying)[0]
         return [errand._replace(master=master) for master in range(len(self._labels))]
 

@@ -2,8 +2,8 @@
 
 Each schedule has a seed, which a failure names: `World(seed, rules).run()` is that schedule again.
 
-Some thousands of schedules run by default; `pytest -m soak tests/simulation` runs at least 100 000 of each sort
-(``AIOLOCKS_SIMULATED_SCHEDULES`` for another number).
+Some thousands of schedules run by default; `pytest -m soak tests/simulation` runs at least 100 000 of each
+sort (``AIOLOCKS_SIMULATED_SCHEDULES`` for another number).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Redlock's protocol without servers, sockets or time: the real ballots, masters made of a few lines, and a seed.
+"""Redlock's protocol without servers, sockets or time: the real ballots, masters of a few lines, and a seed.
 
-A *schedule* is one run: a few clients that want the same name, some masters, and messages that take their time,
-overtake each other or get lost. Everything that happens is drawn from one random generator, so that a seed says it
-all. Times are milliseconds of the world; every clock runs a little faster or slower than that, and the masters'
-stand wherever they stand.
+A *schedule* is one run: a few clients that want the same name, some masters, and messages that take their
+time, overtake each other or get lost. Everything that happens is drawn from one random generator, so that a
+seed says it all. Times are milliseconds of the world; every clock runs a little faster or slower than that,
+and the masters' stand wherever they stand.
 
 What is simulated is what lies outside the protocol: the network, the masters' memory (the scripts of
 `aiolocks/lua` in Python), the clocks. What is decided is decided by `aiolocks._transport.elections`.
@@ -15,6 +15,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from aiolocks._core.clock import dependable
@@ -38,13 +39,13 @@ class Rules:
 
     Attributes:
         skew: Milliseconds by which a master's clock may stand elsewhere than the world's.
-        restarts: How a master comes back: `kept` (with its data), `late` (without, after more than a ttl), `empty`
-            (without, at once), or None, if none dies.
+        restarts: How a master comes back: `kept` (with its data), `late` (without, after more than a ttl),
+            `empty` (without, at once), or None, if none dies.
         jumps: Milliseconds by which a master's clock may jump, once.
         acquiring: The ballot by which a lease is acquired.
         unconditional: A master takes the fencing token of a lease, and says so, whatever it carries.
         unbounded: A master confirms also what is smaller than what it has minted.
-        hasty: Three masters, three clients who hold it for a moment, and many messages that come late or never.
+        hasty: Three masters, three clients who hold it for a moment, many messages that come late or never.
     """
 
     skew: float = 0.0
@@ -158,7 +159,8 @@ class World:
         self.labels = tuple(map(str, range(number)))
         skew = self.rules.skew
         self.masters = [
-            Master(1 + rng.uniform(-DRIFT, DRIFT), 1e6 + rng.uniform(-skew, skew), self.rules) for _ in range(number)
+            Master(1 + rng.uniform(-DRIFT, DRIFT), 1e6 + rng.uniform(-skew, skew), self.rules)
+            for _ in range(number)
         ]
         self.loss = 0.1 if hasty else rng.choice((0.0, 0.02, 0.1))
         self.slow = 0.35 if hasty else rng.choice((0.02, 0.1, 0.3))  # the part of messages that take long
@@ -172,7 +174,9 @@ class World:
         rng, rules = self.random, self.rules
         if rules.jumps:
             for master in rng.sample(self.masters, rng.randint(1, len(self.masters) // 2 + 1)):
-                self.after(rng.uniform(0, 2 * TTL), self._jump, master, rng.uniform(-rules.jumps, rules.jumps))
+                self.after(
+                    rng.uniform(0, 2 * TTL), self._jump, master, rng.uniform(-rules.jumps, rules.jumps)
+                )
         if rules.restarts is not None:
             for master in rng.sample(self.masters, rng.randint(1, len(self.masters) // 2 + 1)):
                 self.after(rng.uniform(0, 3 * TTL), self._die, master)
@@ -208,7 +212,11 @@ class World:
     def delay(self) -> float:
         """Of one message, one way."""
         rng = self.random
-        return rng.uniform(NODE_TIMEOUT / 4, NODE_TIMEOUT * 1.5) if rng.random() < self.slow else rng.uniform(0.2, 1.5)
+        return (
+            rng.uniform(NODE_TIMEOUT / 4, NODE_TIMEOUT * 1.5)
+            if rng.random() < self.slow
+            else rng.uniform(0.2, 1.5)
+        )
 
     def lost(self) -> bool:
         return self.loss > 0 and self.random.random() < self.loss
@@ -217,7 +225,9 @@ class World:
 class Round:
     """One ballot under way, as `quorum` drives it."""
 
-    def __init__(self, client: Client, ballot: Ballot[Any], ended: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self, client: Client, ballot: Ballot[Any], ended: Callable[[Any], None] | None = None
+    ) -> None:
         self._client = client
         self._world = client.world
         self.ballot = ballot
@@ -311,8 +321,8 @@ class Client:
             self._let_go()
         self._tries -= 1
         if self._tries:
-            # With the same token only where requests of a token stay in order: an undo that comes late would else
-            # take what was granted after it.
+            # With the same token only where requests of a token stay in order: an undo that comes late would
+            # else take what was granted after it.
             again = self._ask if world.ordered and rng.random() < 0.5 else self.begin
             world.after(rng.uniform(0.5, 4 if world.rules.hasty else 20), again)
 
@@ -397,7 +407,7 @@ def two_holders(holdings: list[Holding]) -> bool:
 
 
 def falling_token(holdings: list[Holding]) -> bool:
-    """Whether a lease that was asked for after another one was had has not the larger fencing token, or the same."""
+    """Whether a lease that was asked for after another one was had does not have the larger fencing token."""
     ordered = sorted(holdings, key=lambda holding: holding.granted)
     for index, earlier in enumerate(ordered):
         for later in ordered[index + 1 :]:
@@ -411,4 +421,4 @@ def falling_token(holdings: list[Holding]) -> bool:
 def tokens_out_of_order(holdings: list[Holding]) -> bool:
     """Whether the tokens of leases do not rise in the order in which they were had."""
     ordered = sorted(holdings, key=lambda holding: holding.granted)
-    return any(a.fencing_token >= b.fencing_token for a, b in zip(ordered, ordered[1:], strict=False))
+    return any(a.fencing_token >= b.fencing_token for a, b in pairwise(ordered))

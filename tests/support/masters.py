@@ -1,4 +1,4 @@
-"""Several masters: real ones, and three that are one server in truth, so that every test can be run on them."""
+"""Three masters that are one server in truth, so that every test of the conformance can be run on them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ MASTERS = 3
 
 
 class OneServerAsThree(Acquirable[Lease]):
-    """A `Redlock` whose masters are one server, on which each has keys of its own: what its client's session, opened by
-    `open_three`, takes for three.
+    """A `Redlock` whose masters are one server, on which each has keys of its own.
+
+    Its client's session is to be opened by `open_three`.
     """
 
     _label = "Redlock"
@@ -37,7 +38,10 @@ def open_three(
 ) -> Transport:
     """In the place of `open_transport`: three connections to one server."""
     masters = [
-        (f"master {number}", Apart(number, on_rung, lambda told: open_transport(client, loop, on_rung=told, **settings)))
+        (
+            f"master {number}",
+            Apart(number, on_rung, lambda told: open_transport(client, loop, on_rung=told, **settings)),
+        )
         for number in range(MASTERS)
     ]
     return Quorum(masters, loop, identify=False)

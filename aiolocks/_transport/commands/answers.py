@@ -52,7 +52,8 @@ class Refused:
         remaining_ms: What the lease that ends first has left; None when it has no end, or when others who
             wait go first.
         rung: The bells of who was woken, if anybody was.
-        detail: What else there is to say of why, for people; where several servers were asked, what each said.
+        detail: What else there is to say of why, for people; where several servers were asked, what each
+            said.
     """
 
     __slots__ = ("detail", "remaining_ms", "rung")

@@ -31,7 +31,8 @@ class Motion(Command[T]):
             call's own time has passed.
         elects: Only masters that are known to be servers of their own may vote.
         lasts: Seconds after which the servers have undone it by themselves.
-        lane: As of a command. What an earlier one of the lane would still send by itself, it does not send any more.
+        lane: As of a command. What an earlier one of the lane would still send by itself, it does not send
+            any more.
     """
 
     __slots__ = ("elects", "lasts", "node_timeout", "put")
@@ -126,7 +127,12 @@ class RedlockCommands(Steps):
         return self._question(partial(Voting, vote=locked), locked)
 
     def _question(
-        self, put: Callable[[Sequence[str]], Ballot[T]], like: Command[Any], *, lane: str = "", lasts: float = 0.0
+        self,
+        put: Callable[[Sequence[str]], Ballot[T]],
+        like: Command[Any],
+        *,
+        lane: str = "",
+        lasts: float = 0.0,
     ) -> Motion[T]:
         """One that no lease gets shorter by: who hangs is waited for where a majority needs him."""
         return Motion(put, like, node_timeout=None, lane=lane, lasts=lasts)
