@@ -44,6 +44,7 @@ FROZEN = {
     "permits_renew": "f1e7406d2d007a2d86b5a6b337149f7aebec87e6",
     "permits_resize": "6c4d9c5e876f9d55eb28aa7dacad9f7902e71cef",
     "queue_arm": "4c94bbdbd6b5f7f086c606b2dc59d2f9432b6c42",
+    "redlock_seal": "fd8cbc29501ffa9e7cb2ebe9a83b6d34d0312fa0",
     "reentrant_acquire": "5d5c461d3f6748e229db8a13cf35e435649487c0",
     "reentrant_adopt": "d113dd1221fd1e2575e493edd6a370f9551fbce4",
     "reentrant_locked": "d068484642a7025b076af39018b0afdaa61c86f9",
