@@ -39,6 +39,7 @@ from tests.support.waiting import eventually
 
 LEASES = int(os.environ.get("AIOLOCKS_REDLOCK_LEASES", "5000"))
 KEY = "aiolocks:redlock:{a}"
+QUEUE = "+zadd +zcard +zrange +zrem"
 Keys = Callable[..., list[str]]
 
 
@@ -467,6 +468,32 @@ async def test_t_rl_10_the_same_server_twice(own_server: OwnServer, connect: Con
     async with two.client() as client:
         assert await client.keys() == []  # not even a fence: nothing was ever granted
     await by_socket.aclose()
+
+
+async def test_who_may_not_ask_is_believed(own_server: OwnServer, connect: Connect) -> None:
+    """With the words of a `Lock` that are always needed, and no others."""
+    words = "on nopass ~aiolocks:* -@all +evalsha +eval +get +set +del +exists +pexpire +pttl +time"
+    servers = [await own_server() for _ in range(3)]
+    for server in servers:
+        async with server.client() as admin:
+            await admin.execute_command("ACL", "SETUSER", "locks", *words.split(), *QUEUE.split())
+    user = {"username": "locks", "password": "any"}
+    first, second = ([connect(server, **user) for server in servers] for _ in range(2))
+    lock, other = Redlock(first, "a", ttl=0.6), Redlock(second, "a", ttl=5)
+    async with lock as lease:
+        async with servers[0].client() as admin:
+            await admin.delete(KEY)
+        waiting = asyncio.create_task(other.acquire())
+        await asyncio.sleep(0.5)
+        assert await lease.owned()
+        assert not waiting.done()
+        async with servers[0].client() as admin:
+            assert await admin.exists(KEY)  # put back
+        await lease.extend(5)
+        adopted = await lock.adopt(lease.detach())
+        assert await lock.locked()
+        await adopted.release()
+    await (await waiting).release()
 
 
 async def test_a_replica_is_no_master(own_server: OwnServer, connect: Connect) -> None:
