@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Never, final
+from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips, seconds
@@ -128,7 +128,7 @@ def _checked(clients: object) -> tuple[Any, ...]:
         )
     if isinstance(clients, (str, bytes)) or not isinstance(clients, Sequence):
         raise TypeError(f"clients must be a sequence of clients, not {type(clients).__name__}")
-    sources: tuple[Any, ...] = tuple(clients)
+    sources: tuple[Any, ...] = tuple(cast("Sequence[Any]", clients))  # type: ignore[redundant-cast]
     for source in sources:
         check_master(client_of(source))
     number = len(sources)

@@ -109,6 +109,7 @@ class _Round:
     """
 
     __slots__ = (
+        "_applied",
         "_ballot",
         "_call",
         "_calls",
@@ -128,6 +129,7 @@ class _Round:
         self._in_full = call.in_full
         self._until = call.until
         self._ballot: Ballot[Any] = motion.put(quorum.labels)
+        self._applied: dict[Errand, asyncio.TimerHandle] = {}  # not sent: may that master vote?
         self._votes: dict[int, Call[Any]] = {}
         self._calls: dict[Errand, Call[Any]] = {}  # sent, and not answered
         self._out = 0  # errands whose end is to come
@@ -142,12 +144,18 @@ class _Round:
                 self._send(errand, at_once=at_once, more=more)
             else:
                 self._out += 1
-                until = min(self._until, self._quorum.loop.time() + self._patience(master))
+                loop = self._quorum.loop
+                until = min(self._until, loop.time() + self._patience(master))
+                # Others may have asked already, and have more time.
+                self._applied[errand] = loop.call_at(until, self._admitted, errand, faults.unanswered(None))
                 electorate.ask(master, partial(self._admitted, errand), until=until)
 
     def stop(self) -> None:
         """Nothing more is sent for it, nor again by a transport whose server did not know the script."""
         self._stopped = True
+        for timer in self._applied.values():
+            timer.cancel()
+        self._applied.clear()
         for errand, call in self._calls.items():
             self._quorum.masters[errand.master].transport.forget(call)
 
@@ -171,12 +179,16 @@ class _Round:
 
     def _admitted(self, errand: Errand, fault: Fault | None) -> None:
         """The electorate: it may vote, or why it may not."""
+        timer = self._applied.pop(errand, None)
+        if timer is None:
+            return
+        timer.cancel()
         if fault is not None:
             self._failed(errand, True, fault)  # noqa: FBT003 - as the partial below
             return
         self._out -= 1
-        if not self._stopped and not self._ballot.decided:
-            self._send(errand)
+        if not self._stopped:
+            self._go_on([] if self._ballot.decided else [errand])
 
     def _send(self, errand: Errand, *, at_once: bool = False, more: bool = False) -> None:
         quorum, master = self._quorum, self._quorum.masters[errand.master]

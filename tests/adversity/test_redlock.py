@@ -155,13 +155,12 @@ async def test_three_of_five_are_down(five: Masters, nothing_on, how: str, met: 
 @pytest.mark.leaves_keys
 async def test_refusals_and_faults_are_told_apart(five: Masters) -> None:
     clients = five.clients()
-    await warm(clients, ttl=5)
-    lock = Redlock(clients, "a", ttl=5)
-    lease = await Redlock(five.clients(), "a", ttl=5).acquire()
+    lock = await warm(clients, ttl=2)
+    lease = await Redlock(five.clients(), "a", ttl=2).acquire()
     five.servers[0].kill()
     with pytest.raises(LockTimeoutError) as caught:
         await lock.acquire(blocking_timeout=0.4)
-    assert caught.value.remaining == pytest.approx(5, abs=2)
+    assert caught.value.remaining == pytest.approx(1.5, abs=0.5)
     assert caught.value.detail.count("held elsewhere") >= 3
     for server in five.servers[1:3]:
         server.kill()
@@ -194,6 +193,37 @@ async def test_t_rl_3_each_subset_of_five(five: Masters, nothing_on) -> None:
                 for server in down:
                     server.resume()
             await eventually(lambda: nothing_on(five), within=3)
+
+
+async def test_t_rl_2_over_before_a_majority_has_confirmed_it(
+    five: Masters, proxy, connect, nothing_on
+) -> None:
+    """Each master is in time; both rounds together are not."""
+    links = [await proxy(server) for server in five.servers]
+    clients = [connect(link) for link in links]
+    await warm(clients, ttl=5)
+    for link in links:
+        link.delay = 0.17
+    lock = Redlock(clients, "a", ttl=0.3, node_timeout=0.29)
+    with pytest.raises((LockTimeoutError, BackendError)):
+        await lock.acquire(blocking_timeout=1.2)
+    for link in links:
+        link.delay = 0
+    await eventually(lambda: nothing_on(five), within=2)
+
+
+async def test_a_short_wait_is_not_held_up_by_who_is_met_for_the_first_time(five: Masters) -> None:
+    for server in five.servers[:3]:
+        server.pause()
+    lock = Redlock(five.clients(), "a", ttl=5)
+    patient = asyncio.create_task(lock.acquire(blocking_timeout=3))
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    with pytest.raises(BackendError):
+        await Redlock(lock._sources, "b", ttl=5).acquire(blocking_timeout=0.2)
+    assert time.monotonic() - began < 0.4
+    patient.cancel()
+    await asyncio.wait((patient,))
 
 
 # -- while it is held
@@ -494,6 +524,44 @@ async def test_who_may_not_ask_is_believed(own_server: OwnServer, connect: Conne
         assert await lock.locked()
         await adopted.release()
     await (await waiting).release()
+
+
+async def test_a_wakeup_that_is_not_there_is_an_error_of_configuration(
+    five: Masters, connect: Connect
+) -> None:
+    clients = five.clients()
+    async with Session(clients[0], wakeup="keyspace") as session:
+        with pytest.raises(ConfigurationError, match="keyspace notifications are off"):
+            await Redlock([session, *clients[1:]], "a").acquire()
+
+
+async def in_flight_at_the_end(urls: list[str], within: float) -> None:
+    """Ends with requests under way: nothing is awaited, nothing is closed."""
+    lock = Redlock([Redis.from_url(url) for url in urls], "a", ttl=60)
+    for number in range(20):
+        _TASKS.append(asyncio.create_task(_hold(Redlock(lock._sources, f"a{number}", ttl=60))))
+    await asyncio.sleep(within)
+
+
+_TASKS: list[asyncio.Task[None]] = []
+
+
+async def _hold(lock: Redlock) -> None:
+    while True:
+        async with lock:
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("within", [0.0, 0.03, 0.1, 0.2])
+async def test_t_c_5_nothing_is_left_of_what_was_under_way_when_the_loop_ended(
+    five: Masters, workers: Workers, nothing_on, proxy, within: float
+) -> None:
+    links = [await proxy(server) for server in five.servers]
+    for link in links:
+        link.delay = 0.005
+    worker = await workers.start(in_flight_at_the_end, urls=[link.url for link in links], within=within)
+    await worker.finish()
+    await eventually(lambda: nothing_on(five))
 
 
 async def test_a_replica_is_no_master(own_server: OwnServer, connect: Connect) -> None:
