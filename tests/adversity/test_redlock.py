@@ -538,8 +538,8 @@ async def test_a_wakeup_that_is_not_there_is_an_error_of_configuration(
 async def in_flight_at_the_end(urls: list[str], within: float) -> None:
     """Ends with requests under way: nothing is awaited, nothing is closed."""
     lock = Redlock([Redis.from_url(url) for url in urls], "a", ttl=60)
-    for number in range(20):
-        _TASKS.append(asyncio.create_task(_hold(Redlock(lock._sources, f"a{number}", ttl=60))))
+    locks = [Redlock(lock._sources, f"a{number}", ttl=60) for number in range(20)]
+    _TASKS.extend(asyncio.create_task(_hold(lock)) for lock in locks)
     await asyncio.sleep(within)
 
 
