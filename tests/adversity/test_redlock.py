@@ -393,6 +393,35 @@ async def test_t_rl_8_split_votes_are_settled(own_server: OwnServer, connect: Co
     assert p99 < 2
 
 
+async def test_two_sides_of_a_partition_share_one_master(five: Masters, proxy, connect) -> None:
+    """Each reaches just a majority, and these have a single master in common."""
+    sides, cut = [], []
+    for unreachable in ((3, 4), (0, 1)):
+        links = [await proxy(server) for server in five.servers]
+        lock = await warm([connect(link) for link in links], ttl=2)
+        cut += [links[number] for number in unreachable]
+        sides.append(lock)
+    for link in cut:
+        link.hold_requests = True
+    inside, tokens = 0, []
+
+    async def use(lock: Redlock) -> None:
+        nonlocal inside
+        for _ in range(15):
+            async with lock as lease:
+                inside += 1
+                assert inside == 1
+                tokens.append(lease.fencing_token)
+                await asyncio.sleep(0.002)
+                inside -= 1
+
+    await asyncio.gather(*map(use, sides))
+    for link in cut:
+        link.hold_requests = False
+    assert len(tokens) == 30
+    assert tokens == sorted(set(tokens))
+
+
 async def contend(urls: list[str], name: str, leases: int, ttl: float) -> None:
     """Takes it so many times, whatever happens to the masters."""
     clients = [Redis.from_url(url) for url in urls]
