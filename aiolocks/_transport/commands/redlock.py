@@ -92,7 +92,8 @@ class RedlockCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         arm = self._one.arm(token)
-        return Motion(partial(Arming, vote=arm), arm, node_timeout=self._node_timeout)
+        # Only where the try that follows goes too, which leaves the queue when it gets in.
+        return Motion(partial(Arming, vote=arm), arm, node_timeout=self._node_timeout, elects=True)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         renew = self._one.renew(token, ttl_ms)
