@@ -16,8 +16,9 @@ given when a majority has confirmed it. Two majorities have a master in common; 
   a lease which is gone says nothing of the one that is there.
 
 The first needs clocks that *run* alike (the holder's, and each master's, within 1 %) and do not jump; they
-need not agree. The second needs no clock, where `m` kept its data. Both need that requests of one possession
-reach a master in the order of their sending, or not at all, which is what a transport is for.
+need not agree. The second needs no clock, where `m` kept its data, the fence for its retention among them.
+Both need that requests of one possession reach a master in the order of their sending, or not at all, which
+is what a transport is for.
 
 A master that restarts without its data within a ttl may confirm another lease beside one that it has
 forgotten: then two may hold at a time. One that stays away for the longest ttl in use cannot. Whenever it

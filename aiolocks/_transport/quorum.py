@@ -252,6 +252,10 @@ class _Round:
             del quorum.tails[lane]
 
     def _tell(self, outcome: Any) -> None:
+        # Some may have waited for their connection, but none was sent before this.
+        self._call.sent = min(
+            (vote.sent for vote in self._votes.values() if vote.written), default=self._call.sent
+        )
         if isinstance(outcome, Fault):
             self._call.unconfirmed = self._call.unconfirmed or self._ballot.executed
             self._call.fault(outcome)

@@ -21,7 +21,6 @@ class Rules:
         jumps: Milliseconds by which a master's clock may jump, once.
         acquiring: The ballot by which a lease is acquired.
         unconditional: A master takes the fencing token of a lease, and says so, whatever it carries.
-        unbounded: A master confirms also what is smaller than what it has minted.
         hasty: Three masters, three clients who hold it for a moment, many messages that come late or never.
     """
 
@@ -30,7 +29,6 @@ class Rules:
     jumps: float = 0.0
     acquiring: type[Acquiring] = Acquiring
     unconditional: bool = False
-    unbounded: bool = False
     hasty: bool = False
 
 
@@ -80,7 +78,7 @@ class Master:
             if not self._rules.unconditional:
                 return 0
         else:
-            if not (given or self._rules.unbounded) and int(self.lock[1]) > sealed:
+            if not given and int(self.lock[1]) > sealed:
                 return 0
             self.lock = (token, f"0{sealed}", self.lock[2])
         if self.fence is None or self.fence[0] < sealed:
