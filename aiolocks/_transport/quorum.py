@@ -103,9 +103,8 @@ class Quorum:
 class _Round:
     """One call under way.
 
-    Invariant: from when it has begun to when it is over it is in the quorum's `_rounds` (while undecided) or,
-        if it
-    has a lane and nobody came after it there, in its `_tails`.
+    Invariant: from its beginning to its end it is in the quorum's `rounds` (while undecided) or in its `tails`
+    (if it has a lane, and nobody came after it there).
     """
 
     __slots__ = (

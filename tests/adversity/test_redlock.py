@@ -226,6 +226,24 @@ async def test_a_short_wait_is_not_held_up_by_who_is_met_for_the_first_time(five
     await asyncio.wait((patient,))
 
 
+async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
+    locks = [await warm(five.clients(), ttl=1, node_timeout=0.1) for _ in range(2)]
+    five.servers[0].pause()
+
+    async def use(lock: Redlock) -> None:
+        for _ in range(20):
+            with suppress(LockTimeoutError):
+                async with lock.acquire(blocking_timeout=0.02) as lease:
+                    await lease.extend()
+                    await asyncio.sleep(0)
+
+    await asyncio.gather(*(use(lock) for lock in locks for _ in range(3)))
+    five.servers[0].resume()
+    bindings = [lock._binding for lock in locks]
+    quorums: list[Any] = [binding.engine._transport for binding in bindings if binding is not None]
+    await eventually(lambda: not any(quorum.rounds or quorum.tails for quorum in quorums), within=3)
+
+
 # -- while it is held
 
 
