@@ -88,9 +88,8 @@ class Session:
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
         self._joint: list[Engine] = []  # those that it serves together with other sessions
-        self._led: list[
-            tuple[tuple[weakref.ref[Session], ...], Engine]
-        ] = []  # of these, whose settings are its own
+        # Of these, those that have its settings, and with which sessions.
+        self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []
         self._closed_unused = False
 
     @classmethod

@@ -103,8 +103,8 @@ class Quorum:
 class _Round:
     """One call under way.
 
-    Invariant: from its beginning to its end it is in the quorum's `rounds` (while undecided) or in its `tails`
-    (if it has a lane, and nobody came after it there).
+    Invariant: from its beginning to its end it is in the quorum's `rounds` (while undecided) or in its
+    `tails` (if it has a lane, and nobody came after it there).
     """
 
     __slots__ = (
@@ -114,7 +114,6 @@ class _Round:
         "_calls",
         "_in_full",
         "_motion",
-        "_out",
         "_quorum",
         "_stopped",
         "_until",
@@ -131,7 +130,6 @@ class _Round:
         self._applied: dict[Errand, asyncio.TimerHandle] = {}  # not sent: may that master vote?
         self._votes: dict[int, Call[Any]] = {}
         self._calls: dict[Errand, Call[Any]] = {}  # sent, and not answered
-        self._out = 0  # errands whose end is to come
         self._stopped = False
 
     def begin(self, *, at_once: bool, more: bool) -> None:
@@ -142,7 +140,6 @@ class _Round:
             if electorate is None or master.admitted:
                 self._send(errand, at_once=at_once, more=more)
             else:
-                self._out += 1
                 loop = self._quorum.loop
                 until = min(self._until, loop.time() + self._patience(master))
                 # Others may have asked already, and have more time.
@@ -185,7 +182,6 @@ class _Round:
         if fault is not None:
             self._failed(errand, True, fault)  # noqa: FBT003 - as the partial below
             return
-        self._out -= 1
         if not self._stopped:
             self._go_on([] if self._ballot.decided else [errand])
 
@@ -194,7 +190,6 @@ class _Round:
         if errand.phase == UNDO:
             self._undo(errand, master)
             return
-        self._out += 1
         patience_ends = quorum.loop.time() + self._patience(master)
         call = Call(
             errand.command,
@@ -211,11 +206,11 @@ class _Round:
     def _undo(self, errand: Errand, master: Master) -> None:
         """Behind the vote, if that was ever written: what a master has not seen needs no undoing."""
         vote = self._votes.get(errand.master)
-        if vote is None or not (vote.written or vote.unconfirmed):
-            if vote is not None:
-                master.transport.forget(vote)
+        if vote is None:
             return
-        master.transport.forget(vote)
+        self._calls = {sent: call for sent, call in self._calls.items() if call is not vote}
+        if not master.transport.forget(vote):
+            return
         until = self._quorum.loop.time() + self._motion.lasts  # then the ttl has done it
         undo = Call(errand.command, partial(_met, master), ignore, until=until, in_full=True)
         master.transport.send(undo)
@@ -223,14 +218,12 @@ class _Round:
     # -- what comes back
 
     def _replied(self, errand: Errand, master: Master, reply: Any) -> None:
-        self._out -= 1
         del self._calls[errand]
         master.answered()
         if not self._stopped:
             self._go_on(self._ballot.replied(errand.master, errand.phase, reply))
 
     def _failed(self, errand: Errand, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
-        self._out -= 1
         self._calls.pop(errand, None)
         if fault.unknown and in_its_time:  # and not only because the caller had less
             self._quorum.masters[errand.master].silent()
@@ -247,7 +240,7 @@ class _Round:
             if lane:
                 quorum.tails[lane] = self
             self._tell(self._ballot.outcome)
-        if not self._out and quorum.tails.get(lane) is self:
+        if not (self._calls or self._applied) and quorum.tails.get(lane) is self:
             del quorum.tails[lane]
 
     def _tell(self, outcome: Any) -> None:

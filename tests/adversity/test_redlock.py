@@ -226,6 +226,7 @@ async def test_a_short_wait_is_not_held_up_by_who_is_met_for_the_first_time(five
     await asyncio.wait((patient,))
 
 
+@pytest.mark.leaves_keys  # what a connection that was given up for dead still carried
 async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
     locks = [await warm(five.clients(), ttl=1, node_timeout=0.1) for _ in range(2)]
     five.servers[0].pause()
