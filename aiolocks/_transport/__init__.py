@@ -28,6 +28,7 @@ from .commands import (
     LockCommands,
     Refused,
     Released,
+    acknowledged,
 )
 from .driver import Executor, Link, drivable
 from .faults import Fault
@@ -59,6 +60,7 @@ __all__ = [
     "Released",
     "Transport",
     "Wakeup",
+    "acknowledged",
     "check_client",
     "check_master",
     "ignore",
@@ -117,8 +119,10 @@ def open_transport(
     wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
     if isinstance(client, Redis):
         return _over_pool(client.connection_pool, loop)
+    from .scanning import over_nodes  # noqa: PLC0415 - as below
+
     # The cluster's own connections: it alone knows which node has the slot.
-    return _plain(client.execute_command, _nothing_to_close, loop)
+    return _plain(over_nodes(client), _nothing_to_close, loop)
 
 
 def open_quorum(

@@ -44,6 +44,7 @@ class Plain:
 
     hears = False
     ordered = False
+    connections = 0
 
     def __init__(
         self,

@@ -65,6 +65,11 @@ class Quorum:
         return all(master.transport.ordered for master in self.masters)
 
     @property
+    def connections(self) -> int:
+        """How many connections have been made so far to all of them."""
+        return sum(master.transport.connections for master in self.masters)
+
+    @property
     def commands_sent(self) -> int:
         return sum(master.transport.commands_sent for master in self.masters)
 

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -700,6 +700,22 @@ async def test_bare_clients_share_one_engine_that_ends_with_them(five: Masters) 
         return await connections() < before
 
     await eventually(gone)
+
+
+async def test_each_master_shows_it_and_is_freed_by_itself(five: Masters) -> None:
+    lock = await warm(five.clients(), ttl=1.5)
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(Session(client)) for client in five.clients()]
+        with pytest.raises(LockLostError, match="no longer has it"):
+            async with lock as lease:
+                for number, session in enumerate(sessions):
+                    (shown,) = await session.inspect()
+                    assert (shown.kind, shown.name, shown.problem) == ("redlock", "a", None)
+                    (holder,) = shown.holders
+                    assert holder.fencing_token == lease.fencing_token
+                    if number < 3:
+                        assert len(await session.force_release("a", kind="redlock")) == 1
+                await asyncio.sleep(10)
 
 
 async def test_beside_a_lock_of_the_same_name(five: Masters) -> None:

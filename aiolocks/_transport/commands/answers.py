@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
+
+if TYPE_CHECKING:
+    from ...errors import LockError
 
 BELL_TTL: Final = 2.0
 """Seconds after which a bell is gone that nobody hangs up anew: its waiter is dead."""
@@ -52,15 +55,24 @@ class Refused:
         remaining_ms: What the lease that ends first has left; None when it has no end, or when others who
             wait go first.
         rung: The bells of who was woken, if anybody was.
+        error: Why there is nothing to wait for, and the asker is not in the queue any more; else None.
         detail: What else there is to say of why, for people; where several servers were asked, what each
             said.
     """
 
-    __slots__ = ("detail", "remaining_ms", "rung")
+    __slots__ = ("detail", "error", "remaining_ms", "rung")
 
-    def __init__(self, remaining_ms: int | None, rung: Sequence[bytes] = (), *, detail: str = "") -> None:
+    def __init__(
+        self,
+        remaining_ms: int | None,
+        rung: Sequence[bytes] = (),
+        *,
+        error: LockError | None = None,
+        detail: str = "",
+    ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
+        self.error = error
         self.detail = detail
 
 
