@@ -710,7 +710,7 @@ async def test_each_master_shows_it_and_is_freed_by_itself(five: Masters) -> Non
             async with lock as lease:
                 for number, session in enumerate(sessions):
                     (shown,) = await session.inspect()
-                    assert (shown.kind, shown.name, shown.problem) == ("redlock", "a", None)
+                    assert (shown.kind, shown.name, shown.problem) == ("redlock", "a", "")
                     (holder,) = shown.holders
                     assert holder.fencing_token == lease.fencing_token
                     if number < 3:
