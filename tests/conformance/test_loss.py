@@ -181,7 +181,7 @@ async def test_without_renewal_it_ends_with_its_ttl(kind: Kind, client: Redis) -
     with pytest.raises(LockLostError, match="auto_renew is off"):
         async with kind.make(client, "a", ttl=TTL, auto_renew=False):
             await asyncio.sleep(5)
-    assert TTL * 0.9 < loop.time() - began < TTL + 0.1
+    assert TTL * 0.9 < loop.time() - began < TTL + 0.4  # it counts from when there is a connection
 
 
 async def test_max_hold(kind: Kind, client: Redis, join: Callable[..., Redis]) -> None:
