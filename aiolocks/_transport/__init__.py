@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ from .commands import (
     Refused,
     Released,
 )
-from .driver import Executor, Link, drivable
+from .driver import Address, Doors, Executor, Link, drivable
 from .faults import Fault
 from .keys import key
 from .multiplexed import Multiplexed
@@ -103,19 +104,66 @@ def open_transport(
     Raises:
         ConfigurationError: A wakeup was asked for by name that this client cannot have.
     """
-    wakeups = Wakeups(wakeup, probe=key(prefix, "lock", session, "bell.probe"), on_rung=on_rung)
-    if isinstance(client, Redis) and drivable(client):
+    if isinstance(client, RedisCluster):
+        return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
+    probe = key(prefix, "lock", session, "bell.probe")
+    wakeups = Wakeups(wakeup, probe=lambda: probe, on_rung=on_rung)
+    if drivable(client):
         # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
         # close it.
         pool = client.connection_pool
         return Multiplexed(
             lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _over_pool(pool, loop), loop
         )
-    wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
-    if isinstance(client, Redis):
-        return _over_pool(client.connection_pool, loop)
-    # The cluster's own connections: it alone knows which node has the slot.
-    return _plain(client.execute_command, _nothing_to_close, loop)
+    wakeups.require_none(_not_driven(client))
+    return _over_pool(client.connection_pool, loop)
+
+
+def _clustered(
+    client: RedisCluster,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    prefix: str,
+    session: str,
+    wakeup: Wakeup,
+    on_rung: OnRung,
+) -> Transport:
+    from .cluster import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .slots import Slots  # noqa: PLC0415
+
+    doors = Doors(client)
+    here = weakref.ref(client)
+    probe = f"{prefix}:lock.bell.probe.{session}:".encode()
+
+    def wakeups(probe: Callable[[], bytes]) -> Wakeups:
+        return Wakeups(wakeup, probe=probe, on_rung=on_rung, asking=True)
+
+    def plain() -> Transport:
+        # The cluster's own connections: it alone knows which node has the slot.
+        client = here()
+        if client is None:
+            raise ReferenceError("the client is gone")
+        return _plain(client.execute_command, _nothing_to_close, loop)
+
+    def open_node(address: Address, cluster: Clustered) -> Multiplexed:
+        door = doors.door(address)
+        node = Multiplexed(
+            lambda protocol: Link.open(door, protocol=protocol),
+            wakeups(lambda: cluster.probe(node, probe)),
+            plain,
+            loop,
+            detours=cluster,
+        )
+        return node
+
+    if not doors.drivable:
+        wakeups(lambda: probe).require_none(_not_driven(client))
+        return plain()
+    return Clustered(Slots(doors), open_node, on_rung, loop)
+
+
+def _not_driven(client: object) -> str:
+    return f"connections of this {type(client).__name__} cannot be driven directly"
 
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:

@@ -194,6 +194,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def by_slot(self) -> bool:
+        """Whether a step must not have keys of several slots."""
+        ...
+
+    @property
     def commands_sent(self) -> int:
         """Requests sent so far, without those that set up a connection."""
         ...

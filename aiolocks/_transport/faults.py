@@ -13,11 +13,13 @@ from ..errors import BackendError, ConfigurationError, LockError
 
 # The server is there and may serve the same request a moment later.
 _TRANSIENT: Final = {
+    "ASK": "another node has this key of the slot that is being moved",
     "BUSY": "a script has been running for too long on it",
     "CLUSTERDOWN": "its cluster has no majority",
     "KILLED": "the script was killed by an administrator",
     "LOADING": "it is loading its data",
     "MASTERDOWN": "it is a replica that has lost its master",
+    "MOVED": "another node has the slot",
     "MISCONF": "it cannot persist its data and refuses writes",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write",
     "READONLY": "it is a replica: the master has changed",
@@ -40,6 +42,18 @@ _QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTAL
 # How Redis 6.2, 7 and Valkey 9 word a denial of what a script calls.
 _INNER_DENIAL: Final = re.compile(
     r"can't run this command or subcommand|can't access at least one of the keys|ACL failure in script"
+)
+# What a script meets on its way that begins on a key that is here, but goes on to one that is not.
+_HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
+# In the order in which they are looked for: a MovedError is an AskError.
+_CODES: Final = (
+    (driver.MovedError, "MOVED"),
+    (driver.AskError, "ASK"),
+    (driver.TryAgainError, "TRYAGAIN"),
+    (driver.ClusterDownError, "CLUSTERDOWN"),
+    (driver.MasterDownError, "MASTERDOWN"),
+    (driver.BusyLoadingError, "LOADING"),
+    (driver.ReadOnlyError, "READONLY"),
 )
 # Of these, some are connection errors in redis-py; all were sent by the server.
 _ANSWERS: Final = (
@@ -86,10 +100,10 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = "KILLED"
     elif isinstance(error, driver.OutOfMemoryError):
         code = "OOM"
-    elif isinstance(error, driver.BusyLoadingError):
-        code = "LOADING"
-    elif isinstance(error, driver.ReadOnlyError):
-        code = "READONLY"
+    elif _HALF_WAY.search(text):
+        code = "TRYAGAIN"
+    else:
+        code = code or _code_of_class(error)
     meaning = _TRANSIENT.get(code) or _FATAL.get(code)
     # Of a wrong type, the server does not say which key has it.
     named = keys if code == "WRONGTYPE" else keys[:1]
@@ -105,6 +119,41 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         unknown=False,
         foreign=code == "WRONGTYPE",
     )
+
+
+def _code_of_class(error: Exception) -> str:
+    return next((code for cls, code in _CODES if isinstance(error, cls)), "")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """A node of a cluster did not execute a request: another one does, or it does so later.
+
+    Attributes:
+        to: Host and port of the other one; None: to be tried again.
+        once: The other one has it for this request only.
+        begun: A part of it may have been executed.
+        lost: It is not known who serves the slot.
+    """
+
+    to: tuple[str, int] | None = None
+    once: bool = False
+    begun: bool = False
+    lost: bool = False
+
+
+def detour(error: Exception) -> Detour | None:
+    """What a node's answer says of where else, or when, a request is to be sent; None for any other answer."""
+    if isinstance(error, driver.AskError):
+        return Detour((error.host, error.port), once=not isinstance(error, driver.MovedError))
+    if isinstance(error, driver.TryAgainError):
+        return Detour()
+    if isinstance(error, (driver.ClusterDownError, driver.MasterDownError, driver.BusyLoadingError)):
+        return Detour(lost=True)
+    if _HALF_WAY.search(str(error)):
+        return Detour(begun=True)
+    return None
 
 
 def unreachable(error: BaseException) -> Fault:
