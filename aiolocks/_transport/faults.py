@@ -13,13 +13,11 @@ from ..errors import BackendError, ConfigurationError, LockError
 
 # The server is there and may serve the same request a moment later.
 _TRANSIENT: Final = {
-    "ASK": "another node has this key of the slot that is being moved",
     "BUSY": "a script has been running for too long on it",
     "CLUSTERDOWN": "its cluster has no majority",
     "KILLED": "the script was killed by an administrator",
     "LOADING": "it is loading its data",
     "MASTERDOWN": "it is a replica that has lost its master",
-    "MOVED": "another node has the slot",
     "MISCONF": "it cannot persist its data and refuses writes",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write",
     "READONLY": "it is a replica: the master has changed",
@@ -45,10 +43,7 @@ _INNER_DENIAL: Final = re.compile(
 )
 # What a script meets on its way that begins on a key that is here, but goes on to one that is not.
 _HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
-# In the order in which they are looked for: a MovedError is an AskError.
 _CODES: Final = (
-    (driver.MovedError, "MOVED"),
-    (driver.AskError, "ASK"),
     (driver.TryAgainError, "TRYAGAIN"),
     (driver.ClusterDownError, "CLUSTERDOWN"),
     (driver.MasterDownError, "MASTERDOWN"),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from redis import Redis as BlockingRedis
 from redis.asyncio import RedisCluster
@@ -18,6 +18,10 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from aiolocks.testing import EmbeddedServer, ServerState
+from tests.support.hygiene import Inspector
+
+if TYPE_CHECKING:
+    from tests.conftest import Surroundings
 
 _BUS = 10_000
 """By how much the port of a node's bus lies above its own; before 7.0 that is not for us to choose."""
@@ -58,11 +62,17 @@ class Node:
         self.server = server
         self.admin = admin
         self.port: int = server.port
+        self.url = f"redis://127.0.0.1:{self.port}"
         self.id = ""
+        self.inspector = Inspector(admin)
+
+    @property
+    def state(self) -> ServerState:
+        return self.server.state
 
     @property
     def alive(self) -> bool:
-        return self.server.state is ServerState.RUNNING
+        return self.state is ServerState.RUNNING
 
     def do(self, *words: Any) -> Any:
         return self.admin.execute_command(*words)
@@ -150,6 +160,15 @@ class Cluster:
         return linked and sum(known) == self._replicas * len(self.nodes)
 
     # -- using it
+
+    def begin(self, surroundings: Surroundings) -> None:
+        """From now on it is this test's, empty, and looked at behind it."""
+        for node in self.masters:
+            surroundings.begin(node, node.inspector)
+
+    def keys(self) -> list[str]:
+        """All keys, but those of fencing tokens."""
+        return sorted(key for node in self.masters if node.alive for key in node.inspector.keys())
 
     def client(self, **kwargs: Any) -> RedisCluster:
         """A client; its caller closes it."""
