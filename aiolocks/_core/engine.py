@@ -197,6 +197,11 @@ class Engine:
         return None if self._transport.hears else self.settings.backoff.maximum
 
     @property
+    def by_slot(self) -> bool:
+        """Whether no step may have keys of several slots."""
+        return self._transport.by_slot
+
+    @property
     def ordered(self) -> bool:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
-from .._core.claim import Resource
+from .._core.claim import Commands, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
@@ -85,7 +85,10 @@ class MultiLock(Acquirable[Lease]):
         return self._names
 
     def _resource(self, engine: Engine) -> Resource:
-        commands = MultiCommands(
+        make: Callable[..., Commands] = MultiCommands
+        if engine.by_slot:
+            from .._transport.commands.multislot import commands_of as make  # noqa: PLC0415 - few need it
+        commands = make(
             engine.settings.prefix,
             self._names,
             retention_ms=milliseconds(engine.settings.fence_retention),

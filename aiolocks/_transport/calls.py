@@ -49,7 +49,6 @@ class Script:
         return f"<Script {self.name}>"
 
 
-@final
 class Command(Generic[T]):
     """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
 
@@ -145,6 +144,17 @@ class Call(Generic[T]):
         self.written = False  # the server may have it, or have had it
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
         self.done = False
+
+    @property
+    def made_anew(self) -> bool:
+        """Whether its command depends on when it is written."""
+        return self._make is not None
+
+    def remade(self) -> Command[T]:
+        """The command as it is right now."""
+        if self._make is not None:
+            self.command = self._make()
+        return self.command
 
     def words(self) -> tuple[Argument, ...]:
         """The words of the request, as they are right now: it may have waited for a connection."""

@@ -24,6 +24,7 @@ import redis.exceptions as driver
 
 from . import faults
 from .calls import Call, Command, ignore
+from .courses import Course, Several
 from .driver import Address
 from .faults import Fault
 from .multiplexed import Multiplexed
@@ -93,6 +94,7 @@ class Clustered:
         self._lines: dict[int, _Line] = {}
         self._pauses: dict[int, tuple[float, float]] = {}  # by slot: the next pause, and when it was set
         self._bells: set[bytes] = set()  # hung up, and not ignored since
+        self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
         self._stale = False  # the table is to be learned
         self._learner: asyncio.Task[None] | None = None
         self._learned_at = float("-inf")
@@ -125,6 +127,9 @@ class Clustered:
         if self._closed:
             call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
             return
+        if isinstance(call.command, Several):
+            self._begin(call, at_once=at_once)
+            return
         if call.command.bell:
             self._bells.add(call.command.bell)
         slot = _slot(call)
@@ -133,7 +138,20 @@ class Clustered:
         else:
             self._pass_on(slot, call, at_once=at_once, more=more)
 
+    def _begin(self, call: Call[Any], *, at_once: bool) -> None:
+        course = self._courses[call] = Course(
+            call,
+            send=self.send,
+            on_rung=lambda bells: self._on_rung("local", bells),
+            now=self._loop.time,
+            on_end=self._courses.pop,
+            at_once=at_once,
+        )
+        course.begin()
+
     def forget(self, call: Call[Any]) -> bool:
+        if (course := self._courses.pop(call, None)) is not None and not call.done:
+            course.abandon()
         call.done = True
         return call.written or call.unconfirmed
 

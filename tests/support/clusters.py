@@ -182,8 +182,28 @@ class Cluster:
                 return next(node for node in self.nodes if node.port == master[1])
         raise LookupError(f"nobody serves slot {slot}")
 
-    def owner_of(self, key: bytes | str) -> Node:
-        return self.owner(key_slot(key.encode() if isinstance(key, str) else key))
+    def move(self, slot: int, to: Node, *, dwell: float = 0.0) -> None:
+        """Give a slot to another node, key by key, as the tools do; `dwell` seconds at each step."""
+        source = self.owner(slot)
+        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+        time.sleep(dwell)
+        while keys := source.do("CLUSTER", "GETKEYSINSLOT", slot, 1):
+            source.do("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            time.sleep(dwell)
+        for node in (to, source, *self.masters):
+            if node.alive:
+                node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+
+    def another(self, node: Node) -> Node:
+        """The master after this one."""
+        return self.masters[(self.masters.index(node) + 1) % len(self.masters)]
+
+    def slot(self, key: bytes) -> int:
+        return key_slot(key)
+
+    def owner_of(self, key: bytes) -> Node:
+        return self.owner(self.slot(key))
 
 
 def _is_ok(node: BlockingRedis) -> bool:

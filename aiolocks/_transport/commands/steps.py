@@ -23,6 +23,16 @@ class Steps:
         self._retention_ms = retention_ms
 
     @property
+    def bell(self) -> bytes:
+        """The key that is deleted to wake this session."""
+        raise NotImplementedError
+
+    @property
+    def all_bells(self) -> tuple[bytes, ...]:
+        """All of them, where it waits in several places at once."""
+        return (self.bell,)
+
+    @property
     def nests(self) -> bool:
         """Whether an owner may have several tokens."""
         return False
