@@ -347,8 +347,7 @@ class Clustered:
                     call.written = False
                     self.send(call)
         for slot, line in tuple(self._lines.items()):
-            if slot in changed:
-                self._set_timer(slot, line)
+            self._set_timer(slot, line)  # its owner may be known now
         owners = self._slots.owners()
         for address, node in tuple(self._nodes.items()):
             if address not in owners and not node.busy:

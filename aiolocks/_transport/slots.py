@@ -57,7 +57,9 @@ class Slots:
             redis.exceptions.RedisError, OSError, TimeoutError: None could say.
         """
         fresh = await self._ask_around()
-        changed = {slot for slot in range(SLOTS) if fresh[slot] != self._owners[slot]}
+        changed: set[int] = set()
+        if self.known and fresh != self._owners:
+            changed = {slot for slot in range(SLOTS) if fresh[slot] != self._owners[slot]}
         self._owners = fresh
         self.known = True
         self._seeds = tuple(dict.fromkeys([*self.owners(), *self._seeds]))

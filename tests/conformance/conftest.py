@@ -175,8 +175,11 @@ def join(
 
 
 @pytest.fixture
-def client(join: Join) -> Any:
-    return join()
+async def client(join: Join, cluster: Cluster | None) -> Any:
+    client = join()
+    if cluster is not None:
+        await client.initialize()  # it computes for a while when it first is used for itself, as tests do
+    return client
 
 
 @pytest.fixture

@@ -83,7 +83,9 @@ class MultiSlotCommands(StepsOfAName):
                 reached += 1
                 (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
                 if isinstance(answer, Refused):
-                    yield self._give_back(token, ttl_ms, reached, wake=bool(standing & PASSING))
+                    # Of what is free in the slot that refused, only those behind may need to be told.
+                    woken = bool(standing & PASSING)
+                    yield self._give_back(token, ttl_ms, reached if woken else reached - 1, wake=woken)
                     return answer
                 minted = max(minted, answer.fencing_token)
             others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
