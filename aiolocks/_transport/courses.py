@@ -76,7 +76,18 @@ class Course:
         on_end: Called when nothing more is to come, but not when it is abandoned.
     """
 
-    __slots__ = ("_at_once", "_call", "_first", "_now", "_on_end", "_on_rung", "_parts", "_results", "_send", "_steps")
+    __slots__ = (
+        "_at_once",
+        "_call",
+        "_first",
+        "_now",
+        "_on_end",
+        "_on_rung",
+        "_parts",
+        "_results",
+        "_send",
+        "_steps",
+    )
 
     def __init__(
         self,
@@ -134,7 +145,7 @@ class Course:
         def made(at: int) -> Callable[[], Command[Any]] | None:
             if not (self._first and self._call.made_anew):
                 return None
-            return lambda: next(self._call.remade().course())[at]  # type: ignore[attr-defined, no-any-return]
+            return lambda: next(self._call.remade().course())[at]  # type: ignore[attr-defined]
 
         def replied(at: int) -> Callable[[Any], None]:
             def keep(result: Any) -> None:
@@ -157,7 +168,12 @@ class Course:
 
         parts = self._parts = [
             Call(
-                command, replied(at), failed, until=self._call.until, in_full=self._call.in_full, make=made(at)
+                command,
+                replied(at),
+                failed,
+                until=self._call.until,
+                in_full=self._call.in_full,
+                make=made(at),
             )
             for at, command in enumerate(commands)
         ]

@@ -34,7 +34,11 @@ _OWN_CONNECT: Final = {Connection._connect, UnixDomainSocketConnection._connect}
 # Maintenance pushes are for the pool's connections, and none is of use to a lock.
 _POOL_MATTERS: Final = ("maint_notifications_config", "maint_notifications_pool_handler")
 # Of a cluster's client; what refers back to it must not keep it alive.
-_CLUSTER_MATTERS: Final = ("himport_registry", "oss_cluster_maint_notifications_handler", "redis_connect_func")
+_CLUSTER_MATTERS: Final = (
+    "himport_registry",
+    "oss_cluster_maint_notifications_handler",
+    "redis_connect_func",
+)
 
 Address = tuple[str, int]
 

@@ -139,7 +139,7 @@ class Detour:
 
 
 def detour(error: Exception) -> Detour | None:
-    """What a node's answer says of where else, or when, a request is to be sent; None for any other answer."""
+    """Where else, or when, a request is to be sent, as a node's answer says; None for any other."""
     if isinstance(error, driver.AskError):
         return Detour((error.host, error.port), once=not isinstance(error, driver.MovedError))
     if isinstance(error, driver.TryAgainError):

@@ -319,11 +319,9 @@ class Multiplexed(asyncio.Protocol):
         """What was not written yet."""
         return tuple(self._queue)
 
-    def awaits(self, concerned: Callable[[Call[Any]], bool]) -> bool:
-        """Whether the reply to one of these is to come, or one of them waits to be sent."""
-        return any(
-            call.command.script is not None and concerned(call) for call in (*self._inflight, *self._queue)
-        )
+    def awaited(self) -> list[Call[Any]]:
+        """What was sent here, or waits to be, and was not answered yet; also when nobody waits for it."""
+        return [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
 
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
         """Those that wait here for a connection and are to be sent elsewhere: they do not wait any more."""

@@ -151,8 +151,15 @@ class _Keyspace:
     async def _try_out(self, ask: Ask) -> bool:
         self._heard_probe = False
         # An event comes before the reply to the next command: there is nothing to wait for.
-        changes: list[Words] = [("SET", self._probe, "", "PX", 1000), ("DEL", self._probe), ("DEL", self._probe)]
-        trial = [("SUBSCRIBE", self._channel + self._probe), *(w for c in changes for w in (*self._asking, c))]
+        changes: list[Words] = [
+            ("SET", self._probe, "", "PX", 1000),
+            ("DEL", self._probe),
+            ("DEL", self._probe),
+        ]
+        trial = [
+            ("SUBSCRIBE", self._channel + self._probe),
+            *(w for c in changes for w in (*self._asking, c)),
+        ]
         for reply in [ask(*words) for words in trial]:
             await reply
         return self._heard_probe

@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aiolocks import BackendError, Lock, LockLostError, LockNotOwnedError, LockTimeoutError, MultiLock, Session
+from aiolocks import (
+    BackendError,
+    Lock,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    MultiLock,
+    Session,
+)
 from aiolocks._transport.keys import key
 from tests.adversity.test_cluster_faults import migration
 from tests.conftest import PREFIX, Surroundings, clustered
@@ -28,7 +36,10 @@ def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 async def sessions(surroundings: Surroundings, cluster: Cluster) -> AsyncIterator[list[Session]]:
-    async with Session(clustered(surroundings, cluster)) as one, Session(clustered(surroundings, cluster)) as two:
+    async with (
+        Session(clustered(surroundings, cluster)) as one,
+        Session(clustered(surroundings, cluster)) as two,
+    ):
         yield [one, two]
 
 
@@ -50,12 +61,14 @@ async def test_holds_all_of_them_on_all_nodes(cluster: Cluster, sessions: list[S
     assert cluster.keys() == []
 
 
-async def test_one_that_is_held_refuses_all_and_nothing_stays(cluster: Cluster, sessions: list[Session]) -> None:
+async def test_one_that_is_held_refuses_all_and_nothing_stays(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
     one, two = sessions
     for name in NAMES:
         async with Lock(one, name, ttl=20):
             assert await MultiLock(two, NAMES).try_acquire() is None
-            await eventually(lambda held=name: all(f"{{{held}}}" in key for key in cluster.keys()))
+            await eventually(lambda held=name: all(f"{{{held}}}" in key for key in cluster.keys()))  # noqa: SIM118
             with pytest.raises(LockTimeoutError) as caught:
                 await MultiLock(two, NAMES).acquire(blocking_timeout=0.1)
             assert 15 < (caught.value.remaining or 0) <= 20
@@ -73,7 +86,9 @@ async def test_fencing_tokens_rise_for_each_name(sessions: list[Session]) -> Non
                 last[name] = lease.fencing_token
 
 
-async def test_the_largest_token_of_any_slot_is_that_of_all(cluster: Cluster, sessions: list[Session]) -> None:
+async def test_the_largest_token_of_any_slot_is_that_of_all(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
     """Also where the clock of one of the nodes had been far ahead."""
     far = in_order(cluster)[1]
     ahead = 9_000_000_000_000_000

@@ -134,7 +134,7 @@ def transport(way: str) -> str:
 
 
 class Join(Protocol):
-    """The `join` fixture: makes one more client, whose sessions use the transport and the wakeup under test."""
+    """The `join` fixture: makes one more client, with the transport and the wakeup under test."""
 
     def __call__(self, **kwargs: Any) -> Any: ...
 

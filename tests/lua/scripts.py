@@ -372,9 +372,7 @@ class MultiScripts(Scripts):
     async def release(self, token: str, **kwargs: Any) -> Any:
         return await self.run(self.releasing(token, **kwargs))
 
-    async def seal(
-        self, token: str, minted: int, *, retention: int = HOUR, queued: str | None = None
-    ) -> Any:
+    async def seal(self, token: str, minted: int, *, retention: int = HOUR, queued: str | None = None) -> Any:
         arguments = (len(self.all), token, minted, retention)
         return await self.run(self.words("multi_seal", self.keys(queued), *arguments))
 

@@ -159,10 +159,17 @@ FILES = ["multi_seal", "multi_return"]
 SPARED: dict[str, str] = {}
 MUTATIONS = [
     Mutation(
-        "multi_seal", "'KEEPTTL'", "'PX', ARGV[4]", "test_seal_keeps_the_ttl_of_the_locks_and_sets_that_of_the_fences"
+        "multi_seal",
+        "'KEEPTTL'",
+        "'PX', ARGV[4]",
+        "test_seal_keeps_the_ttl_of_the_locks_and_sets_that_of_the_fences",
     ),
-    Mutation("multi_seal", "(:.*)$", ".*(:.*)$", "test_seal_writes_the_fencing_token_everywhere_and_nothing_else"),
-    Mutation("multi_return", "freed == n", "freed > 0", "test_given_back_is_what_the_token_holds_and_nothing_else"),
+    Mutation(
+        "multi_seal", "(:.*)$", ".*(:.*)$", "test_seal_writes_the_fencing_token_everywhere_and_nothing_else"
+    ),
+    Mutation(
+        "multi_return", "freed == n", "freed > 0", "test_given_back_is_what_the_token_holds_and_nothing_else"
+    ),
     Mutation(
         "multi_return",
         "wake(KEYS[2 * n + i], bell)",
@@ -187,7 +194,11 @@ async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> No
 @pytest.mark.parametrize("file", FILES)
 async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
     living = await compiled(
-        MultiScripts, redis, prefix, file, [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
+        MultiScripts,
+        redis,
+        prefix,
+        file,
+        [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)],
     )
 
     assert await unnoticed(MultiScripts, redis, prefix, living, among=CHECKS) == []

@@ -1,4 +1,4 @@
-"""Clusters of our own: of one node, of three, and of three with a replica each, from the server of the tests."""
+"""Clusters of our own: of one node, of three, and of three with a replica each."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Cluster:
 
     def keys(self) -> list[str]:
         """All keys, but those of fencing tokens."""
-        return sorted(key for node in self.masters if node.alive for key in node.inspector.keys())
+        return sorted(key for node in self.masters if node.alive for key in node.inspector.keys())  # noqa: SIM118 - no dict
 
     def client(self, **kwargs: Any) -> RedisCluster:
         """A client; its caller closes it."""
@@ -177,14 +177,21 @@ class Cluster:
     def owner(self, slot: int) -> Node:
         """Who serves it, as the first living node says."""
         living = next(node for node in self.nodes if node.alive)
-        for first, last, master, *_ in living.do("CLUSTER SLOTS"):
-            if first <= slot <= last:
-                return next(node for node in self.nodes if node.port == master[1])
-        raise LookupError(f"nobody serves slot {slot}")
+        port = self._owner(living, slot)
+        return next(node for node in self.nodes if node.port == port)
+
+    def _owners(self, slot: int) -> set[int | None]:
+        return {self._owner(node, slot) for node in self.nodes if node.alive}
+
+    def _owner(self, said_by: Node, slot: int) -> int | None:
+        rows = said_by.do("CLUSTER SLOTS")
+        return next((master[1] for first, last, master, *_ in rows if first <= slot <= last), None)
 
     def move(self, slot: int, to: Node, *, dwell: float = 0.0) -> None:
         """Give a slot to another node, key by key, as the tools do; `dwell` seconds at each step."""
-        source = self.owner(slot)
+        source = self.settle(slot)
+        if source is to:
+            return
         to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
         time.sleep(dwell)
@@ -194,6 +201,13 @@ class Cluster:
         for node in (to, source, *self.masters):
             if node.alive:
                 node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+
+    def settle(self, slot: int) -> Node:
+        """Who serves it, once all agree: word of before may still be on its way between them."""
+        for _ in range(3):
+            _until(lambda: len(self._owners(slot)) == 1, "the nodes do not agree")
+            time.sleep(0.005)
+        return self.owner(slot)
 
     def another(self, node: Node) -> Node:
         """The master after this one."""

@@ -29,7 +29,7 @@ GRACE = 0.2
 """Seconds in which what is under way may end: as long as an undo over a slow link may take."""
 
 _OF_A_NODE = "restore-asking"
-"""What the connections are for by which nodes of a cluster give each other keys, and which they keep for a while."""
+"""Last used for this: the connections by which nodes of a cluster give each other keys, kept for a while."""
 
 
 class HygieneError(AssertionError):

@@ -27,7 +27,7 @@ class MultiCommands(Steps):
         part_of: Of more names than these, what tells them from others.
     """
 
-    __slots__ = ("_bell", "_fences", "_locks", "_queues", "number")
+    __slots__ = ("_fences", "_locks", "_queues", "bell", "number")
 
     def __init__(
         self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str, part_of: str = ""
@@ -39,11 +39,7 @@ class MultiCommands(Steps):
         self._queues = tuple(key(prefix, "lock", name, "queue") for name in names)
         # One bell in all the queues; the same names are always in the same order.
         others = part_of or ".".join(name.encode().hex() for name in names[1:])
-        self._bell = key(prefix, "lock", names[0], f"bell.{session}.{others}")
-
-    @property
-    def bell(self) -> bytes:
-        return self._bell
+        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{others}")
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))

@@ -1,15 +1,15 @@
 """The steps of several simple locks at once that lie in several slots of a cluster.
 
-No script reaches more than one slot. So the slots are taken one after the other, in the order of their numbers, which
-is the same for all who want several: they cannot wait for each other in a ring. If one refuses, what was taken
-is given back at once, and nothing is held while it waits. This is not one atomic step: for the time of a try, others
-may find taken what is then given back.
+No script reaches more than one slot. So the slots are taken one after the other, in the order of their
+numbers, which is the same for all who want several: they cannot wait for each other in a ring. If one
+refuses, what was taken is given back at once, and nothing is held while it waits. This is not one atomic
+step: for the time of a try, others may find taken what is then given back.
 
 The fencing token. Each slot mints one, larger than every earlier one of its own names. The largest of them is
 written to all names (`multi_seal`), in each slot only where all the locks still carry the token, and the
-lease is given only when every slot has confirmed that. So it is larger than every earlier one of each name; and
-whoever gets one of the names later finds it behind that name's fence, and mints a larger one. If a slot has lost it
-meanwhile, nothing is given.
+lease is given only when every slot has confirmed that. So it is larger than every earlier one of each name;
+and whoever gets one of the names later finds it behind that name's fence, and mints a larger one. If a slot
+has lost it meanwhile, nothing is given.
 """
 
 from __future__ import annotations
@@ -56,15 +56,12 @@ def commands_of(
 class MultiSlotCommands(StepsOfAName):
     """The steps by which all locks of these slots are acquired, or none."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "bell")
 
     def __init__(self, parts: Sequence[MultiCommands], *, retention_ms: int) -> None:
         super().__init__(retention_ms)
         self._parts = parts
-
-    @property
-    def bell(self) -> bytes:
-        return self._parts[0].bell
+        self.bell = parts[0].bell
 
     @property
     def all_bells(self) -> tuple[bytes, ...]:
@@ -97,9 +94,7 @@ class MultiSlotCommands(StepsOfAName):
             raise FaultError(replace(error.fault, unknown=True)) from error
         return Granted(minted, max(others))
 
-    def _seal(
-        self, part: MultiCommands, token: str, minted: int, ttl_ms: int, standing: int
-    ) -> Command[int]:
+    def _seal(self, part: MultiCommands, token: str, minted: int, ttl_ms: int, standing: int) -> Command[int]:
         leaving = standing & (QUEUED | STAYING) == QUEUED
         args = (part.number, token, str(minted), self._retention(ttl_ms))
         return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
