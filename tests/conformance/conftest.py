@@ -88,7 +88,7 @@ def _semaphore(*, fair: bool) -> Callable[..., Any]:
 
 
 KINDS = [
-    Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain", "cluster-tracking")),
+    Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain")),
     Kind("reentrant", EachItsOwn, ("tracking",)),
     Kind("fair", FairLock, ("tracking",)),
     Kind("multi", _several, ("keyspace", "cluster-tracking")),
