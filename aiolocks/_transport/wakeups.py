@@ -126,7 +126,7 @@ class _Keyspace:
         self._next_probe = probe
         self._probe = b""
         self._configure = configure
-        self._asking: tuple[Words, ...] = (("ASKING",),) if asking else ()
+        self._asking = asking
         self._channel = b""  # what the channels begin with
         self._bells: set[bytes] = set()
         self._heard_probe = False
@@ -150,17 +150,13 @@ class _Keyspace:
 
     async def _try_out(self, ask: Ask) -> bool:
         self._heard_probe = False
+        replies = [ask("SUBSCRIBE", self._channel + self._probe)]
         # An event comes before the reply to the next command: there is nothing to wait for.
-        changes: list[Words] = [
-            ("SET", self._probe, "", "PX", 1000),
-            ("DEL", self._probe),
-            ("DEL", self._probe),
-        ]
-        trial = [
-            ("SUBSCRIBE", self._channel + self._probe),
-            *(w for c in changes for w in (*self._asking, c)),
-        ]
-        for reply in [ask(*words) for words in trial]:
+        for words in (("SET", self._probe, "", "PX", 1000), ("DEL", self._probe), ("DEL", self._probe)):
+            if self._asking:
+                ask("ASKING")  # needed by few, and may be denied
+            replies.append(ask(*words))
+        for reply in replies:
             await reply
         return self._heard_probe
 
