@@ -20,8 +20,9 @@ _MOST_NAMES: Final = 1000
 class MultiLock(Acquirable[Lease]):
     """The locks of several names, all of them or none.
 
-    On one server that is one step. Nothing is ever held of it while it waits, so that it cannot take part in a
-    deadlock, whatever the order of the names. Each name excludes the `Lock`, the `ReentrantLock` and every other `MultiLock` of that name.
+    On one server that is one step. Nothing is ever held of it while it waits, so that it cannot take part in
+    a deadlock, whatever the order of the names. Each name excludes the `Lock`, the `ReentrantLock` and every
+    other `MultiLock` of that name.
 
     ```python
     async with MultiLock(redis, ["account:1", "account:2"]) as lease:

@@ -23,6 +23,7 @@ from aiolocks import (
 )
 from aiolocks._transport.keys import key
 from tests.adversity.tools import Witness
+from tests.conformance.conftest import KINDS, Kind
 from tests.conftest import PREFIX, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.history import Hold, exclusion, fencing
@@ -54,7 +55,7 @@ async def sessions(surroundings: Surroundings, cluster: Cluster) -> AsyncIterato
 
 
 def slot_of(cluster: Cluster, name: str) -> int:
-    return cluster.slot(key(PREFIX, "lock", name))
+    return cluster.slot(key(PREFIX, "lock", name))  # and of whatever else is called so
 
 
 @contextmanager
@@ -171,6 +172,28 @@ async def test_t_f_7_nothing_is_lost_while_slots_move(cluster: Cluster, surround
     assert len(moved) > 5
     assert witness.lost == []
     assert len(witness.renewed) >= 60
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_every_kind_lives_through_it(cluster: Cluster, sessions: list[Session], kind: Kind) -> None:
+    """While keys go one by one: those of one name are then on two nodes."""
+    inside: set[str] = set()
+
+    async def worker(who: int) -> None:
+        for turn in range(6):
+            name = NAMES[(who + turn) % 3]
+            async with kind.make(sessions[who % 2], name, ttl=5, blocking_timeout=20):
+                assert name not in inside
+                inside.add(name)
+                await asyncio.sleep(0.005)
+                inside.discard(name)
+
+    with migration(cluster, NAMES[:3], dwell=0.002) as moved:
+        async with asyncio.TaskGroup() as group:
+            for who in range(8):
+                group.create_task(worker(who))
+    assert moved
+    await eventually(lambda: cluster.keys() == [], within=6)
 
 
 async def test_a_waiter_is_woken_where_the_slot_went(cluster: Cluster, sessions: list[Session]) -> None:
