@@ -32,9 +32,9 @@ _BACKOFF: Final = Backoff()
 class Session:
     """What all locks of one client share.
 
-    A session talks to the server over one connection of its own beside the client's pool, made with the
-    same class and settings; it never takes one from the user's commands. It belongs to one event loop and
-    one process.
+    A session talks to the server, or to each node of a cluster, over one connection of its own beside the
+    client's pool, made with the same class and settings; it never takes one from the user's commands. It
+    belongs to one event loop and one process.
 
     `async with Session(redis) as session:` is the orderly form: on exit it admits nothing more, ends every
     waiter with `SessionClosedError`, marks its leases LOST and cancels the bodies that entered them, waits

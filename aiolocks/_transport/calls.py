@@ -145,6 +145,11 @@ class Call(Generic[T]):
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
         self.done = False
 
+    @property
+    def made_anew(self) -> bool:
+        """Whether its command depends on when it is written."""
+        return self._make is not None
+
     def words(self) -> tuple[Argument, ...]:
         """The words of the request, as they are right now: it may have waited for a connection."""
         return self.as_of_now().words(in_full=self.in_full)
@@ -199,6 +204,11 @@ class Transport(Protocol):
     @property
     def connections(self) -> int:
         """How many connections have been made so far; 0 where each request may have another one."""
+        ...
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether a step must not have keys of several slots."""
         ...
 
     @property

@@ -40,6 +40,8 @@ class Quorum:
 
     __slots__ = ("closed", "electorate", "labels", "loop", "masters", "rounds", "tails")
 
+    by_slot = False
+
     def __init__(
         self,
         masters: Sequence[tuple[str, Transport]],

@@ -49,6 +49,8 @@ FROZEN = {
     "multi_owned": "75740b42408f5620bb0842c1ad4ca32246671de0",
     "multi_release": "2d66133846a66fca5401d31786d982e595be11d8",
     "multi_renew": "d708715d3f3952dcf2966eb495f38a0489bac588",
+    "multi_return": "873517baecc520a16464ccd9a0f1f6b12fe11d8e",
+    "multi_seal": "87e6521a0af2739527f3074aef41351264537a3b",
     "permits_acquire": "4de9711b9d101539e5a185bd781ca981da5449c6",
     "permits_adopt": "75aeb5159b66e2bab5572d005c8f889d6a21e7ed",
     "permits_available": "2182ca2ba6b0c632051e09795da59fb3c8197e63",
