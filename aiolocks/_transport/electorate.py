@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from ..errors import BackendError, ConfigurationError
-from .calls import Call, Command, Transport
+from .calls import Call, Command, Script, Transport
 from .faults import Fault
 
 Told = Callable[[Fault | None], None]
@@ -29,10 +29,12 @@ class Master:
         admitted: It has said who it is since it was last out of reach, or may not be asked: it may vote.
         met: It has answered anything so far.
         suspect: It did not answer the last time that it was asked.
+        known: Scripts that it has answered since it was last out of reach. Others are sent to it in full:
+            said again because it did not know them, they would come behind what was sent after them.
         run_id: Which server process it was when it was asked last; empty while that is not known.
     """
 
-    __slots__ = ("admitted", "asking", "label", "met", "run_id", "suspect", "transport", "waiting")
+    __slots__ = ("admitted", "asking", "known", "label", "met", "run_id", "suspect", "transport", "waiting")
 
     def __init__(self, label: str, transport: Transport) -> None:
         self.label = label
@@ -41,6 +43,7 @@ class Master:
         self.asking = False  # a question is out
         self.met = False
         self.suspect = False
+        self.known: set[Script] = set()
         self.run_id = b""
         self.waiting: list[Told] = []
 
@@ -52,6 +55,7 @@ class Master:
         """Behind its address there may be another server the next time."""
         self.suspect = True
         self.admitted = False
+        self.known.clear()
 
 
 @final

@@ -203,7 +203,7 @@ class _Round:
             partial(self._replied, errand, master),
             partial(self._failed, errand, patience_ends <= self._until),
             until=min(self._until, patience_ends),
-            in_full=self._in_full,
+            in_full=self._in_full or errand.command.script not in master.known,
         )
         self._calls[errand] = call
         if errand.phase == VOTE:
@@ -227,6 +227,8 @@ class _Round:
     def _replied(self, errand: Errand, master: Master, reply: Any) -> None:
         del self._calls[errand]
         master.answered()
+        if errand.command.script is not None:
+            master.known.add(errand.command.script)
         if not self._stopped:
             self._go_on(self._ballot.replied(errand.master, errand.phase, reply))
 
