@@ -13,37 +13,56 @@ from ._transport.wakeups import KeyspaceWakeup
 from .errors import (
     BackendError,
     ConfigurationError,
+    DuplicateJobError,
+    FingerprintError,
     LockError,
     LockLostError,
     LockNotOwnedError,
     LockTimeoutError,
+    RemoteCallError,
     SessionClosedError,
+    StaleFenceError,
 )
 
 if typing.TYPE_CHECKING:
+    from ._core.inspection import HolderInfo, LockInfo
     from ._primitives.fairlock import FairLock
+    from ._primitives.fenced import FencedRegister
+    from ._primitives.joblease import JobLease
     from ._primitives.multilock import MultiLock
     from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
     from ._primitives.reentrant import ReentrantLease, ReentrantLock
     from ._primitives.rwlock import RWLock
     from ._primitives.semaphore import Semaphore
+    from ._primitives.serializers import JSON, Serializer
+    from ._primitives.singleflight import SingleFlight
     from ._primitives.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
+    from ._primitives.turn import Turn
+    from ._primitives.turnstile import Turnstile
+    from ._primitives.uniquejob import UniqueJob
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "JSON",
     "BackendError",
     "Backoff",
     "Bound",
     "ConfigurationError",
+    "DuplicateJobError",
     "FairLock",
+    "FencedRegister",
+    "FingerprintError",
     "Histogram",
+    "HolderInfo",
+    "JobLease",
     "KeyspaceWakeup",
     "Lease",
     "LeaseState",
     "Lock",
     "LockError",
     "LockEvent",
+    "LockInfo",
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",
@@ -55,12 +74,19 @@ __all__ = [
     "RangeWriterLease",
     "ReentrantLease",
     "ReentrantLock",
+    "RemoteCallError",
     "Semaphore",
+    "Serializer",
     "Session",
     "SessionClosedError",
     "SessionStatistics",
+    "SingleFlight",
     "SpanLease",
     "SpanLock",
+    "StaleFenceError",
+    "Turn",
+    "Turnstile",
+    "UniqueJob",
     "UpgradableLease",
     "WriterLease",
     "__version__",

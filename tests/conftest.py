@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # What thousands of tests are described by stays: looking through it again and again would hold up tests, and
-    # what they measure, for a third of a second each time.
+    # What thousands of tests are described by stays: looking through it again and again
+    # would hold up tests, and what they measure, for a third of a second each time.
     gc.collect()
     gc.freeze()
 

@@ -15,26 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING, Answer, Call, Fault, Granted
-from ..errors import BackendError, LockError, LockTimeoutError
+from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING, Call, Granted
+from ..errors import BackendError, LockError, LockTimeoutError, SessionClosedError
+from .acknowledgement import Acknowledgement
 from .clock import dependable, seconds
+from .naps import Naps
 
 if TYPE_CHECKING:
+    from .._transport import Answer, Fault, Refused
+    from .acknowledgement import Outcome
     from .arguments import Options
     from .claim import Claim
     from .engine import Engine
     from .gate import Gate
 
-_LAST_TRY: Final = 0.005
-"""Seconds before the deadline at which a sleeper tries once more, at the latest."""
 _SILENCE: Final = 0.1
 """Seconds without an answer that are no silence yet."""
-_LAST_STEP: Final = 1 << 20
-"""An attempt so late that the backoff has grown to its maximum."""
-_BEYOND: Final = 0.001
-"""Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
 
 
 class Stage(enum.Enum):
@@ -59,6 +58,7 @@ class Acquisition:
     """
 
     __slots__ = (
+        "_acknowledgement",
         "_armings",
         "_ask_again",
         "_call",
@@ -68,13 +68,12 @@ class Acquisition:
         "_fault",
         "_gate",
         "_label",
-        "_last_round_trip",
         "_name",
         "_naps",
+        "_needless",
         "_once",
         "_options",
         "_queued",
-        "_refused_until",
         "_sleep_timer",
         "_stage",
         "_staying",
@@ -118,7 +117,9 @@ class Acquisition:
         self._once = once
         self._stage = Stage.QUEUED
         self._call: Call[Answer] | None = None
-        self._naps = 0
+        self._acknowledgement: Acknowledgement | None = None
+        self._naps = Naps()
+        self._needless = False  # there is nothing to wait for, as the server says
         self.arming: Call[int] | None = None  # what the call under way goes right behind
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
@@ -127,11 +128,9 @@ class Acquisition:
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
         self._told = False
-        self._refused_until: float | None = None  # loop time; None: not refused, or by a holder without a ttl
         self.answered_at = float("-inf")
         self._fault: Fault | None = None
         self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
-        self._last_round_trip = 0.0
         self._sleep_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.started = engine.now()
@@ -259,28 +258,37 @@ class Acquisition:
         now = self._engine.now()
         self.answered_at = self._gate.answered_at = now
         self._gate.silent_since = None
-        self._last_round_trip = now - call.sent
+        self._naps.round_trip = now - call.sent
         self._fault = None
         self._unsettled = False
         if answer.rung:
             self._engine.loop.call_soon(self._engine.bells.rung, "local", answer.rung)
-        if isinstance(answer, Granted):
-            self._settle_place()
-            if now < call.sent + dependable(self._ttl):
-                self.granted = True
-                self.grant = answer
-                self.sent = call.sent
-                self._end()
-                self._gate.granted(self, answer, now)
-                return
+        if not isinstance(answer, Granted):
+            self._refused(answer, now)
+            return
+        self._settle_place()
+        if now >= call.sent + dependable(self._ttl):
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
-            self._refused_until = now
-        elif answer.remaining_ms is None:
-            self._refused_until = None
+            self._go_on(until=now)
+        elif self._options.replicas:
+            self._await_replicas(answer, call.sent)
         else:
-            self._refused_until = now + seconds(answer.remaining_ms) + _BEYOND
-        self._gate.refused_until = self._refused_until
+            self._have(answer, call.sent)
+
+    def _refused(self, answer: Refused, now: float) -> None:
+        if answer.error is None:
+            self._go_on(until=None if answer.remaining_ms is None else now + seconds(answer.remaining_ms))
+            return
+        self._settle_place()
+        self.error = answer.error
+        self._needless = True
+        self._end()
+        self._gate.leave(self)
+
+    def _go_on(self, *, until: float | None) -> None:
+        """Refused: until then, as far as is known."""
+        self._naps.refused_until = self._gate.refused_until = until
         if self._once:
             self._end()
             self._gate.leave(self)
@@ -294,6 +302,37 @@ class Acquisition:
         else:
             self._tell_waiting()
             self._ask(arming=True)
+
+    def _have(self, grant: Granted, sent: float) -> None:
+        self.granted = True
+        self.grant = grant
+        self.sent = sent
+        self._end()
+        self._gate.granted(self, grant, self._engine.now())
+
+    def _await_replicas(self, grant: Granted, sent: float) -> None:
+        """What the master has granted counts when enough replicas have it too."""
+        self._unsettled = True
+        patience = self._engine.now() + self._engine.settings.command_timeout
+        self._acknowledgement = Acknowledgement(
+            self._engine,
+            self.claim,
+            self._options.replicas,
+            what=f"{self._label} {self._name!r}",
+            sent=sent,
+            until=min(self._ask_until(), patience, sent + dependable(self._ttl)),
+            on_end=functools.partial(self._acknowledged, grant, sent),
+        )
+
+    def _acknowledged(self, grant: Granted, sent: float, outcome: Outcome) -> None:
+        self._acknowledgement = None
+        if outcome is True:
+            self._unsettled = False
+            self._have(grant, sent)
+        elif outcome is None:
+            self._ask()  # on another connection: what the last one has written is written again
+        else:
+            self._give_up(outcome)
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
@@ -323,21 +362,19 @@ class Acquisition:
         if end is not None and now >= end:
             self._out_of_time()
             return
-        # Who is told polls for the case that he is not: with the longest steps from the start.
-        attempt = _LAST_STEP if self._gate.place.heard else self._naps
-        wake, then = now + self._engine.settings.backoff.delay(attempt), self._slept
-        self._naps += 1
-        if self._refused_until is not None and self._refused_until > now:
-            wake = min(wake, self._refused_until)
-        elif self._refused_until is None and self._gate.yielding_until > now:
-            # Refused for the sake of others, who may not be able to use it: nobody tells us of that.
-            wake = min(wake, self._gate.yielding_until + _BEYOND)
-        if end is not None and wake >= end:
-            # Before giving up, once more, if there is time for an answer.
-            wake = end - max(2 * self._last_round_trip, _LAST_TRY)
-            if wake <= now:
-                wake, then = end, self._out_of_time
-        self._sleep_timer = self._engine.loop.call_at(wake, then)
+        gate = self._gate
+        wake = self._naps.next(
+            now,
+            self._engine.settings.backoff,
+            heard=gate.place.heard,
+            yielding_until=gate.yielding_until,
+            end=end,
+        )
+        if wake is None:
+            assert end is not None
+            self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time)
+        else:
+            self._sleep_timer = self._engine.loop.call_at(wake, self._slept)
 
     def _slept(self) -> None:
         self._sleep_timer = None
@@ -349,10 +386,24 @@ class Acquisition:
             self._told = True
             self._engine.events.waiting(self._label.lower(), self._name)
 
+    def _tell_waited(self) -> None:
+        if self.granted:
+            how = "granted"
+        elif self.error is None:
+            how = "cancelled"
+        elif isinstance(self.error, LockTimeoutError):
+            how = "timeout"
+        elif self._needless:
+            how = "needless"
+        else:
+            how = "closed" if isinstance(self.error, SessionClosedError) else "failed"
+        seconds = self._engine.now() - self.started
+        self._engine.events.waited(self._label.lower(), self._name, seconds, how)
+
     # -- the end
 
     def _out_of_time(self) -> None:
-        if self._stage is Stage.ENDED or self._call is not None:
+        if self._stage is Stage.ENDED or self._call is not None or self._acknowledgement is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
         refused = self.answered_at > float("-inf")
         # Where no question has been open for long, what the server said last still stands.
@@ -371,13 +422,14 @@ class Acquisition:
             self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
 
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
-        """Counts it, and says who holds it for how long."""
-        self._engine.events.tally.timeouts += 1
+        """Tells of it, and says who holds it for how long."""
+        now = self._engine.now()
+        self._engine.events.timed_out(self._label.lower(), self._name, now - self.started)
         return LockTimeoutError(
             self._label,
             self._name,
             blocking_timeout=blocking_timeout,
-            remaining=self._gate.remaining(self._engine.now()),
+            remaining=self._gate.remaining(now),
         )
 
     def _give_up(self, error: LockError) -> None:
@@ -405,11 +457,16 @@ class Acquisition:
     def _end(self) -> None:
         self._stage = Stage.ENDED
         self.arming = None
+        if self._acknowledgement is not None:
+            self._acknowledgement.cancel()
+            self._acknowledgement = None
         self._cancel_sleep()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
         self._engine.waiting.discard(self)
+        if self._told:
+            self._tell_waited()
         if not self.done.done():
             self.done.set_result(None)
 
@@ -419,4 +476,4 @@ class Acquisition:
             self._sleep_timer = None
 
     def __repr__(self) -> str:
-        return f"<Acquisition of {self._label} {self._name!r} {self._stage.name} naps={self._naps}>"
+        return f"<Acquisition of {self._label} {self._name!r} {self._stage.name} naps={self._naps.taken}>"

@@ -21,6 +21,7 @@ OnLost = Literal["cancel", "ignore"]
 SHORTEST_TTL: Final = 0.05
 LONGEST: Final = 10 * 365.25 * 24 * 3600
 _NAME_BYTES: Final = 1024
+_REPLICAS: Final = 1000
 
 # What the same thing is called elsewhere, or what is easily taken for it.
 _SLIPS: Final = {
@@ -126,12 +127,14 @@ def user_metadata(value: object) -> dict[str, Any]:
     return copied
 
 
-def whole_number(what: str, value: object, *, most: int) -> int:
+def whole_number(what: str, value: object, *, least: int = 1, most: int) -> int:
     """A number of things."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int from 1 to {most}, not {value!r} ({type(value).__name__})")
-    if not 1 <= value <= most:
-        raise ValueError(f"{what} must be from 1 to {most}, not {value!r}")
+        raise TypeError(
+            f"{what} must be an int from {least} to {most}, not {value!r} ({type(value).__name__})"
+        )
+    if not least <= value <= most:
+        raise ValueError(f"{what} must be from {least} to {most}, not {value!r}")
     return int(value)
 
 
@@ -152,6 +155,7 @@ class Options:
     max_hold: float | None
     on_lost: OnLost
     metadata: dict[str, Any]
+    replicas: int = 0
     first_ttl: float = field(init=False)
     """What an acquire asks for: no more than `max_hold`."""
     first_ttl_ms: int = field(init=False)
@@ -171,6 +175,7 @@ class Options:
         max_hold: object,
         on_lost: object,
         metadata: object,
+        replicas: object = 0,
     ) -> Options:
         if on_lost not in ("cancel", "ignore"):
             raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
@@ -181,4 +186,5 @@ class Options:
             max_hold=optional_seconds("max_hold", max_hold, least=SHORTEST_TTL),
             on_lost=on_lost,
             metadata=user_metadata(metadata),
+            replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
         )

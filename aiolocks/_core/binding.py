@@ -89,7 +89,13 @@ class Binding(Generic[LeaseT]):
             acquisition.leave()
             raise
         if acquisition.error is not None:
-            raise acquisition.error
+            # A raised error knows this frame, and so must not be known from here: that would be left to the
+            # garbage collector.
+            error, acquisition.error = acquisition.error, None
+            try:
+                raise error
+            finally:
+                del error
         if not acquisition.granted:
             if blocking_timeout is not None:
                 raise acquisition.timed_out(blocking_timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, Protocol, final
 
-from .._transport import Answer, Command, Released
+from .._transport import Answer, Command, Released, acknowledged
 
 
 class Commands(Protocol):
@@ -169,3 +169,6 @@ class Claim:
 
     def owned(self) -> Command[bool]:
         return self._commands.owned(self.token)
+
+    def acknowledged(self, replicas: int) -> Command[int]:
+        return acknowledged(self._commands.bell, replicas)

@@ -85,6 +85,7 @@ class Engine:
         "send",
         "session_id",
         "settings",
+        "shared",
         "waiting",
         "watchdog",
     )
@@ -101,8 +102,10 @@ class Engine:
         self.now = loop.time  # the clock of all deadlines
         self.settings = settings
         self.events = events
-        self.watchdog = Watchdog(loop)
+        self.watchdog = Watchdog(loop, events)
         self.waiting: set[Acquisition] = set()
+        # What tasks of this session do together, by what it is about; whoever puts something in takes it out.
+        self.shared: dict[Hashable, Any] = {}
         self.closing = False
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
@@ -202,6 +205,11 @@ class Engine:
         return self._transport.by_slot
 
     @property
+    def connections(self) -> int:
+        """How many connections have been made so far."""
+        return self._transport.connections
+
+    @property
     def ordered(self) -> bool:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered
@@ -220,13 +228,18 @@ class Engine:
         if released.rung:
             self.bells.rung("local", released.rung)
 
+    def waiter(self) -> asyncio.Future[Any]:
+        """A future for one who waits: it ends with the session at the latest."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self._asking.add(future)
+        future.add_done_callback(self._asking.discard)
+        return future
+
     def start(
         self, command: Command[T], *, until: float, make: Callable[[], Command[T]] | None = None
     ) -> tuple[Call[T], asyncio.Future[T]]:
         """Sends a command; its end is the future's, or the session's."""
-        future: asyncio.Future[T] = self.loop.create_future()
-        self._asking.add(future)
-        future.add_done_callback(self._asking.discard)
+        future: asyncio.Future[T] = self.waiter()
 
         def replied(result: T) -> None:
             if not future.done():

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aiolocks.session")
 
-_HOOKS: Final = ("on_acquired", "on_waiting", "on_released", "on_lost", "on_renewed")
+_HOOKS: Final = (
+    "on_acquired",
+    "on_waiting",
+    "on_released",
+    "on_lost",
+    "on_renewed",
+    "on_waited",
+    "on_timeout",
+    "on_downgraded",
+    "on_detached",
+    "on_abandoned",
+)
 
 
 @final
@@ -26,10 +37,13 @@ class LockEvent:
     Attributes:
         kind: Kind of the lock, as `"lock"`.
         name: Name of the lock. There may be very many: think before it becomes a label of a metric.
-        fencing_token: Of the lease; None while there is none yet.
-        seconds: For `on_acquired` how long it waited, for `on_renewed` how long it may be relied on, for
-            `on_released` and `on_lost` how long it was held.
-        reason: What showed the loss, for `on_lost`.
+        fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
+        seconds: For `on_acquired`, `on_waited` and `on_timeout` how long it waited, for `on_renewed` how long
+            it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and `on_detached` how long it
+            was held.
+        reason: What showed the loss, for `on_lost`; for `on_waited` how the wait has ended: `"granted"`,
+            `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`.
+        was: Kind of the lock before, for `on_downgraded`.
     """
 
     kind: str
@@ -37,15 +51,23 @@ class LockEvent:
     fencing_token: int | None = None
     seconds: float = 0.0
     reason: str = ""
+    was: str = ""
 
 
 @final
 class Events:
     """The one place through which everything passes that others may want to know of.
 
-    A listener has any of the methods `on_waiting`, `on_acquired`, `on_renewed`, `on_released` and `on_lost`,
-    which take one `LockEvent`. None may be a coroutine function: they are called in the middle of a step that
-    must not be interrupted. What one raises is logged and harms nothing.
+    A listener has any of the methods of the table in the reference, which take one `LockEvent`. None may be a
+    coroutine function: they are called in the middle of a step that must not be interrupted. What one raises
+    is logged and harms nothing.
+
+    Invariants, so that who counts what begins and what ends comes back to zero:
+    - each `waiting` is followed by one `waited`, however the wait ends;
+    - each `acquired` is followed by one of `released`, `lost`, `detached` and `abandoned`, and what ends has
+      the kind that `acquired` or the last `downgraded` told of.
+
+    All of them are called in the event loop of the session. What its end cuts short is not told.
     """
 
     __slots__ = ("_hooks", "tally")
@@ -74,6 +96,15 @@ class Events:
         if hooks := self._hooks["on_waiting"]:
             _tell(hooks, LockEvent(kind=kind, name=name))
 
+    def waited(self, kind: str, name: str, seconds: float, reason: str) -> None:
+        if hooks := self._hooks["on_waited"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=reason))
+
+    def timed_out(self, kind: str, name: str, seconds: float) -> None:
+        self.tally.timeouts += 1
+        if hooks := self._hooks["on_timeout"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+
     def acquired(self, possession: Possession, seconds: float) -> None:
         self.tally.acquisitions += 1
         self.tally.wait.add(seconds)
@@ -90,6 +121,10 @@ class Events:
     def doubted(self, possession: Possession, reason: str) -> None:
         log.info("%s %r may be lost: %s", possession.kind, possession.name, reason)
 
+    def downgraded(self, possession: Possession, seconds: float, was: str) -> None:
+        if hooks := self._hooks["on_downgraded"]:
+            _tell(hooks, _of(possession, seconds, was=was))
+
     def released(self, possession: Possession, seconds: float) -> None:
         self.tally.hold.add(seconds)
         if hooks := self._hooks["on_released"]:
@@ -102,14 +137,23 @@ class Events:
         if hooks := self._hooks["on_lost"]:
             _tell(hooks, _of(possession, seconds, reason))
 
+    def detached(self, possession: Possession, seconds: float) -> None:
+        if hooks := self._hooks["on_detached"]:
+            _tell(hooks, _of(possession, seconds))
 
-def _of(possession: Possession, seconds: float, reason: str = "") -> LockEvent:
+    def abandoned(self, kind: str, name: str) -> None:
+        if hooks := self._hooks["on_abandoned"]:
+            _tell(hooks, LockEvent(kind=kind, name=name))
+
+
+def _of(possession: Possession, seconds: float, reason: str = "", was: str = "") -> LockEvent:
     return LockEvent(
         kind=possession.kind,
         name=possession.name,
         fencing_token=possession.fencing_token,
         seconds=seconds,
         reason=reason,
+        was=was,
     )
 
 

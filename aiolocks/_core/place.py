@@ -74,12 +74,13 @@ class Bells:
         silence: Called with each bell that nobody wants to hear any more, a while after that is so.
     """
 
-    __slots__ = ("_due", "_gates", "_left", "_loop", "_timer", "_warned", "silence")
+    __slots__ = ("_due", "_ears", "_gates", "_left", "_loop", "_timer", "_warned", "silence")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.silence: Callable[[bytes], object] = ignore
         self._gates: dict[bytes, Gate] = {}
+        self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
         self._left: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -97,6 +98,17 @@ class Bells:
             del self._gates[bell]
             self._left.add(bell)
 
+    def listen(self, key: bytes, told: Callable[[], object]) -> None:
+        """Tells of each change of a key that a command has named as its bell, until `unlisten`."""
+        self._ears.setdefault(key, []).append(told)
+
+    def unlisten(self, key: bytes, told: Callable[[], object]) -> None:
+        ears = self._ears[key]
+        ears.remove(told)
+        if not ears:
+            del self._ears[key]
+            self.silence(key)
+
     def rung(self, way: str, bells: Iterable[bytes] | None) -> None:
         """These were rung, or, where nobody can know, possibly any."""
         if bells is None:
@@ -104,6 +116,10 @@ class Bells:
         for bell in tuple(self._gates) if bells is None else bells:
             if (gate := self._gates.get(bell)) is not None:
                 gate.rung(way)
+        if self._ears:
+            for key in tuple(self._ears) if bells is None else bells:
+                for told in tuple(self._ears.get(key, ())):
+                    told()
 
     def refused(self, fault: Fault) -> None:
         """A bell could not be hung up: whoever waits has only the poll. Said once."""

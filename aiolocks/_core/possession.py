@@ -291,6 +291,15 @@ class Possession:
         """Nobody here looks after it any more; the ttl runs."""
         self.ensure_held()
         self._end(LeaseState.DETACHED, "it was detached")
+        self._engine.events.detached(self, self._engine.now() - self.granted_at)
+
+    def become(self, label: str) -> None:
+        """Is less than it was, in place."""
+        was, self.label = self.kind, label
+        if self.watch is not None:
+            self.watch.label = label
+        if self.kind != was:
+            self._engine.events.downgraded(self, self._engine.now() - self.granted_at, was)
 
     async def let_go(self, *, hurried: bool) -> LockError | None:
         """Releases, and says what stood in the way. Goes on by itself behind a caller who is cancelled."""

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
 from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_transport
 from ..errors import SessionClosedError
@@ -15,6 +15,9 @@ from .backoff import Backoff
 from .engine import Engine, Settings
 from .events import Events
 from .statistics import SessionStatistics
+
+if TYPE_CHECKING:
+    from .inspection import LockInfo
 
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
 
@@ -50,7 +53,8 @@ class Session:
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
             least ten times the ttl. It only matters if the server's clock is set back.
         metadata: Goes with every lease of the session: JSON values, readable by whoever can read the keys.
-        listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`.
+        listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`, or
+            of the other methods in the table of events.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
@@ -137,6 +141,55 @@ class Session:
         if self._engine is None:
             return self._events.tally.snapshot(leases_held=0, waiters=0, commands_sent=0)
         return self._engine.statistics()
+
+    async def inspect(self, pattern: str = "*") -> list[LockInfo]:
+        """Who holds what, and how many wait, as the server has it now.
+
+        Goes through all keys of the server with SCAN, and looks at each name by itself: what changes
+        meanwhile is shown as it was or as it is. A pattern without wildcards looks at that name alone.
+
+        Args:
+            pattern: Of names: `*`, `?` and `[…]` as in a shell; `glob.escape(name)` for one that has these.
+
+        Returns:
+            What is held, waited for, or not as it should be (`problem`), by name. A name of which nothing but
+            a fence is left is not among it.
+
+        Raises:
+            TypeError, ValueError: The pattern is not as it should be.
+            BackendError: Refused (it needs more permissions than a lock does), or no answer within
+                `command_timeout`, which counts for each of its requests.
+        """
+        from .inspection import inspect  # noqa: PLC0415 - for operators, and an import takes its time
+
+        return await inspect(self._admit(), pattern)
+
+    async def force_release(self, name: str, *, kind: str | None = None) -> list[LockInfo]:
+        """Frees a name, whoever holds it, and wakes who waits for it.
+
+        The holder's lease becomes `LOST`: at once if it is of this session, otherwise at its next renewal,
+        after a third of its ttl at the latest; without `auto_renew`, when it is released or its ttl has
+        passed. Until then its body runs on, beside the next holder's: the fence stays, and what compares
+        fencing tokens is safe.
+
+        What is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is freed at
+        once, the others when its holder has noticed. Cancelled, it may have been done or not; to do it again
+        does no harm.
+
+        Args:
+            name: Name of the lock.
+            kind: Such as `"lock"`, `"fairlock"`, `"semaphore"`, `"rwlock"`; None for every kind of that name.
+
+        Returns:
+            What was freed, one for each kind, as it stood before; empty if nobody held it.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be.
+            BackendError: Refused, or no answer within `command_timeout`.
+        """
+        from .inspection import force_release  # noqa: PLC0415 - as above
+
+        return await force_release(self._admit(), name, kind)
 
     def __repr__(self) -> str:
         engine = self._engine

@@ -17,6 +17,7 @@ from .process import current_pid
 
 if TYPE_CHECKING:
     from .claim import Claim
+    from .events import Events
     from .gate import Gate
     from .possession import Possession
 
@@ -52,10 +53,11 @@ class Watchdog:
     - what was forgotten is never tended again, whatever entries it has left.
     """
 
-    __slots__ = ("_heap", "_loop", "_pid", "_timer", "_timer_at", "_turn", "_watches")
+    __slots__ = ("_events", "_heap", "_loop", "_pid", "_timer", "_timer_at", "_turn", "_watches")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
         self._loop = loop
+        self._events = events
         self._pid = current_pid()
         self._heap: list[tuple[float, int, Watch]] = []
         self._watches: set[Watch] = set()
@@ -109,6 +111,7 @@ class Watchdog:
         if watch in self._watches:
             self._drop(watch)
             watch.gate.vacated(watch.claim)
+            self._events.abandoned(watch.label.lower(), watch.name)
 
     def _push(self, watch: Watch, due: float) -> None:
         self._turn += 1

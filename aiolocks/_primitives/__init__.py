@@ -6,18 +6,26 @@ import importlib
 from typing import Final
 
 _MODULES: Final = {
+    "._core.inspection": ("HolderInfo", "LockInfo"),  # no primitives, but as rarely needed
     "fairlock": ("FairLock",),
+    "fenced": ("FencedRegister",),
+    "joblease": ("JobLease",),
     "multilock": ("MultiLock",),
     "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "rwlock": ("RWLock",),
     "semaphore": ("Semaphore",),
+    "serializers": ("JSON", "Serializer"),
+    "singleflight": ("SingleFlight",),
     "spans": ("SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
+    "turn": ("Turn",),
+    "turnstile": ("Turnstile",),
+    "uniquejob": ("UniqueJob",),
 }
 
 
 def load(name: str) -> object:
     """The public class of that name."""
     (module,) = (module for module, names in _MODULES.items() if name in names)
-    found: object = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    found: object = getattr(importlib.import_module(f".{module}", __name__), name)
     return found

@@ -43,6 +43,9 @@ class FairLock(Acquirable[Lease]):
         on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
             on.
         metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+        replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
+            the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
+            it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -64,6 +67,7 @@ class FairLock(Acquirable[Lease]):
         max_hold: Seconds | None = None,
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
+        replicas: int = 0,
         **slips: Never,
     ) -> None:
         reject_slips("FairLock", slips)
@@ -74,6 +78,7 @@ class FairLock(Acquirable[Lease]):
             max_hold=max_hold,
             on_lost=on_lost,
             metadata=metadata,
+            replicas=replicas,
         )
         super().__init__(client, name, options)
 

@@ -128,7 +128,7 @@ class SpanLease(Lease):
         if not changed.part:
             raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is")
         self._span = span
-        possession.label = self._family.label(span)
+        possession.become(self._family.label(span))
 
     def _upgrading(
         self, lease_type: type[LeaseT], span: Span, blocking_timeout: Seconds | None

@@ -29,6 +29,7 @@ from .commands import (
     LockCommands,
     Refused,
     Released,
+    acknowledged,
 )
 from .driver import Address, Doors, Executor, Link, drivable
 from .faults import Fault
@@ -60,6 +61,7 @@ __all__ = [
     "Released",
     "Transport",
     "Wakeup",
+    "acknowledged",
     "check_client",
     "ignore",
     "open_transport",
@@ -129,6 +131,7 @@ def _clustered(
     on_rung: OnRung,
 ) -> Transport:
     from .cluster import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .scanning import over_nodes  # noqa: PLC0415
     from .slots import Slots  # noqa: PLC0415
 
     doors = Doors(client)
@@ -143,7 +146,7 @@ def _clustered(
         client = here()
         if client is None:
             raise ReferenceError("the client is gone")
-        return _plain(client.execute_command, _nothing_to_close, loop)
+        return _plain(over_nodes(client), _nothing_to_close, loop)
 
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         door = doors.door(address)

@@ -209,6 +209,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def connections(self) -> int:
+        """How many connections have been made so far; 0 where each request may have another one."""
+        ...
+
+    @property
     def commands_sent(self) -> int:
         """Requests sent so far, without those that set up a connection."""
         ...

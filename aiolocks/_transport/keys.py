@@ -18,7 +18,7 @@ colon; then kind and role, which hold no colon; the rest is the prefix, which ho
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple, final
 
 # Redis hashes what stands between the first `{` and the first `}` behind it, if that is anything at all.
 _HASH_TAG: Final = re.compile(r"[^{]*\{[^}]+\}", re.DOTALL)
@@ -33,3 +33,36 @@ def key(prefix: str, kind: str, name: str, role: str = "") -> bytes:
         return f"{place}:#{before}{brace}{rest}".encode()
     inner = name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
     return f"{place}:{{{inner}}}".encode()
+
+
+@final
+class Place(NamedTuple):
+    """What a key is the key of."""
+
+    kind: str
+    role: str
+    name: str
+
+
+def parse(prefix: str, raw: bytes) -> Place | None:
+    """Reads a key that begins with this prefix; None where none of ours could be called so."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    place, _, tail = text.removeprefix(f"{prefix}:").partition(":")
+    kind, _, role = place.partition(".")
+    if tail.startswith("#"):
+        before, brace, rest = tail[1:].partition("{")
+        name = before.replace("%3A", ":").replace("%25", "%") + brace + rest
+    else:
+        name = tail[1:-1].replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
+    # Written anew, whatever is not as we write it becomes something else.
+    if not kind or not name or key(prefix, kind, name, role) != raw:
+        return None
+    return Place(kind, role, name)
+
+
+def every_key(prefix: str) -> bytes:
+    """The pattern, as SCAN takes it, of all keys with this prefix."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", prefix).encode() + b":*"

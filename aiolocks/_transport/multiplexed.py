@@ -96,6 +96,7 @@ class Multiplexed(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent anything
         self._commands = 0
+        self.connections = 0
 
     @property
     def ordered(self) -> bool:
@@ -376,6 +377,7 @@ class Multiplexed(asyncio.Protocol):
         await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
         # Not before: until here it has carried nothing, and the one before may still have to be dropped.
         self._identity = identity
+        self.connections += 1
         self._ready = True
         self._flush()
         if before is None:

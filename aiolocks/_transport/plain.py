@@ -45,6 +45,7 @@ class Plain:
     hears = False
     ordered = False
     by_slot = False
+    connections = 0
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import click
 
 from .. import __version__
 from .demo.command import demo
+from .listing.commands import ls, release, show, top
 from .run.command import run
 from .server import VARIABLE
 
@@ -17,6 +18,10 @@ See what a lock does, on a private server:
   aiolocks demo
 Run a job on one machine at a time:
   aiolocks run nightly-backup -- ./backup.sh --full
+See who holds what, and free what a dead or hung process still holds:
+  aiolocks ls
+  aiolocks top
+  aiolocks release nightly-backup --force
 """
 
 
@@ -34,5 +39,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-app.add_command(demo)
-app.add_command(run)
+for command in (demo, run, ls, show, release, top):
+    app.add_command(command)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+NOT_HELD: Final = 1
+"""Of those that look for a holder: there is none."""
 NO_SERVER: Final = 69
 """EX_UNAVAILABLE: the URL is none, the server is not there, does not answer, or refuses us."""
 NOT_ACQUIRED: Final = 75

@@ -74,6 +74,7 @@ async def connected(url: str) -> AsyncGenerator[Server, None]:
         raise CommandError(_not_a_url(), NO_SERVER) from None
     try:
         await _reach(client)
+        await _refuse_cluster(client)
         yield Server(client=client, url=url)
     finally:
         await client.aclose()
@@ -121,6 +122,21 @@ async def _reach(client: Redis) -> None:
         raise CommandError(_not_a_url(), NO_SERVER) from None  # an option behind the `?` that there is not
     except (RedisError, OSError) as error:
         raise CommandError(f"cannot use {where}: {_reason(error)}", NO_SERVER) from None
+
+
+async def _refuse_cluster(client: Redis) -> None:
+    """A node of a cluster knows its own part only: of the rest it would say that nobody holds it."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            settings: dict[str, Any] = await client.info("cluster")  # pyright: ignore[reportUnknownMemberType]
+    except (RedisError, OSError, TimeoutError):
+        return  # it need not tell us: then it is the first request that says what is wrong
+    if settings.get("cluster_enabled"):
+        raise CommandError(
+            f"{_address(client)} is a node of a cluster, and the command line talks to single servers only: "
+            "use aiolocks from Python, with redis.asyncio.RedisCluster",
+            NO_SERVER,
+        )
 
 
 def _not_a_url() -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+_PORTS: Final = (10_240, 32_000)
+_TRIES: Final = 100
 
 
 def until_ready(path: Path) -> Iterator[None]:
@@ -38,7 +44,14 @@ def receive(probe: socket.socket) -> bytes | None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of 127.0.0.1 that was free a moment ago.
+
+    Below those that the system gives to outgoing connections: one of these could take it while a server that
+    was killed is not there.
+    """
+    for _ in range(_TRIES):
+        port = random.randint(*_PORTS)  # noqa: S311 - no secret
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no free port")

@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import RedisCluster
 
-from aiolocks import Lease, LeaseState, Lock, LockNotOwnedError, Session
+from aiolocks import (
+    FencedRegister,
+    Lease,
+    LeaseState,
+    Lock,
+    LockNotOwnedError,
+    Session,
+    StaleFenceError,
+    Turnstile,
+)
+from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import Keys
 from tests.conftest import Surroundings, blocking
@@ -128,3 +138,25 @@ async def test_a_cancelled_acquire_leaves_nothing(
         await asyncio.wait([task])
     await holder.release()
     assert keys(cluster) == []
+
+
+@pytest.mark.leaves_keys("*fencedregister*")
+@pytest.mark.parametrize("name", NAMES)
+async def test_turnstile_register_and_redis_pys_lock_find_their_node(
+    clustered: RedisCluster, keys: Keys, cluster: EmbeddedServer, name: str
+) -> None:
+    async with Turnstile(clustered, name, window=60) as n:
+        assert (n, await Turnstile(clustered, name).enter()) == (1, 2)
+    register = FencedRegister(clustered, name)
+    await register.write({"a": 1}, 7)
+    assert await register.read() == {"a": 1}
+    with pytest.raises(StaleFenceError):
+        await register.write(2, 6)
+
+    ours, theirs = clustered.lock(name, timeout=20, lock_class=RedisPyLock), clustered.lock(name, timeout=20)
+    async with ours:
+        assert not await theirs.acquire(blocking=False)
+        assert await ours.extend(5)
+    async with theirs:
+        assert not await ours.acquire(blocking=False)
+    assert [key for key in keys(cluster) if "fencedregister" not in key] == []

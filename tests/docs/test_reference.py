@@ -34,6 +34,8 @@ KINDS = {
     "Semaphore": "permits",
     "RWLock": "spans",
     "RangeLock": "spans",
+    "SingleFlight": "flight",
+    "UniqueJob": "jobs",
 }
 """The kinds besides `Lock`, and whose scripts serve them."""
 
@@ -63,7 +65,8 @@ def test_it_has_every_public_name() -> None:
     public = {f"aiolocks.{name}" for name in {*aiolocks.__all__} - {*aiolocks.errors.__all__, "__version__"}}
     public.remove("aiolocks.LockEvent")  # a table of its own
     public |= {f"aiolocks.testing.{name}" for name in aiolocks.testing.__all__}
-    assert public == described - {"aiolocks.errors"}
+    contrib = {name for name in described if name.startswith("aiolocks.contrib.")}
+    assert public == described - contrib - {"aiolocks.errors"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +102,7 @@ def test_it_has_every_option_status_and_variable() -> None:
     assert variables == first_cells("Command line", r"AIOLOCKS_\w+")
     shown = re.findall(r"^\| ([\d, ]+) \|", section("Command line"), re.MULTILINE)
     statuses = {value for name, value in vars(exits).items() if name.isupper()}
-    assert statuses == {int(number) for cell in shown for number in cell.split(",")} - {2}
+    assert statuses == {int(number) for cell in shown for number in cell.split(",")} - {0, 2}
 
 
 # -- the minimal ACL
@@ -120,7 +123,7 @@ def test_it_explains_each_permission() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_has_the_words_of_each_kind(kind: str) -> None:
     # These, too, are shown to be needed where they come from.
-    needed = {*FAMILIES[KINDS[kind]].words, *(LOST if KINDS[kind] == "permits" else ())}
+    needed = {*FAMILIES[KINDS[kind]].words, *(LOST if KINDS[kind] in ("permits", "jobs") else ())}
     rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", HOW_TO.prose, re.MULTILINE)
     (words,) = [words for kinds, words in rows if f"`{kind}`" in kinds]
     assert {word.removeprefix("+") for word in words.split()} == needed - {*COMMANDS}

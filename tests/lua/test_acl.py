@@ -26,6 +26,8 @@ from aiolocks import (
     Semaphore,
     Session,
 )
+from tests.lua.flight_scripts import FlightScripts
+from tests.lua.job_scripts import JobScripts
 from tests.lua.scripts import MultiScripts, PermitScripts, ReentrantScripts, Scripts, SpanScripts
 from tests.support.waiting import eventually
 
@@ -416,11 +418,30 @@ async def permit_steps_of_what_is_lost(permits: PermitScripts) -> None:
     await permits.available()
 
 
+async def flight_steps(flight: FlightScripts) -> None:
+    run = await flight.begin(ME)
+    await flight.arm("x")
+    await flight.acquire(OTHER, queued="x")
+    await flight.publish(ME, run)
+    await flight.acquire(OTHER, queued="x", after=run)
+
+
 async def span_steps(spans: SpanScripts) -> None:
     await spans.acquire(ME, "w")
     await spans.wait("x", "r")
     await spans.come("x", "r", flags="wp")
     await spans.release(ME)
+
+
+async def job_steps(jobs: JobScripts) -> None:
+    old, new = f"{'o' * 22}.1000", f"{'n' * 22}.1000"
+    await jobs.enqueue(old)
+    await jobs.enqueue(new, flag="r")
+    await jobs.withdraw(new)
+    await jobs.acquire(ME, ticket=old, begin="k")
+    await jobs.wait(OTHER, room=1)
+    await jobs.renew(ME, ticket=old)
+    await jobs.release(ME, "rdf", ticket=old)
 
 
 SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
@@ -440,6 +461,16 @@ FAMILIES = {
         (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank"),
         (*NAMED, ".leases:*", ".value:*"),
         permit_steps,
+    ),
+    "flight": Family(FlightScripts, (*SCRIPTS, "hget", "hmget", "hset"), (*NAMED, ".value:*"), flight_steps),
+    "jobs": Family(
+        JobScripts,
+        (
+            *SCRIPTS,
+            *("hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zremrangebyscore", "zscore"),
+        ),
+        (*NAMED, *(f".{role}:*" for role in ("leases", "value", "owner", "over", "before", "seen"))),
+        job_steps,
     ),
     "spans": Family(
         SpanScripts,

@@ -68,6 +68,7 @@ class FakeTransport:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
         self.ordered = True
+        self.connections = 1
         self.hears = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
         self.arming = False  # the test answers armings, and the tries behind them, itself

@@ -172,7 +172,7 @@ async def test_a_single_try_asks_once_and_does_not_wait(offline, transport, cloc
 
     outcome = await failure(task)
 
-    assert outcome is None or "at the first try: its holder's lease has 1.501 s left" in str(outcome)
+    assert outcome is None or "at the first try: its holder's lease has 1.500 s left" in str(outcome)
     assert clock.now() == began
     assert transport.unasked == []
 

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from aiolocks._transport.keys import key
+from aiolocks._transport.keys import Place, every_key, key, parse
 
 # Short, and made of what could be mistaken for our own punctuation: collisions are near if there are any.
 tricky = st.text(alphabet="a:{}%#.5B7D3A", min_size=1, max_size=8)
@@ -75,3 +75,51 @@ def test_the_whole_name_is_the_hash_tag_unless_it_has_one(name) -> None:
 )
 def test_odd_names_have_a_hash_tag_of_their_own(name) -> None:
     assert hash_tag(key("aiolocks", "lock", name).decode()) is not None
+
+
+@given(prefixes, kinds, names, roles | st.just("bell.0123.r.-inf_inf"))
+def test_a_key_tells_what_it_is_the_key_of(prefix, kind, name, role) -> None:
+    assert parse(prefix, key(prefix, kind, name, role)) == Place(kind, role, name)
+
+
+@given(prefixes, st.binary(max_size=20) | tricky.map(str.encode))
+def test_what_is_read_as_a_key_is_one(prefix, rest) -> None:
+    raw = prefix.encode() + b":" + rest
+    place = parse(prefix, raw)
+
+    assert place is None or key(prefix, place.kind, place.name, place.role) == raw
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"a:",
+        b"a:lock",
+        b"a:lock:",
+        b"a:lock:name",
+        b"a:lock:{}",
+        b"a:lock:{a}b}",
+        b"a:lock:{a",
+        b"a:lock:{%41}",
+        b"a:lock:{%7b}",
+        b"a:lock:#",
+        b"a:lock:#a",
+        b"a:lock:#a{}",
+        b"a:lock:#a:b{c}",
+        b"a:lock.:{b}",
+        b"a::{b}",
+        b"a:lock:lock:{b}",
+        b"a:lock:{\xff}",
+        b"b:lock:{b}",
+    ],
+)
+def test_what_is_no_key_of_ours_is_not_read_as_one(raw) -> None:
+    assert parse("a", raw) is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "pattern"),
+    [("aiolocks", b"aiolocks:*"), ("a*b?c[d]e\\f", b"a\\*b\\?c\\[d\\]e\\\\f:*"), ("ü^-", "ü^-:*".encode())],
+)
+def test_the_pattern_of_all_keys_takes_the_prefix_for_what_it_is(prefix, pattern) -> None:
+    assert every_key(prefix) == pattern

@@ -13,12 +13,16 @@ import aiolocks
 from aiolocks import (
     Backoff,
     FairLock,
+    FencedRegister,
     Histogram,
+    HolderInfo,
+    JobLease,
     Lease,
     LeaseState,
     Lock,
     LockError,
     LockEvent,
+    LockInfo,
     MultiLock,
     RangeLease,
     RangeLock,
@@ -30,7 +34,11 @@ from aiolocks import (
     Semaphore,
     Session,
     SessionStatistics,
+    SingleFlight,
     SpanLock,
+    Turn,
+    Turnstile,
+    UniqueJob,
     UpgradableLease,
     WriterLease,
 )
@@ -38,18 +46,25 @@ from tests.unit.fakes import generous, hold
 
 # Frozen here, so that a change of the contract is a decision.
 NAMES = {
+    "JSON",
     "BackendError",
     "Backoff",
     "Bound",
     "ConfigurationError",
+    "DuplicateJobError",
     "FairLock",
+    "FencedRegister",
+    "FingerprintError",
     "Histogram",
+    "HolderInfo",
+    "JobLease",
     "KeyspaceWakeup",
     "Lease",
     "LeaseState",
     "Lock",
     "LockError",
     "LockEvent",
+    "LockInfo",
     "LockLostError",
     "LockNotOwnedError",
     "LockTimeoutError",
@@ -61,12 +76,19 @@ NAMES = {
     "RangeWriterLease",
     "ReentrantLease",
     "ReentrantLock",
+    "RemoteCallError",
     "Semaphore",
+    "Serializer",
     "Session",
     "SessionClosedError",
     "SessionStatistics",
+    "SingleFlight",
     "SpanLease",
     "SpanLock",
+    "StaleFenceError",
+    "Turn",
+    "Turnstile",
+    "UniqueJob",
     "UpgradableLease",
     "WriterLease",
     "__version__",
@@ -79,7 +101,7 @@ COMMON = {
     "on_lost": "cancel",
     "metadata": None,
 }
-CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if name not in {"Bound", "__version__"}]
+CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if name not in {"Bound", "JSON", "__version__"}]
 ACQUIRABLE = "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__"
 LEASE = (
     "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release "
@@ -101,7 +123,13 @@ MEMBERS = {
     RangeLease: f"{LEASE} shrink",
     RangeUpgradableLease: f"{LEASE} shrink upgrade",
     RangeWriterLease: f"{LEASE} shrink downgrade",
-    Session: "of aclose statistics __aenter__ __aexit__",
+    SingleFlight: "do turn",
+    Turn: "first fencing_token __aenter__ __aexit__",
+    Turnstile: "name window enter __aenter__ __aexit__",
+    FencedRegister: "name write read",
+    UniqueJob: "key ttl run try_run enqueue perform try_perform",
+    JobLease: LEASE,
+    Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
     Backoff: "delay",
 }
 EACH_MEMBER = [(cls, name) for cls, names in MEMBERS.items() for name in names.split()]
@@ -115,6 +143,21 @@ STATISTICS = {
     "wakeups",
     "wait_seconds",
     "hold_seconds",
+}
+HOLDER = {
+    "lease_id",
+    "fencing_token",
+    "remaining",
+    "held_since",
+    "held_for",
+    "host",
+    "pid",
+    "task",
+    "metadata",
+    "permits",
+    "depth",
+    "mode",
+    "span",
 }
 
 
@@ -134,7 +177,8 @@ def positional(function: Any) -> list[str]:
 
 def test_exports_the_names_of_the_contract_and_no_others() -> None:
     assert set(aiolocks.__all__) == NAMES
-    assert sorted(aiolocks.__all__) == list(aiolocks.__all__)
+    in_order = sorted(NAMES, key=lambda name: (not name.isupper(), name))  # constants first
+    assert in_order == list(aiolocks.__all__)
 
 
 def test_everything_else_at_the_top_is_a_module() -> None:
@@ -164,7 +208,9 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
     [
         (SessionStatistics, STATISTICS),
         (Histogram, {"bounds", "counts", "total"}),
-        (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason"}),
+        (LockInfo, {"kind", "name", "holders", "waiters", "value", "problem"}),
+        (HolderInfo, HOLDER),
+        (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was"}),
     ],
 )
 def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, names) -> None:
@@ -174,7 +220,7 @@ def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, nam
 
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
-    assert parameters(Lock) == COMMON
+    assert parameters(Lock) == COMMON | {"replicas": 0}
 
 
 def test_session_takes_what_the_contract_says() -> None:

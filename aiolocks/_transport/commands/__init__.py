@@ -10,6 +10,7 @@ from __future__ import annotations
 from .answers import BELL_TTL, HUNG, RUNG, Answer, Granted, Refused, Released
 from .lock import LockCommands
 from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING
+from .steps import acknowledged
 
 __all__ = [
     "BELL_TTL",
@@ -26,4 +27,5 @@ __all__ = [
     "LockCommands",
     "Refused",
     "Released",
+    "acknowledged",
 ]

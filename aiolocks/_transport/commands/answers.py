@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
+
+if TYPE_CHECKING:
+    from ...errors import LockError
 
 BELL_TTL: Final = 2.0
 """Seconds after which a bell is gone that nobody hangs up anew: its waiter is dead."""
@@ -52,13 +55,17 @@ class Refused:
         remaining_ms: What the lease that ends first has left; None when it has no end, or when others who
             wait go first.
         rung: The bells of who was woken, if anybody was.
+        error: Why there is nothing to wait for, and the asker is not in the queue any more; else None.
     """
 
-    __slots__ = ("remaining_ms", "rung")
+    __slots__ = ("error", "remaining_ms", "rung")
 
-    def __init__(self, remaining_ms: int | None, rung: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, remaining_ms: int | None, rung: Sequence[bytes] = (), *, error: LockError | None = None
+    ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
+        self.error = error
 
 
 Answer = Granted | Refused

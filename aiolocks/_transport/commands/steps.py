@@ -57,3 +57,11 @@ def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "")
     """
     args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, *queues)
     return Command(_ARM, (bell,), args, int, lane=lane, bell=bell)
+
+
+def acknowledged(key: bytes, replicas: int) -> Command[int]:
+    """How many replicas have what the connection to that key's server has written.
+
+    Asked for so many, it is answered at once when there are, or else after 1 ms.
+    """
+    return Command(None, (key,), ("WAIT", replicas, 1), int)

@@ -1,0 +1,59 @@
+"""How long who was refused sleeps before it asks again: arithmetic, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from .backoff import Backoff
+
+LAST_TRY: Final = 0.005
+"""Seconds before the deadline at which a sleeper tries once more, at the latest."""
+BEYOND: Final = 0.001
+"""Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
+_LAST_STEP: Final = 1 << 20
+"""An attempt so late that the backoff has grown to its maximum."""
+
+
+@final
+class Naps:
+    """The sleeps of one wait; times are of the loop's clock.
+
+    Invariant: none lasts past the end of the lease that was in the way, as the server told it, nor so long
+    that there is no time for a last try.
+
+    Attributes:
+        taken: How many there were.
+        refused_until: When the lease ends that was in the way last; None when it has no end, or when it was
+            others who go first.
+        round_trip: Seconds that the last answer took.
+    """
+
+    __slots__ = ("refused_until", "round_trip", "taken")
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.refused_until: float | None = None
+        self.round_trip = 0.0
+
+    def next(
+        self, now: float, backoff: Backoff, *, heard: bool, yielding_until: float, end: float | None
+    ) -> float | None:
+        """When to wake up, or None when there is nothing left to do but to wait for the end.
+
+        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
+        who may not be able to use it; `end` is that of the wait, if it has one.
+        """
+        # Who is told polls for the case that he is not: with the longest steps from the start.
+        wake = now + backoff.delay(_LAST_STEP if heard else self.taken)
+        self.taken += 1
+        if self.refused_until is None:
+            if yielding_until > now:  # nobody tells us if they cannot use it
+                wake = min(wake, yielding_until + BEYOND)
+        elif self.refused_until + BEYOND > now:
+            wake = min(wake, self.refused_until + BEYOND)
+        if end is not None and wake >= end:
+            # Before giving up, once more, if there is time for an answer.
+            wake = end - max(2 * self.round_trip, LAST_TRY)
+            if wake <= now:
+                return None
+        return wake

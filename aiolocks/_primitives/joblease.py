@@ -1,0 +1,51 @@
+"""What whoever runs a ticket of a `UniqueJob` has."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, final
+
+from .._core.binding import Binding
+from .._core.lease import Lease
+from .._core.possession import Possession
+from .._transport import Granted
+from .._transport.commands.jobs import Errand
+
+
+@final
+class JobLease(Lease):
+    """A run of a ticket.
+
+    A body that ends without an exception has done the ticket: it is remembered, and every further run of it
+    is a duplicate. A body that raises or is cancelled has not: the next `perform` of the ticket runs it.
+    """
+
+    __slots__ = ("_errand",)
+
+    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted, errand: Errand) -> None:
+        super().__init__(binding, possession, grant)
+        self._errand = errand
+
+    async def release(self, *, done: bool = True) -> None:
+        """Ends the run. Idempotent: once it was released, every further call does nothing.
+
+        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
+        most 1 s; the release goes on by itself behind it.
+
+        Args:
+            done: Whether the ticket has been done. If not, the next `perform` of it runs it again.
+
+        Raises:
+            LockNotOwnedError: It was lost.
+            BackendError: Not confirmed by the lease's deadline; the ttl ends the run.
+        """
+        if self._possession.live:
+            self._errand.done = done
+        await super().release()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._possession.remaining() > 0.0:  # what was lost in the midst of it is not done
+            self._errand.done = exc_type is None
+        await super().__aexit__(exc_type, exc, traceback)

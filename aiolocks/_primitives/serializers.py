@@ -1,0 +1,46 @@
+"""How values travel from who has made them to who waits elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Protocol, final
+
+
+class Serializer(Protocol):
+    """Turns values into bytes and back. A module or object with these two functions.
+
+    Both are called in the event loop, between two awaits: they should be quick. What `loads` is given comes
+    from whoever can write to the server: with `pickle`, that is whoever can run code here.
+    """
+
+    def dumps(self, value: Any, /) -> bytes:
+        """The value as bytes. What it raises goes to all who wait for the value."""
+        ...
+
+    def loads(self, data: bytes, /) -> Any:
+        """A value from what `dumps` gave, maybe in another process."""
+        ...
+
+
+@final
+class _Json:
+    """Values that JSON knows."""
+
+    __slots__ = ()
+
+    def dumps(self, value: Any, /) -> bytes:
+        # ASCII: whatever a Python str holds comes through, also halves of surrogate pairs.
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+    def loads(self, data: bytes, /) -> Any:
+        return json.loads(data)
+
+    def __repr__(self) -> str:
+        return "aiolocks.JSON"
+
+
+JSON: Final[Serializer] = _Json()
+"""Values that JSON knows: None, bool, int, float, str, and lists and dicts of them.
+
+A tuple comes out as a list, and keys of a dict as str; what JSON does not know is a `TypeError`.
+"""

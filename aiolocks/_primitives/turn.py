@@ -1,0 +1,182 @@
+"""Turns: one does the work, and those who waited meanwhile need not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import Final, Self, final
+
+from .._core.arguments import Options
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._core.term import NEVER
+from .._transport.commands.flight import Left
+from .flights import ended_at, runs
+
+_TAG: Final = "t"
+
+
+@final
+class Turn:
+    """What `SingleFlight.turn(key)` returns: entered with `async with`, once."""
+
+    __slots__ = ("_crowd", "_crowd_of", "_entered", "_lease")
+
+    def __init__(self, crowd_of: Callable[[], Crowd]) -> None:
+        self._crowd_of = crowd_of
+        self._crowd: Crowd | None = None
+        self._entered = False
+        self._lease: Lease | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether it is yours to do the work. If not, another has done it while you were waiting.
+
+        Raises:
+            RuntimeError: The turn was not entered.
+        """
+        self._ensure_entered()
+        return self._lease is not None
+
+    @property
+    def fencing_token(self) -> int | None:
+        """Of who is first: larger than that of every earlier one, for a store that refuses late writes.
+
+        Raises:
+            RuntimeError: The turn was not entered.
+        """
+        self._ensure_entered()
+        return None if self._lease is None else self._lease.fencing_token
+
+    def _ensure_entered(self) -> None:
+        if not self._entered:
+            raise RuntimeError("enter a turn first: async with flight.turn(key) as turn")
+
+    async def __aenter__(self) -> Self:
+        if self._crowd is not None:
+            raise RuntimeError("a turn is entered once: call turn() again")
+        self._crowd = crowd = self._crowd_of()
+        self._lease = await crowd.enter()
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._lease is None:
+            return
+        assert self._crowd is not None
+        await self._crowd.leave(self._lease, exc_type, exc, traceback)
+
+    def __repr__(self) -> str:
+        if not self._entered:
+            return "<Turn not entered>"
+        return f"<Turn first={self.first}>"
+
+
+@final
+class Crowd:
+    """Those of one session who want the turn of one key; one of them leads, who asks the server.
+
+    Invariants:
+    - it stands in `engine.shared` while somebody leads, and not longer;
+    - whoever leads ends that in one of two ways: those who came in time are told that the work was done, and
+      the next of the others leads; or the next one leads.
+    """
+
+    __slots__ = ("_binding", "_commands", "_engine", "_led", "_slot", "_waiting")
+
+    def __init__(self, engine: Engine, slot: Hashable, name: str, options: Options) -> None:
+        self._engine = engine
+        self._slot = slot
+        # Shared by all who lead, one after the other: who waited for the first to lead knows of the run that
+        # he was told of.
+        self._commands, self._binding = runs(engine, "turn", "Turn", name, options=options, fingerprint="")
+        self._waiting: dict[asyncio.Future[bool], float] = {}  # by when they came
+        self._led = False
+
+    async def enter(self) -> Lease | None:
+        """The lease of who is first; None for who has waited for another to be through with it."""
+        came_at = self._engine.now()
+        if self._led and not await self._leads(came_at):
+            return None
+        self._led = True
+        self._engine.shared[self._slot] = self
+        return await self._lead(came_at)
+
+    async def _leads(self, came_at: float) -> bool:
+        """Waits until it is one's own to lead, or (False) need not be."""
+        waiter: asyncio.Future[bool] = self._engine.waiter()
+        self._waiting[waiter] = came_at
+        try:
+            return await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None and waiter.result():
+                self._pass_on()
+            raise
+        finally:
+            del self._waiting[waiter]
+
+    async def _lead(self, came_at: float) -> Lease | None:
+        """Acquires for all of them; None if somebody elsewhere is through with it."""
+        while True:
+            try:
+                lease = await self._binding.acquire(None)
+                lease.enter()
+            except Left as left:
+                at = ended_at(self._engine, left)
+                self._tell(at)
+                if came_at <= at:
+                    self._pass_on()
+                    return None
+            except BaseException:
+                self._pass_on()
+                raise
+            else:
+                return lease
+
+    async def leave(
+        self,
+        lease: Lease,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """The body of who leads has ended."""
+        if exc_type is not None:
+            self._pass_on()
+            await lease.__aexit__(exc_type, exc, traceback)
+            return
+        self._commands.leave(lease.token, lease.fencing_token, tag=_TAG, payload=b"", keep_ms=0)
+        try:
+            await lease.__aexit__(None, None, None)
+        except asyncio.CancelledError:
+            self._tell(NEVER)  # the work was done, and elsewhere it goes on being told of
+            raise
+        else:
+            self._tell(NEVER)
+        finally:
+            self._pass_on()
+
+    def _tell(self, at: float) -> None:
+        """Who came until then has waited for what was done; the others wait for something new."""
+        for waiter, came_at in self._waiting.items():
+            if not waiter.done() and came_at <= at:
+                waiter.set_result(False)
+        self._commands.begin_anew()
+
+    def _pass_on(self) -> None:
+        """The next one leads, if there is any."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(True)
+                return
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._engine.shared.get(self._slot) is self:
+            del self._engine.shared[self._slot]
+
+    def __repr__(self) -> str:
+        return f"<Crowd waiting={len(self._waiting)}>"

@@ -1,0 +1,164 @@
+"""The turnstile: of all who come within a window, one is the first."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Final, Never, final
+
+from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, reject_slips, seconds
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.releasing import Releasing
+from .._core.session import engine_of, source_of
+from .._core.shield import outlast
+from .._transport import Call, Command, Released, ignore
+from .._transport.commands.turnstile import TurnstileCommands
+
+_FIRST: Final = 1
+
+
+@final
+class Turnstile:
+    """Numbers those who come within a window of time: 1 for the winner, 2, 3, … for the rest.
+
+    Whoever comes first begins the window and does what is to be done once; the others see that somebody
+    does, and from their numbers how many have come. Nobody waits, and nobody holds anything.
+
+    ```python
+    if await Turnstile(redis, "cache:front-page").enter() == 1:
+        ...                     # rebuild it; the others serve the old one
+
+    async with Turnstile(redis, "cache:front-page", window=30) as n:
+        if n == 1:
+            ...                 # the end of this block ends the window
+    ```
+
+    The window begins when the winner comes, and lasts that long however many come after. With `async with`
+    it ends when the winner leaves, if that is earlier; whoever else leaves changes nothing. A winner that
+    dies is replaced when the window ends, and so is one that takes longer than it: then there are two at
+    work. Where that must not be, take a `Lock`.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        window: Seconds that a window lasts, 50 ms to ten years. All who use a name should agree; it is the
+            winner's that counts. 2 s is about one crowd; where the exit is to end it, give more than the work
+            takes.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
+
+    def __init__(self, client: Any, name: str, *, window: Seconds = 2.0, **slips: Never) -> None:
+        reject_slips("Turnstile", slips)
+        self._source = source_of(client)
+        self._name = lock_name(name)
+        self._window = seconds("window", window, least=SHORTEST_TTL)
+        # What `async with` on this very object has entered, by task, so that its exit finds it; nothing else.
+        self._entered: dict[asyncio.Task[Any] | None, list[_Passage]] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the turnstile."""
+        return self._name
+
+    @property
+    def window(self) -> float:
+        """Seconds that a window lasts."""
+        return self._window
+
+    async def enter(self) -> int:
+        """Goes through: the number within this window, 1 for who began it.
+
+        A number that was given stays taken until the window ends, whatever becomes of who got it.
+
+        Raises:
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled or failed at any point, a window that it may have begun ends at once: the next to come is
+        the winner, instead of nobody.
+        """
+        return (await self._enter()).place
+
+    async def _enter(self) -> _Passage:
+        engine = engine_of(self._source)
+        commands, token = TurnstileCommands(engine.settings.prefix, self._name), engine.token()
+        call, entering = engine.start(
+            commands.enter(token, milliseconds(self._window)),
+            until=engine.now() + engine.settings.command_timeout,
+        )
+        ending = commands.end(token)
+        try:
+            place = await entering
+        except BaseException:
+            if engine.forget(call):
+                until = engine.now() + self._window
+                engine.send(Call(ending, ignore, ignore, until=until, in_full=True), at_once=True)
+            raise
+        # Later than the server's: it had counted the place before the reply was here.
+        return _Passage(engine, ending, place, over_at=engine.now() + self._window)
+
+    async def __aenter__(self) -> int:
+        passage = await self._enter()
+        self._entered.setdefault(asyncio.current_task(), []).append(passage)
+        return passage.place
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        passage = self._leaving()
+        if passage.place == _FIRST:
+            await passage.end(exc)
+
+    def _leaving(self) -> _Passage:
+        """What this exit belongs to: the task's latest entry, or the only one whose task has ended."""
+        task = asyncio.current_task()
+        if task not in self._entered:
+            ended = [entered for entered in self._entered if entered is not None and entered.done()]
+            if len(ended) != 1 or len(self._entered[ended[0]]) != 1:
+                raise RuntimeError(
+                    f"{self!r} was not entered in this task, and it is not clear which entry is meant: "
+                    "leave it in the task that entered it"
+                )
+            task = ended[0]
+        passages = self._entered[task]
+        passage = passages.pop()
+        if not passages:
+            del self._entered[task]
+        return passage
+
+    def __repr__(self) -> str:
+        return f"<Turnstile {self._name!r} window={self._window:g}>"
+
+
+@final
+class _Passage:
+    """One entry by `async with`, until its exit.
+
+    Args:
+        over_at: Loop time from which the window that this may have begun is over anyway.
+    """
+
+    __slots__ = ("_ending", "_engine", "_over_at", "place")
+
+    def __init__(self, engine: Engine, ending: Command[Released], place: int, *, over_at: float) -> None:
+        self._engine = engine
+        self._ending = ending
+        self._over_at = over_at
+        self.place = place
+
+    async def end(self, body_raised: BaseException | None) -> None:
+        """Ends the window; never masks what the body raised, nor holds up a cancellation for over 1 s."""
+        engine = self._engine
+        if engine.now() >= self._over_at:
+            return
+        until = engine.now() + engine.settings.command_timeout
+        releasing = Releasing(engine, self._ending, until=min(until, self._over_at))
+        await outlast(releasing.ended, hurried=isinstance(body_raised, asyncio.CancelledError))
+        fault = releasing.fault
+        if fault is not None and body_raised is None and engine.now() < self._over_at:
+            raise fault.error

@@ -1,0 +1,146 @@
+"""The steps of a single flight: one runs, and what that leaves is there for all who wait."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from ...errors import FingerprintError, LockError
+from ..calls import Command, Script
+from ..keys import key
+from .answers import Answer, Granted, Refused, Released, fencing_token, released, truth
+from .standing import IN_TURN, QUEUED
+from .steps import Steps, arming
+
+_SHARED: Final = ("fence", "locks", "flights")
+_ACQUIRE: Final = Script("flight_acquire", *_SHARED)
+_PUBLISH: Final = Script("flight_publish", *_SHARED)
+# A run that leaves nothing is a simple lock.
+_ADOPT: Final = Script("lock_adopt")
+_LOCKED: Final = Script("lock_locked")
+_OWNED: Final = Script("lock_owned")
+_RELEASE: Final = Script("lock_release")
+_RENEW: Final = Script("lock_renew")
+
+LINGER_MS: Final = 5000
+"""For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
+waiter can live without a sign of life."""
+
+
+class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+    """Ends the acquire of who has waited, or came later: a run has left this.
+
+    Attributes:
+        run: Fencing token of the run.
+        age_us: How many microseconds ago; None if it is kept, and so for whoever comes.
+        tag: What sort of thing it is.
+        payload: The thing itself.
+    """
+
+    def __init__(self, run: int, age_us: int | None, tag: str, payload: bytes) -> None:
+        super().__init__("a run has ended")
+        self.run = run
+        self.age_us = age_us
+        self.tag = tag
+        self.payload = payload
+
+
+@final
+class FlightCommands(Steps):
+    """The steps of those of one session who want the same run, or what it leaves.
+
+    Invariant: `_told` is the first run that one of them was told of, or was granted: all that come later were
+    begun while he waited.
+
+    Args:
+        kind: Whose name space it is.
+        fingerprint: Of the request that they have in common, hexadecimal; empty for none.
+        retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
+        session: Who stands in the queue: an id of which no two sessions have the same.
+    """
+
+    __slots__ = ("_fingerprint", "_leaving", "_name", "_run", "_told", "bell")
+
+    def __init__(
+        self, prefix: str, kind: str, name: str, *, fingerprint: str, retention_ms: int, session: str
+    ) -> None:
+        super().__init__(retention_ms)
+        self._name = name
+        self._fingerprint = fingerprint
+        self._run = (
+            key(prefix, kind, name),
+            *(key(prefix, kind, name, role) for role in ("value", "fence", "queue")),
+        )
+        self.bell = key(prefix, kind, name, f"bell.{session}")
+        self._told: int | None = None
+        self._leaving: tuple[str, int, int, str, bytes] | None = None
+
+    def leave(self, token: str, run: int, *, tag: str, payload: bytes, keep_ms: int) -> None:
+        """What that run is to leave: from now on its release publishes it."""
+        self._leaving = (token, run, keep_ms, tag, payload)
+
+    def begin_anew(self) -> None:
+        """Who asks next came later than what was told until now."""
+        self._told = None
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes the run, unless what it would leave is there, or says for how long it may go on."""
+        keys = (*self._run, self.bell) if standing & QUEUED else self._run
+        args = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            self._described(metadata),
+            self._fingerprint,
+            "" if self._told is None else str(self._told),
+            1 if standing & IN_TURN else 0,
+        )
+        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
+
+    def arm(self, token: str) -> Command[int]:
+        return arming(self.bell, self._run[3:], lane=token)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        args = (token, ttl_ms, self._retention(ttl_ms))
+        return Command(_RENEW, self._run[::2], args, truth, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Ends the run with what it is to leave, if that was said, or with nothing."""
+        run, value, fence, queue = self._run
+        if self._leaving is not None and self._leaving[0] == token and not leave:
+            _, minted, keep_ms, tag, payload = self._leaving
+            args = (token, str(minted), self._retention(ttl_ms), keep_ms, LINGER_MS, tag, payload)
+            return Command(_PUBLISH, (run, value, fence, queue), args, released, lane=token)
+        keys = (run, fence, queue, self.bell) if leave else (run, fence, queue)
+        return Command(_RELEASE, keys, (token, self._retention(ttl_ms), int(ring)), released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        args = (old, new, ttl_ms, self._retention(ttl_ms), self._described(metadata))
+        return Command(_ADOPT, self._run[::2], args, fencing_token, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._run[:1], (token,), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return Command(_LOCKED, self._run[:1], (), truth)
+
+    def _described(self, metadata: str) -> str:
+        """The fingerprint stands first, where a script finds it whatever the user has added."""
+        return f'{{"fingerprint":"{self._fingerprint}",{metadata[1:]}'
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 1:
+            self._tell(int(raw[1]))
+            return Granted(int(raw[1]), raw[2])
+        if raw[0] == 0:
+            self._tell(int(raw[2]))
+            return Refused(None if raw[1] < 0 else raw[1])
+        if raw[0] == 2:
+            left = Left(int(raw[1]), None if raw[2] < 0 else raw[2], raw[3].decode(), raw[4])
+            return Refused(None, raw[5:], error=left)
+        return Refused(None, raw[1:], error=FingerprintError(self._name))
+
+    def _tell(self, run: int) -> None:
+        if self._told is None and run:
+            self._told = run

@@ -1,0 +1,173 @@
+"""Looking at what stands on the server, and freeing it whoever holds it: the steps of an operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, final
+
+from ..calls import Command, Script
+from ..keys import every_key, key
+from .answers import Released, released
+from .reading import (
+    Content,
+    Finding,
+    read_job,
+    read_locks,
+    read_permits,
+    read_register,
+    read_spans,
+    read_turnstile,
+)
+
+_INSPECT: Final = Script("inspect_name")
+_FORCE_LOCK: Final = Script("force_lock", "forcing")
+_FORCE_PERMITS: Final = Script("force_permits", "forcing")
+_FORCE_SPANS: Final = Script("force_spans", "forcing")
+
+_KEYS_A_STEP: Final = 1000
+"""Keys that the server goes through in one step of a scan: about 0.2 ms of its time."""
+_SEAT: Final = 16
+
+_SPAN_SIDES: Final = tuple(f"{side}.{end}" for side in ("readers", "upgradables", "writers") for end in "ab")
+_MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab")
+
+
+@final
+class Family:
+    """What several kinds keep under a name, in the same way.
+
+    Attributes:
+        roles: The keys that are read, the first of them its own.
+        passive: Further keys, which stay when nobody holds and nobody waits; what ends with a dot, all those
+            that begin so.
+    """
+
+    __slots__ = ("_beginnings", "_force", "_forced", "_read", "_seat", "_shallow", "passive", "roles")
+
+    def __init__(
+        self,
+        roles: tuple[str, ...],
+        read: Callable[..., Finding],
+        *,
+        passive: tuple[str, ...] = ("fence",),
+        seat: int = 0,
+        force: Script | None = None,
+        forced: tuple[str, ...] = (),
+        shallow: bool = False,
+    ) -> None:
+        self.roles = roles
+        self.passive = passive
+        self._beginnings = ("bell.", *(role for role in passive if role.endswith(".")))
+        self._read = read
+        self._seat = seat
+        self._force = force
+        self._forced = forced
+        self._shallow = shallow  # its content may be large, and is the user's
+
+    @property
+    def can_be_held(self) -> bool:
+        """Whether there is anything to free."""
+        return self._force is not None
+
+    def knows(self, role: str) -> bool:
+        """Whether a key of that role is ours."""
+        return self.shows(role) or role in self.passive or role.startswith(self._beginnings)
+
+    def shows(self, role: str) -> bool:
+        """Whether somebody may hold or wait where there is a key of that role."""
+        return role == "queue" or (role in self.roles and role not in self.passive)
+
+    def look(self, prefix: str, kind: str, name: str) -> Command[Finding]:
+        """What stands under that name."""
+        keys = (key(prefix, kind, name, "queue"), *(key(prefix, kind, name, role) for role in self.roles))
+        return Command(_INSPECT, keys, (self._seat, int(self._shallow)), self._finding)
+
+    def force(self, prefix: str, kind: str, name: str, finding: Finding) -> Command[Released]:
+        """Frees what was found: what was granted with a fencing token up to the latest of those."""
+        assert self._force is not None
+        # A clock that was set back does not count: what was granted carries the later number.
+        upto = max(finding.now_us, *(holder.fencing_token or 0 for holder in finding.holders), 0)
+        keys = tuple(key(prefix, kind, name, role) for role in self._forced)
+        return Command(self._force, keys, (str(upto), finding.ticket), released)
+
+    def _finding(self, raw: Any) -> Finding:
+        now_us, waiting, *found = raw
+        contents = dict(zip(self.roles, (Content.of(*one) for one in found), strict=True))
+        finding = self._read(int(now_us), contents)
+        return finding.with_waiters(int(waiting))
+
+
+_PERMITS: Final = Family(
+    ("", "leases", "value"),
+    read_permits,
+    passive=("fence", "value"),
+    seat=_SEAT,
+    force=_FORCE_PERMITS,
+    forced=("", "leases", "queue"),
+)
+_SPANS: Final = Family(
+    ("", "ends", "waits"),
+    read_spans,
+    passive=("fence", *_SPAN_SIDES, *_MARK_SIDES),
+    seat=_SEAT,
+    force=_FORCE_SPANS,
+    forced=("", "ends", "queue", *_SPAN_SIDES),
+)
+_RUNS: Final = Family(
+    ("",), read_locks, passive=("fence", "value"), force=_FORCE_LOCK, forced=("", "nest", "queue")
+)
+_JOBS: Final = Family(
+    ("", "leases", "value", "owner"),
+    read_job,
+    passive=("fence", "value", "over", "before", "seen", "run."),
+    seat=_SEAT,
+    force=_FORCE_PERMITS,
+    forced=("", "leases", "queue", "owner"),
+)
+_LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", "nest", "queue"))
+
+FAMILIES: Final = {
+    "lock": _LOCKS,
+    "fairlock": _PERMITS,
+    "semaphore": _PERMITS,
+    "rwlock": _SPANS,
+    "rangelock": _SPANS,
+    "singleflight": _RUNS,
+    "turn": _RUNS,
+    "uniquejob": _JOBS,
+    "turnstile": Family(("",), read_turnstile, passive=()),
+    "fencedregister": Family(("",), read_register, passive=(), shallow=True),
+}
+"""By kind."""
+
+HOLDABLE: Final = tuple(kind for kind, family in FAMILIES.items() if family.can_be_held)
+
+
+@final
+class Scanned(NamedTuple):
+    """One step of a scan.
+
+    Attributes:
+        cursor: Where the next one begins; None behind the last.
+        keys: What was found in this one. A key may come twice.
+    """
+
+    cursor: bytes | None
+    keys: list[bytes]
+
+
+FIRST: Final = b"0"
+
+
+def scan(prefix: str, cursor: bytes) -> Command[Scanned]:
+    """The next step through all keys of that prefix. No script: it is the server that goes on from there."""
+    words = (b"SCAN", cursor, b"MATCH", every_key(prefix), b"COUNT", _KEYS_A_STEP)
+    return Command(None, (), ("SCAN", *words[1:]), _scanned)
+
+
+def _scanned(raw: Any) -> Scanned:
+    cursor, keys = raw
+    if re.fullmatch(rb"\d+|.+@\d+", cursor) is None:
+        raise ValueError("no cursor")
+    return Scanned(None if cursor == FIRST else cursor, keys)

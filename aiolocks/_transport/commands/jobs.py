@@ -1,0 +1,180 @@
+"""The steps of jobs that run once: a running slot for which so many may wait, and tickets that own a key."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from ...errors import DuplicateJobError
+from ..calls import Argument, Command, Script
+from ..keys import key
+from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
+from .permits import SEAT_LENGTH
+from .standing import letters
+from .steps import Steps, arming
+
+_PERMITS: Final = ("fence", "queue", "permits")
+_ACQUIRE: Final = Script("job_acquire", *_PERMITS, "tickets", "room")
+_RENEW: Final = Script("job_renew", *_PERMITS)
+_RELEASE: Final = Script("job_release", *_PERMITS, "tickets", "room")
+_ADOPT: Final = Script("permits_adopt", *_PERMITS)
+_AVAILABLE: Final = Script("permits_available", *_PERMITS)
+_OWNED: Final = Script("permits_owned", *_PERMITS)
+_ENQUEUE: Final = Script("job_enqueue", "fence", "tickets")
+_WITHDRAW: Final = Script("job_withdraw", "fence", "tickets")
+
+_KIND: Final = "uniquejob"
+_REASONS: Final = {
+    b"f": "it is running, and as many wait as may",
+    b"d": "its ticket was done",
+    b"s": "another ticket has taken the place of this one",
+    b"o": "another ticket owns the key",
+}
+
+
+@final
+class Errand:
+    """What is to become of the key of a ticket that is run.
+
+    Attributes:
+        ticket: The ticket, as the server knows it: `id.ttl, ms`.
+        slot: Name of the running slot; empty for the one of the key.
+        gives_up: The key is given up when it begins; else it is kept while it runs.
+        frees: The key is freed when it was done, and kept for the retry when not.
+        done: It was done, as far as is known here.
+    """
+
+    __slots__ = ("done", "frees", "gives_up", "slot", "ticket")
+
+    def __init__(self, ticket: str, *, slot: str, gives_up: bool, frees: bool) -> None:
+        self.ticket = ticket
+        self.slot = slot
+        self.gives_up = gives_up
+        self.frees = frees
+        self.done = False
+
+    @property
+    def outcome(self) -> str:
+        """The same as flags of a release."""
+        if self.done:
+            return "df" if self.frees else "d"
+        return "k" if self.frees else ""
+
+
+@final
+class JobCommands(Steps):
+    """The steps by which the running slot of a job is had.
+
+    Args:
+        waiting: So many may wait; None for any number.
+        errand: The ticket that is to run; None where there is none.
+        session: Who asks: an id of which no two sessions have the same.
+        caller: Who of them, where the server is to tell them apart.
+    """
+
+    __slots__ = ("_key", "_keys", "_session", "_waiting", "bell", "errand")
+
+    def __init__(
+        self,
+        prefix: str,
+        job: str,
+        *,
+        waiting: int | None,
+        errand: Errand | None,
+        retention_ms: int,
+        session: str,
+        caller: str = "",
+    ) -> None:
+        super().__init__(retention_ms)
+        self._key = job
+        self._waiting: int | str = "" if waiting is None else waiting
+        self.errand = errand
+        slot = errand.slot if errand is not None else ""
+        inside = f"{slot}." if slot else ""
+        self._session = f"bell.{session}"
+        who = f"{self._session}.{caller}" if caller else self._session
+        self.bell = key(prefix, _KIND, job, f"{inside}{who}")
+        self._keys = (
+            key(prefix, _KIND, job, slot),
+            key(prefix, _KIND, job, f"{inside}leases"),
+            key(prefix, _KIND, job, f"{inside}value"),
+            key(prefix, _KIND, job, "fence"),
+            key(prefix, _KIND, job, f"{inside}queue"),
+            self.bell,
+            *_of_tickets(prefix, job),
+            key(prefix, _KIND, job, f"{inside}seen"),
+        )
+
+    @property
+    def _ticket(self) -> str:
+        return "" if self.errand is None else self.errand.ticket
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        errand = self.errand
+        begin = "" if errand is None else "g" if errand.gives_up else "k"
+        args: tuple[Argument, ...] = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            metadata,
+            token[:SEAT_LENGTH],
+            letters(standing),
+            self._waiting,
+            self._ticket,
+            begin,
+            self._session,
+        )
+        return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+
+    def arm(self, token: str) -> Command[int]:
+        return arming(self.bell, self._keys[4:5], lane=token, seat=token[:SEAT_LENGTH])
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        args = (token, ttl_ms, self._retention(ttl_ms), self._ticket)
+        return Command(_RENEW, self._keys[:7], args, truth, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        flags = ("r" if ring else "") + ("l" if leave else "")
+        if self.errand is not None:
+            flags += self.errand.outcome
+        args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)
+        return Command(_RELEASE, self._keys, args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
+        return Command(_ADOPT, self._keys[:6], args, fencing_token, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._keys[:6], (token,), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return Command(_AVAILABLE, self._keys[:6], ("", "t"), lambda raw: int(raw) < 1)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 2:
+            return Refused(None, raw[2:], error=DuplicateJobError(self._key, _REASONS[raw[1]]))
+        return answer(raw)
+
+
+def enqueueing(prefix: str, job: str, ticket: str, ttl_ms: int, *, replace: bool) -> Command[int | None]:
+    """Makes the ticket the owner of the key: None, or for how many ms more another one owns it."""
+    args = (ticket, ttl_ms, "r" if replace else "")
+    return Command(_ENQUEUE, _of_enqueueing(prefix, job), args, _conflict, lane=ticket)
+
+
+def withdrawing(prefix: str, job: str, ticket: str) -> Command[bool]:
+    """Takes back a ticket that nobody has got to know."""
+    return Command(_WITHDRAW, _of_enqueueing(prefix, job), (ticket,), truth, lane=ticket)
+
+
+def _of_tickets(prefix: str, job: str) -> tuple[bytes, bytes]:
+    return key(prefix, _KIND, job, "owner"), key(prefix, _KIND, job, "over")
+
+
+def _of_enqueueing(prefix: str, job: str) -> tuple[bytes, ...]:
+    return *_of_tickets(prefix, job), key(prefix, _KIND, job, "before")
+
+
+def _conflict(raw: Any) -> int | None:
+    return None if raw < 0 else int(raw)

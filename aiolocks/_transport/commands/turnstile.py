@@ -1,0 +1,34 @@
+"""The steps of a turnstile."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from ..calls import Command, Script
+from ..keys import key
+from .answers import Released, released
+
+_ENTER: Final = Script("turnstile_enter")
+_END: Final = Script("turnstile_end")
+
+REMEMBERED: Final = 1000
+"""Places that the server keeps at once: about 100 KB. Whose place is forgotten while his reply is lost gets
+another one, which is no better."""
+
+
+@final
+class TurnstileCommands:
+    """The steps of one turnstile under its name."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self._keys = (key(prefix, "turnstile", name),)
+
+    def enter(self, token: str, window_ms: int) -> Command[int]:
+        """Goes through: the place in this window."""
+        return Command(_ENTER, self._keys, (token, window_ms, REMEMBERED), int, lane=token)
+
+    def end(self, token: str) -> Command[Released]:
+        """Ends the window if this token began it."""
+        return Command(_END, self._keys, (token,), released, lane=token)

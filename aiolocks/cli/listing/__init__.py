@@ -1,0 +1,1 @@
+"""`ls`, `show`, `release` and `top`: who holds what, and freeing it."""

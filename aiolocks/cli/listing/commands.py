@@ -1,0 +1,166 @@
+"""`aiolocks ls`, `show`, `release` and `top`, as the command line takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from ... import LockInfo
+from ..._core.inspection import name_space
+from ..._transport.commands.inspect import HOLDABLE
+from ..exits import NOT_HELD, CommandError, say
+from ..server import redis_option
+from . import texts
+from .asking import asking
+from .shown import as_json, details, document, duration, sentence, visible
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_SHORTEST: Final = 0.1
+_LONGEST: Final = 86_400.0
+_SERVER: Final = "redis://localhost:6379"
+
+prefix_option: Callable[[Any], Any] = click.option(
+    "--prefix", default="aiolocks", show_default=True, metavar="TEXT",
+    help="What the keys begin with: the prefix of the sessions whose locks are meant.",
+)  # fmt: skip
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "as_document", is_flag=True, help="Print one JSON document for scripts, and nothing else."
+)
+kind_option: Callable[[Any], Any] = click.option(
+    "--kind",
+    metavar="KIND",
+    help="Only that kind: lock, fairlock, semaphore, rwlock …  [default: every kind]",
+)
+
+
+@click.command(help=texts.LS, short_help="List what is held, by whom, and how many wait.")
+@click.argument("pattern", default="*")
+@json_option
+@prefix_option
+@redis_option(_SERVER)
+def ls(*, pattern: str, as_document: bool, prefix: str, url: str) -> None:
+    """See `texts.LS`."""
+    infos = asyncio.run(_inspect(url, prefix, pattern))
+    if as_document:
+        click.echo(document(prefix=prefix, locks=[as_json(info) for info in infos]))
+    elif infos:
+        from .table import print_table  # noqa: PLC0415 - scripts do not need it
+
+        print_table(infos)
+    else:
+        say(f"nothing is held or waited for: '{visible(pattern)}' under the prefix '{visible(prefix)}'")
+
+
+@click.command(help=texts.SHOW, short_help="Show who holds a lock, in full.")
+@click.argument("name")
+@kind_option
+@json_option
+@prefix_option
+@redis_option(_SERVER)
+def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: str) -> None:
+    """See `texts.SHOW`."""
+    infos = asyncio.run(_inspect(url, prefix, glob.escape(name), _space(kind)))
+    if as_document:
+        click.echo(document(prefix=prefix, name=name, locks=[as_json(info) for info in infos]))
+    else:
+        click.echo("\n\n".join(_in_full(info) for info in infos), nl=bool(infos))
+    if not any(info.holders or info.problem for info in infos):
+        raise CommandError(f"nobody holds '{visible(name)}'", NOT_HELD)
+
+
+@click.command(help=texts.RELEASE, short_help="Free a lock, whoever holds it.")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Do it. Without, the command only says what it would free.")
+@kind_option
+@json_option
+@prefix_option
+@redis_option(_SERVER)
+def release(*, name: str, force: bool, kind: str | None, as_document: bool, prefix: str, url: str) -> None:
+    """See `texts.RELEASE`."""
+    infos = asyncio.run(_release(url, prefix, name, _space(kind), force=force))
+    if as_document:
+        freed = [as_json(info) for info in infos] if force else []
+        click.echo(document(prefix=prefix, name=name, freed=freed))
+    if not infos:
+        raise CommandError(f"nobody holds '{visible(name)}'", NOT_HELD)
+    if not force:
+        would = "; ".join(map(sentence, infos))
+        raise CommandError(f"--force would free {would}: its holder may still be at work", 2)
+    if not as_document:
+        for info in infos:
+            click.echo(f"freed {sentence(info, sys.stdout.encoding)}")
+
+
+@click.command(help=texts.TOP, short_help="Watch who holds what.")
+@click.argument("pattern", default="*")
+@click.option(
+    "--interval", type=float, default=1.0, show_default="1", metavar="S",
+    help="Seconds between two looks.",
+)  # fmt: skip
+@prefix_option
+@redis_option(_SERVER)
+def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
+    """See `texts.TOP`."""
+    if not _SHORTEST <= interval <= _LONGEST:  # also refuses NaN
+        message = f"--interval must be from {_SHORTEST:g} to {_LONGEST:g} seconds, not {interval:g}"
+        raise click.UsageError(message, click.get_current_context())
+    from .top import watch  # noqa: PLC0415 - the others do not need it
+
+    sys.exit(watch(url, prefix, pattern, interval))
+
+
+def _space(kind: str | None) -> str | None:
+    try:
+        return None if kind is None else name_space(kind)
+    except ValueError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
+
+
+async def _inspect(url: str, prefix: str, pattern: str, kind: str | None = None) -> list[LockInfo]:
+    async with asking(url, prefix) as session:
+        found = await session.inspect(pattern)
+    return [info for info in found if kind in (None, info.kind)]
+
+
+async def _release(url: str, prefix: str, name: str, kind: str | None, *, force: bool) -> list[LockInfo]:
+    async with asking(url, prefix) as session:
+        if force:
+            return await session.force_release(name, kind=kind)
+        found = await session.inspect(glob.escape(name))
+    wanted = HOLDABLE if kind is None else (kind,)
+    return [info for info in found if (info.holders or info.problem) and info.kind in wanted]
+
+
+def _in_full(info: LockInfo) -> str:
+    """All that is known of it, a fact a line."""
+    encoding = sys.stdout.encoding
+    value = "" if info.value is None else f", {info.value} in all"
+    shown = [
+        f"{visible(info.kind, encoding)} '{visible(info.name, encoding)}': {info.waiters} waiting{value}"
+    ]
+    if info.problem:
+        shown.append(f"  problem         {info.problem}")
+    for holder in info.holders:
+        facts = {
+            "holder": holder.lease_id,
+            "host": holder.host,
+            "pid": holder.pid,
+            "task": holder.task,
+            "held for": duration(holder.held_for),
+            "remaining": duration(holder.remaining),
+            "fencing token": holder.fencing_token,
+            "holds": details(LockInfo(kind=info.kind, name="", value=info.value), holder) or None,
+            **{f"+ {key}": value for key, value in holder.metadata.items()},
+        }
+        shown += [
+            f"  {visible(key, encoding):<15} {visible(str(fact), encoding)}"
+            for key, fact in facts.items()
+            if fact is not None
+        ]
+    return "\n".join(shown)

@@ -1,0 +1,100 @@
+"""How what is found becomes text that a terminal may be given, and documents for scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+from ... import HolderInfo, LockInfo
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def visible(text: str, encoding: str = "utf-8") -> str:
+    """The text, with everything escaped that a terminal would not just show.
+
+    A name may hold anything: line ends, control sequences that change colours or the title of a window, marks
+    that turn the direction of writing, characters that the terminal cannot write.
+    """
+    shown = (_escaped(letter) if letter == "\\" or not letter.isprintable() else letter for letter in text)
+    return "".join(shown).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def duration(seconds: float | None) -> str:
+    """For people: two numbers at most."""
+    if seconds is None:
+        return "-"
+    if seconds < _MINUTE:
+        return f"{max(0.0, seconds):.1f} s"
+    for unit, below, larger, smaller in ((_MINUTE, _HOUR, "min", "s"), (_HOUR, _DAY, "h", "min")):
+        if seconds < below:
+            rest = int(seconds % unit) // (unit // 60)
+            return f"{int(seconds // unit)} {larger} {rest} {smaller}"
+    return f"{int(seconds // _DAY)} d {int(seconds % _DAY) // _HOUR} h"
+
+
+def details(info: LockInfo, holder: HolderInfo | None) -> str:
+    """What only some kinds have."""
+    said: list[str] = []
+    if holder is not None:
+        if holder.mode is not None:
+            said.append(holder.mode)
+        if holder.span is not None:
+            said.append(interval(holder.span))
+        if info.kind == "semaphore":
+            said.append(f"{holder.permits} of {'?' if info.value is None else info.value}")
+        if holder.depth is not None:
+            said.append(f"depth {holder.depth}")
+    if info.kind == "turnstile":
+        said.append(f"{info.value} went through")
+    if info.problem:
+        said.append(f"! {info.problem}")
+    return " ".join(said)
+
+
+def interval(span: tuple[float, float]) -> str:
+    """As whoever took it wrote it: `[0, 10)` stands on the server with the number right below 10."""
+    low, high = span
+    above = math.nextafter(high, math.inf)
+    half_open = len(repr(above)) + 4 < len(repr(high))
+    return f"[{_number(low)}, {_number(above if half_open else high)}{')' if half_open else ']'}"
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def sentence(info: LockInfo, encoding: str = "utf-8") -> str:
+    """One line of who holds it: `lock 'job', held by worker-3, pid 4711, for 12.4 s`."""
+    what = f"{info.kind} '{visible(info.name, encoding)}'"
+    if not info.holders:
+        return f"{what} ({info.problem})" if info.problem else what
+    first = info.holders[0]
+    who = f"pid {'?' if first.pid is None else first.pid} on {visible(first.host or '?', encoding)}"
+    since = "" if first.held_for is None else f" for {duration(first.held_for)}"
+    others = f" and {len(info.holders) - 1} more" if len(info.holders) > 1 else ""
+    return f"{what}, held by {who}{since}{others}"
+
+
+# -- for scripts
+
+
+def document(**fields: Any) -> str:
+    """One JSON document; what stands in it of locks is as `as_json` makes it."""
+    return json.dumps(fields, indent=2, allow_nan=False)
+
+
+def as_json(info: LockInfo) -> dict[str, Any]:
+    """The fields of a lock, and of who holds it; times in seconds. An end that is infinite becomes null."""
+    fields = dataclasses.asdict(info)
+    fields["problem"] = info.problem or None
+    for holder in fields["holders"]:
+        if holder["span"] is not None:
+            holder["span"] = [end if math.isfinite(end) else None for end in holder["span"]]
+    return fields

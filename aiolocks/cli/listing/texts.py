@@ -1,0 +1,78 @@
+"""What `--help` says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_LAST: Final = """
+    2  the command line is wrong
+   69  no usable Redis server, or the user may not look
+"""
+
+LS: Final = f"""
+List what is held, by whom, for how long, and how many wait for it.
+
+PATTERN is of names, as in a shell: *, ? and […]. Without one, everything is listed. Each line is one who
+holds; a lock that several hold has several lines. HOLDER is a short name of one possession, HELD says for how
+long it has lasted, LEFT for how long it would if its holder died now. A ! says what is wrong with what stands
+there.
+
+\b
+  aiolocks ls
+  aiolocks ls 'order:*'
+  aiolocks ls --json | jq '.locks[] | select(.waiters > 0) | .name'
+
+\b
+Exit status:
+    0  done, also if nothing is held{_LAST}"""
+
+SHOW: Final = f"""
+Show who holds the lock NAME, in full: host, process, task, fencing token, and what the program has attached.
+
+Locks of different kinds may have the same name; all of them are shown.
+
+\b
+  aiolocks show nightly-backup
+  aiolocks show nightly-backup >/dev/null 2>&1 && echo "it runs"
+
+\b
+Exit status:
+    0  somebody holds it
+    1  nobody does{_LAST}"""
+
+RELEASE: Final = """
+Free the lock NAME, whoever holds it, and wake who waits for it.
+
+Its holder learns of it when it next renews its lease, after a third of its ttl at the latest. Until then it
+goes on, beside the next holder. So look first who it is, and whether it is really dead or hung: the lock of a
+process that has died is free after its ttl anyway.
+
+\b
+  aiolocks release nightly-backup
+  aiolocks release nightly-backup --force
+
+The first says who would lose it, and frees nothing.
+
+\b
+Exit status:
+    0  freed
+    1  nobody holds it
+    2  --force is missing, or the command line is wrong
+   69  no usable Redis server, or the user may not do it
+"""
+
+TOP: Final = f"""
+Watch who holds what, as `aiolocks ls` lists it: what most wait for comes first, then what has been held for
+longest.
+
+Ctrl-C leaves. If the server goes away, it says so and tries again. Where stdout is no terminal, it prints the
+table once.
+
+\b
+  aiolocks top
+  aiolocks top 'order:*' --interval 0.5
+
+\b
+Exit status:
+    0  left with Ctrl-C, or printed once{_LAST}128+n  ended by signal n
+"""

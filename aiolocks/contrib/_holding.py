@@ -1,0 +1,230 @@
+"""Holding a lock for the length of a request's handler; the same for all frameworks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
+
+import anyio
+
+from .._core.acquirable import Acquirable
+from .._core.arguments import Metadata, OnLost, Options, Seconds, optional_seconds, reject_slips
+from .._core.lease import Lease
+from .._core.session import Session
+from .._transport.opening import open_client
+from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
+from ._refusing import Conflict, conflict_status, gone_away, lost, refusal_of
+
+if TYPE_CHECKING:
+    from .._core.pending import Pending
+
+Kind = Callable[..., Acquirable[Any]]
+"""What makes the lock: called with the session, the name, and the options that were given."""
+
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the client has hung up."""
+
+log: Final = logging.getLogger("aiolocks.requests")
+
+_DEFAULTS: Final = {
+    "ttl": 30.0,
+    "auto_renew": True,
+    "max_hold": None,
+    "on_lost": "cancel",
+    "metadata": None,
+}
+
+
+class LockOptions(TypedDict, total=False):
+    """What goes to the lock as it is; see `aiolocks.Lock`."""
+
+    ttl: Seconds
+    auto_renew: bool
+    max_hold: Seconds | None
+    on_lost: OnLost
+    metadata: Metadata | None
+
+
+class SessionOptions(TypedDict, total=False):
+    """What goes to the session as it is; see `aiolocks.Session`."""
+
+    prefix: str
+    wakeup: Any
+    backoff: Any
+    command_timeout: Seconds
+    fence_retention: Seconds
+    metadata: Metadata | None
+    listeners: Any
+
+
+@final
+class Recipe:
+    """Which lock, how long to wait, and what to answer if it cannot be had; checked.
+
+    Args:
+        what: How messages call it.
+        options: What goes to the lock.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+
+    __slots__ = ("_kind", "_options", "blocking_timeout", "conflict")
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        kind: object,
+        blocking_timeout: object,
+        status: object,
+        options: Mapping[str, Any],
+    ) -> None:
+        reject_slips(what, {name: value for name, value in options.items() if name not in _DEFAULTS})
+        if isinstance(kind, Acquirable) or not callable(kind):
+            raise TypeError(
+                "kind must be a class of locks, or a function of a session and a name that makes one, as in "
+                f"kind=lambda session, name: Semaphore(session, name, 3), not {kind!r}"
+            )
+        self._kind = cast("Kind", kind)
+        self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        self.conflict: Conflict = conflict_status(status)
+        Options.checked(**{**_DEFAULTS, **options}, blocking_timeout=None)
+        self._options = dict(options)
+
+    def lock(self, session: Session, name: str) -> Acquirable[Any]:
+        """The lock of that name."""
+        lock: object = self._kind(session, name, **self._options)
+        if not isinstance(lock, Acquirable):
+            raise TypeError(
+                "kind must make something that can be acquired, such as a Lock or an RWLock's writer, "
+                f"not {lock!r}"
+            )
+        return lock
+
+    def __repr__(self) -> str:
+        return f"<Recipe {self._kind!r} {self._options!r} blocking_timeout={self.blocking_timeout}>"
+
+
+@asynccontextmanager
+async def holding(lock: Acquirable[Any], recipe: Recipe, gone: Gone | None) -> AsyncGenerator[Lease, None]:
+    """Holds the lock for the body, or says by a `Refusal` why not.
+
+    The lock is acquired in the caller's own task, for some locks are that task's. The body's own exception
+    always wins, whatever it is.
+
+    Args:
+        lock: The lock.
+        recipe: How it is acquired, and what to answer.
+        gone: Returns when the client has hung up, and then the wait ends. It is not called any more when
+            the body begins. None: nobody watches.
+
+    Raises:
+        Refusal: It could not be had, or was lost.
+    """
+    pending: Pending[Lease] = lock.acquire(blocking_timeout=recipe.blocking_timeout)
+    watch = _Watch(gone)
+    try:
+        lease = await watch.unless_gone(pending)
+    except (LockTimeoutError, SessionClosedError, BackendError) as error:
+        if isinstance(error, BackendError):
+            log.warning("a request was refused: %s", error)
+        raise refusal_of(error, recipe.conflict) from error
+    begun, raised = False, None
+    try:
+        # Nothing may be awaited before this: it is what lets go again.
+        async with lease:
+            await watch.ended()
+            if watch.gone:
+                raise gone_away()
+            begun = True
+            try:
+                yield lease
+            except BaseException as error:
+                raised = error
+                raise
+    except LockLostError as error:
+        if error is raised:
+            raise
+        raise lost(begun=begun) from error
+    except BackendError as error:
+        if error is raised:
+            raise
+        # The work is done, and its answer is right: a client that is told otherwise would do it again.
+        log.warning("the lock of a request that was served is not known to be released: %s", error)
+    finally:
+        del raised  # which would keep this frame, and so itself
+
+
+@final
+class _Watch:
+    """Looks whether the client is still there while its request waits."""
+
+    __slots__ = ("_gone", "_task", "gone")
+
+    def __init__(self, gone: Gone | None) -> None:
+        self._gone = gone
+        self._task: asyncio.Task[None] | None = None
+        self.gone = False
+
+    async def unless_gone(self, pending: Pending[Lease]) -> Lease:
+        """What was waited for.
+
+        Raises:
+            Refusal: The client has hung up.
+        """
+        if self._gone is None:
+            return await pending
+        # In this task, and not in one of its own: a reentrant lock is that of the task that acquires it.
+        with anyio.CancelScope() as scope:
+            self._task = asyncio.create_task(self._look(self._gone, scope), name="aiolocks-disconnect")
+            try:
+                # Returned even if the client has hung up in the same moment: then it has to be let go of.
+                return await pending
+            finally:
+                self._task.cancel()
+        raise gone_away()
+
+    async def ended(self) -> None:
+        """Returns when nothing here looks any more: from now on, the connection is the handler's."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _look(self, gone: Gone, scope: anyio.CancelScope) -> None:
+        try:
+            await gone()
+        except Exception:
+            # Whatever a framework does: not to know it is no reason not to serve.
+            log.debug("whether the client is still there cannot be seen", exc_info=True)
+            return
+        self.gone = True
+        scope.cancel()
+
+
+@asynccontextmanager
+async def opened(client: object, options: SessionOptions) -> AsyncGenerator[Session, None]:
+    """A session on whatever was given.
+
+    Args:
+        client: A URL, or a function that makes a client: then the client is closed in the end. A client, or a
+            session: it is left open.
+        options: Of the session.
+    """
+    if isinstance(client, Session):
+        if options:
+            raise TypeError(f"a Session has its own options: {', '.join(options)} can not be given with it")
+        yield client
+        return
+    async with AsyncExitStack() as stack:
+        made: Any = client
+        if isinstance(client, str):
+            made = open_client(client)
+        elif callable(client):
+            made = client()
+        session = Session(made, **options)
+        if made is not client:
+            stack.push_async_callback(made.aclose)
+        yield await stack.enter_async_context(session)

@@ -1,0 +1,143 @@
+"""What FastAPI's handlers call the values of a request, for names made from them.
+
+The value that counts is the one that the handler gets, and not the text in the URL: with `order_id: int`,
+`/orders/7` and `/orders/07` are one order, and so they must be one lock.
+"""
+
+import datetime as dt
+import enum
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import UnionType
+from typing import Annotated, Any, Final, Union, cast, final, get_args, get_origin
+
+from fastapi import Request, params
+from fastapi.dependencies.utils import get_typed_signature
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
+
+from ..errors import ConfigurationError
+from ._naming import NameTemplate
+
+_NOT_GIVEN: Final = inspect.Parameter.empty
+
+
+@final
+class Field:
+    """One field of a template, as one handler understands it.
+
+    Args:
+        name: The field.
+        where: `"path"` or `"query"`.
+        alias: What it is called there.
+        annotation: What the handler makes of it.
+        default: What it is if the request does not say.
+    """
+
+    __slots__ = ("_adapter", "_alias", "_default", "_where", "name")
+
+    def __init__(self, name: str, where: str, alias: str, annotation: Any, default: Any) -> None:
+        self.name = name
+        self._where = where
+        self._alias = alias
+        self._default = default
+        self._adapter: TypeAdapter[Any] | None = None if annotation is _NOT_GIVEN else TypeAdapter(annotation)
+
+    def text(self, request: Request) -> str:
+        """The value in one request, written in one way.
+
+        Raises:
+            RequestValidationError: FastAPI would refuse it too.
+        """
+        values: Mapping[str, Any] = request.path_params if self._where == "path" else request.query_params
+        given = values.get(self._alias, _NOT_GIVEN)
+        if given is _NOT_GIVEN:
+            if self._default is _NOT_GIVEN:
+                missing = {"type": "missing", "msg": "Field required", "input": None}
+                raise RequestValidationError([{**missing, "loc": (self._where, self._alias)}])
+            return _written(self._default)
+        if self._adapter is None:
+            return str(given)
+        try:
+            return _written(self._adapter.validate_python(given))
+        except ValidationError as error:
+            place = (self._where, self._alias)
+            found = [{**each, "loc": (*place, *each["loc"])} for each in error.errors(include_url=False)]
+            raise RequestValidationError(found) from None
+
+
+def fields_of(template: NameTemplate, endpoint: Callable[..., Any], in_path: Iterable[str]) -> list[Field]:
+    """The fields of a template, where a handler has them from.
+
+    Args:
+        template: The template.
+        endpoint: The handler.
+        in_path: The parameters of the route's path.
+
+    Raises:
+        ConfigurationError: A field is neither a parameter of the path nor one that the handler has from the
+            query; or it is a list.
+    """
+    in_path = set(in_path)
+    parameters = get_typed_signature(endpoint).parameters
+    return [_field(template, name, parameters.get(name), in_path) for name in template.fields]
+
+
+def _field(
+    template: NameTemplate, name: str, parameter: inspect.Parameter | None, in_path: set[str]
+) -> Field:
+    if parameter is None:
+        if name not in in_path:
+            raise ConfigurationError(
+                f"the name {template.text!r} has a field {name!r}, but the route has no such parameter in "
+                "its path, and its handler none from the query: pass a function if the name is to be made of "
+                "anything else"
+            )
+        return Field(name, "path", name, _NOT_GIVEN, _NOT_GIVEN)
+    alias, default = name, parameter.default
+    told = [default] if isinstance(default, (params.Param, params.Body, params.Depends)) else []
+    if told:
+        default = _NOT_GIVEN
+    if get_origin(parameter.annotation) is Annotated:
+        told += get_args(parameter.annotation)[1:]
+    for about in told:
+        if isinstance(about, (params.Header, params.Cookie, params.Body, params.Depends)):
+            raise ConfigurationError(
+                f"the name {template.text!r} has a field {name!r}, but the handler has that neither from the "
+                "path nor from the query: pass a function if the name is to be made of it"
+            )
+        if isinstance(about, params.Param):
+            alias = (
+                about.validation_alias if isinstance(about.validation_alias, str) else about.alias or alias
+            )
+            if default is _NOT_GIVEN and not about.is_required():
+                default = about.get_default(call_default_factory=True)
+    if _is_several(parameter.annotation):
+        raise ConfigurationError(
+            f"the name {template.text!r} has a field {name!r}, but that is several values: pass a function "
+            "that makes the name of them"
+        )
+    where = "path" if alias in in_path else "query"
+    return Field(name, where, alias, parameter.annotation, default)
+
+
+def _written(value: object) -> str:
+    """A value as text, the same for the same value."""
+    if isinstance(value, enum.Enum):
+        value = cast("object", value.value)
+    if value is None:
+        return ""
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    return str(value)
+
+
+def _is_several(annotation: Any) -> bool:
+    """Whether it is a list or the like."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_several(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return any(map(_is_several, get_args(annotation)))
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, Collection) and not issubclass(kind, (str, bytes))

@@ -1,0 +1,204 @@
+"""Locks in aiohttp: a decorator that holds one for the length of a handler, and a session.
+
+```python
+app = web.Application()
+app.cleanup_ctx.append(session_ctx("redis://localhost:6379"))
+
+
+@locked("order:{order_id}", ttl=10)
+async def ship(request: web.Request) -> web.Response:
+    lease = request[LEASE]
+    ...
+
+
+app.router.add_post("/orders/{order_id}/ship", ship)
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack
+
+try:
+    from aiohttp import web
+except ModuleNotFoundError as error:
+    if error.name != "aiohttp":
+        raise
+    raise ModuleNotFoundError(
+        "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
+    ) from error
+
+from .._core.arguments import Seconds, lock_name
+from .._core.lease import Lease
+from .._core.session import Session
+from .._primitives.lock import Lock
+from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
+from ._naming import NameTemplate
+from ._refusing import Conflict, Refusal
+
+__all__ = ["LEASE", "SESSION", "locked", "session_ctx"]
+
+P = ParamSpec("P")
+Name = str | Callable[[web.Request], str | Awaitable[str]]
+
+SESSION: Final = web.AppKey("aiolocks_session", Session)
+"""Where the application has its session: `request.config_dict[SESSION]`."""
+
+if TYPE_CHECKING:
+    LEASE: Final = web.RequestKey("aiolocks_lease", Lease)
+    """Where the handler finds the lease that is held for it: `request[LEASE]`."""
+else:  # before aiohttp 3.14, keys of requests were strings
+    LEASE: Final = web.RequestKey("aiolocks_lease", Lease) if hasattr(web, "RequestKey") else "aiolocks_lease"
+
+_LOOK_EVERY: Final = 0.1
+"""Seconds between two looks at whether the client is there: aiohttp tells only if it is to cancel."""
+
+
+def session_ctx(
+    client: Any, **session_options: Unpack[SessionOptions]
+) -> Callable[[web.Application], AsyncGenerator[None, None]]:
+    """A context for `app.cleanup_ctx` with a session, closed when all requests are done.
+
+    ```python
+    app.cleanup_ctx.append(session_ctx("redis://localhost:6379", prefix="shop"))
+    ```
+
+    The session is found by `locked`, also in subapplications, and stands under `app[SESSION]`. It talks to
+    Redis from its first use on: an application starts while Redis is away.
+
+    Args:
+        client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
+            `Session`: it is yours to close.
+        **session_options: Options of the `Session`, as `prefix`.
+    """
+
+    async def context(app: web.Application) -> AsyncGenerator[None, None]:
+        async with opened(client, session_options) as session:
+            app[SESSION] = session
+            yield
+
+    return context
+
+
+def locked(
+    name: Name,
+    *,
+    kind: Kind = Lock,
+    blocking_timeout: Seconds | None = 5.0,
+    status: Conflict = 423,
+    **options: Unpack[LockOptions],
+) -> Callable[
+    [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
+]:
+    """Decorates a handler: it runs while a lock is held, which is let go of when it returns.
+
+    ```python
+    @routes.post("/orders/{order_id}/ship")
+    @locked("order:{order_id}", ttl=10)
+    async def ship(request: web.Request) -> web.Response:
+        request[LEASE].ensure_held()
+        ...
+    ```
+
+    It decorates coroutine functions, methods that get the request, and the methods of a `web.View`. Put it
+    below the decorator that makes the route.
+
+    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds that
+    the holder's lease still has. Where Redis does not answer, it is 503. When the lease is lost, the handler
+    is cancelled and the answer is 500. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it
+    waits leaves the queue. What the handler itself raises is never replaced.
+
+    Args:
+        name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or, where it
+            has no such parameter, of the query. The values are the texts in the URL, percent-encoded. Or a
+            function of the request, `async` or not, that returns the name.
+        kind: A class of locks, or a function of session and name that makes one: `lambda session, name:
+            Semaphore(session, name, 3)`.
+        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
+            5 s: less than clients and proxies wait for an answer.
+        status: What to answer if somebody else has it: 423 or 409.
+        **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+    recipe = Recipe(
+        "locked()", kind=kind, blocking_timeout=blocking_timeout, status=status, options=dict(options)
+    )
+    if not isinstance(name, str) and not callable(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"name must be a str or a function of the request, not {type(name).__name__}")
+    name_of = functools.partial(_filled, NameTemplate(name)) if isinstance(name, str) else name
+
+    def decorate(
+        handler: Callable[P, Awaitable[web.StreamResponse]],
+    ) -> Callable[P, Coroutine[Any, Any, web.StreamResponse]]:
+        if not inspect.iscoroutinefunction(handler):
+            raise TypeError(
+                f"locked() decorates a coroutine function, or the methods of a web.View, not {handler!r}"
+            )
+
+        @functools.wraps(handler)
+        async def holds(*args: P.args, **kwargs: P.kwargs) -> web.StreamResponse:
+            request = _request_of(args)
+            try:
+                found = name_of(request)
+                if not isinstance(found, str) and inspect.isawaitable(found):
+                    found = await found
+                lock = recipe.lock(_session_of(request), lock_name(found))
+                async with holding(lock, recipe, functools.partial(_gone, request)) as lease:
+                    request[LEASE] = lease
+                    return await handler(*args, **kwargs)
+            except Refusal as refusal:
+                return web.json_response(
+                    {"detail": refusal.detail}, status=refusal.status, headers=refusal.headers
+                )
+
+        return holds
+
+    return decorate
+
+
+def _request_of(args: tuple[object, ...]) -> web.Request:
+    """What the handler is about: it gets it, or, in a view, has it."""
+    for each in args:
+        if isinstance(each, web.Request):
+            return each
+        if isinstance(each, web.View):
+            return each.request
+    raise TypeError(
+        "locked() decorates handlers: coroutine functions of a web.Request, and methods of a web.View"
+    )
+
+
+def _session_of(request: web.Request) -> Session:
+    session = request.config_dict.get(SESSION)
+    if session is None:
+        raise RuntimeError(
+            "this application has no aiolocks session: app.cleanup_ctx.append(session_ctx('redis://…'))"
+        )
+    return session
+
+
+def _filled(template: NameTemplate, request: web.Request) -> str:
+    values: dict[str, str] = {}
+    for field in template.fields:
+        # What the path says comes first: nobody names another lock by adding a query to it.
+        value = request.match_info.get(field)
+        if value is None:
+            value = request.query.get(field)
+        if value is None:
+            log.warning("name %r: neither path nor query of %s has %r", template.text, request.path, field)
+            raise Refusal(400, f"The query parameter {field!r} is missing.")
+        values[field] = value
+    return template.fill(values)
+
+
+async def _gone(request: web.Request) -> None:
+    while (transport := request.transport) is not None:
+        if transport.is_closing():
+            return
+        await asyncio.sleep(_LOOK_EVERY)

@@ -1,0 +1,296 @@
+"""Locks in FastAPI: a dependency that holds one for the length of the handler, and a lifespan with a session.
+
+```python
+app = FastAPI(lifespan=session_lifespan("redis://localhost:6379"))
+
+
+@app.post("/orders/{order_id}/ship")
+async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}", ttl=10)]) -> str:
+    ...
+```
+"""
+
+# Annotations are objects here, for FastAPI looks at them.
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Annotated, Any, Final, Unpack, final
+from weakref import WeakKeyDictionary
+
+try:
+    from fastapi import Depends, HTTPException, Request, params, routing
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, HTTPConnection
+    from starlette.routing import Mount, compile_path
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
+        raise
+    raise ModuleNotFoundError(
+        "aiolocks.contrib.fastapi needs FastAPI: pip install aiolocks[fastapi]", name=error.name
+    ) from error
+
+from .._core.arguments import Seconds, lock_name
+from .._core.lease import Lease
+from .._core.session import Session
+from .._primitives.lock import Lock
+from ._holding import Gone, Kind, LockOptions, Recipe, SessionOptions, holding, opened
+from ._naming import NameTemplate
+from ._parameters import Field, fields_of
+from ._refusing import Conflict, Refusal, gone_away
+
+__all__ = ["Locked", "current_session", "session_lifespan"]
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+_STATE: Final = "aiolocks_session"
+
+
+def session_lifespan(
+    client: Any, *, lifespan: Lifespan | None = None, **session_options: Unpack[SessionOptions]
+) -> Lifespan:
+    """A lifespan that opens a session for the application, and closes it when all requests are done.
+
+    ```python
+    app = FastAPI(lifespan=session_lifespan("redis://localhost:6379", prefix="shop"))
+    ```
+
+    The session is found by `Locked` and `current_session`, also in applications that are mounted. It talks to
+    Redis from its first use on: an application starts while Redis is away.
+
+    Args:
+        client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
+            `Session`: it is yours to close.
+        lifespan: Your own. It begins when the session is there, and ends before it is closed; what it yields
+            is passed on.
+        **session_options: Options of the `Session`, as `prefix`.
+
+    Raises:
+        ConfigurationError: When the application starts: the name of a `Locked` has a field that its route
+            does not have.
+    """
+
+    @asynccontextmanager
+    async def both(app: Starlette) -> AsyncGenerator[Any, None]:
+        _check_names(app)
+        async with opened(client, session_options) as session:
+            _share(app, session)
+            if lifespan is None:
+                yield
+            else:
+                async with lifespan(app) as state:
+                    yield state
+
+    return both
+
+
+async def current_session(connection: HTTPConnection) -> Session:
+    """The application's session, as a dependency: `session: Annotated[Session, Depends(current_session)]`.
+
+    `Locked` has it from here too: with `app.dependency_overrides[current_session]` tests give it another.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    session: Session | None = getattr(connection.app.state, _STATE, None)
+    if session is None:
+        raise RuntimeError(
+            "this application has no aiolocks session: make it with "
+            "FastAPI(lifespan=session_lifespan('redis://…')), and see to it that its lifespan runs"
+        )
+    return session
+
+
+@final
+class Locked(params.Depends):
+    """A dependency that holds a lock while the handler of a request runs.
+
+    ```python
+    @app.post("/orders/{order_id}/ship")
+    async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}", ttl=10)]) -> str:
+        lease.ensure_held()
+        ...
+
+    @app.post("/import", dependencies=[Locked("import", blocking_timeout=0, status=409)])
+    async def start_import() -> None:
+        ...
+    ```
+
+    It is let go of when the handler has returned, before the answer is sent. Written as
+    `Depends(Locked(...))` it is held until the answer has been sent, as FastAPI's dependencies are.
+
+    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds that
+    the holder's lease still has. Where Redis does not answer, it is 503. When the lease is lost, the handler
+    is cancelled and the answer is 500. A client that hangs up while it waits leaves the queue. What the
+    handler itself raises is never replaced.
+
+    Args:
+        name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that
+            the handler has from the query. The values are those that the handler gets, percent-encoded. Or a
+            dependency that returns the name: a function of the `Request`, or of parameters as a handler has
+            them; best an `async def`, for FastAPI runs others in a thread.
+        kind: A class of locks, or a function of session and name that makes one: `lambda session, name:
+            Semaphore(session, name, 3)`.
+        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
+            5 s: less than clients and proxies wait for an answer.
+        status: What to answer if somebody else has it: 423 or 409.
+        **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+
+    def __init__(
+        self,
+        name: str | Callable[..., str | Awaitable[str]],
+        *,
+        kind: Kind = Lock,
+        blocking_timeout: Seconds | None = 5.0,
+        status: Conflict = 423,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        recipe = Recipe(
+            "Locked", kind=kind, blocking_timeout=blocking_timeout, status=status, options=dict(options)
+        )
+        super().__init__(dependency=_Hold(name, recipe), scope="function")
+        # For FastAPI, which looks at what it may call, in `Depends(Locked(...))`.
+        object.__setattr__(self, "__signature__", inspect.signature(self.hold))
+
+    @property
+    def hold(self) -> "_Hold":
+        """What FastAPI calls."""
+        assert isinstance(self.dependency, _Hold)
+        return self.dependency
+
+    async def __call__(self, **solved: Any) -> AsyncGenerator[Lease, None]:
+        """For `Depends(Locked(...))`."""
+        async with asynccontextmanager(self.hold)(**solved) as lease:
+            yield lease
+
+
+@final
+class _Hold:
+    """What FastAPI calls."""
+
+    def __init__(self, name: object, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self.template = NameTemplate(name) if isinstance(name, str) else None
+        self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
+        self._fields = (
+            WeakKeyDictionary()
+        )  # by handler and parameters of the path: it may serve several routes
+        wanted: dict[str, Any] = {
+            "connection": HTTPConnection,
+            "session": Annotated[Session, Depends(current_session)],
+        }
+        if self.template is None:
+            if not callable(name):
+                raise TypeError(f"name must be a str or a function, not {type(name).__name__}")
+            wanted["name"] = Annotated[str, Depends(name)]
+        # What FastAPI is to fill in: the parameters of a function for the name become those of the route.
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+                for parameter, annotation in wanted.items()
+            ]
+        )
+
+    async def __call__(
+        self, *, connection: HTTPConnection, session: Session, name: object = None
+    ) -> AsyncGenerator[Lease, None]:
+        if not isinstance(connection, Request):
+            raise TypeError(
+                "Locked serves HTTP routes; in a websocket's, write `async with Lock(session, name)`"
+            )
+        try:
+            found = lock_name(name) if self.template is None else self._filled(self.template, connection)
+            lock = self._recipe.lock(session, found)
+            async with holding(lock, self._recipe, await _gone_from(connection)) as lease:
+                yield lease
+        except Refusal as refusal:
+            raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+    def _filled(self, template: NameTemplate, request: Request) -> str:
+        endpoint = request.scope["endpoint"]
+        known, in_path = self._fields.setdefault(endpoint, {}), frozenset(request.path_params)
+        fields = known.get(in_path)
+        if fields is None:
+            fields = known[in_path] = fields_of(template, endpoint, in_path)
+        return template.fill({field.name: field.text(request) for field in fields})
+
+    def __repr__(self) -> str:
+        return f"<Locked {self.template!r} {self._recipe!r}>"
+
+
+async def _gone_from(request: Request) -> Gone | None:
+    """How to see that the client has hung up, without taking anything from the handler.
+
+    What says so comes behind the body, in the same queue. A body that is not read yet is left to the handler.
+
+    Raises:
+        Refusal: It has hung up already.
+    """
+    if not getattr(request, "_stream_consumed", False):
+        if not _has_no_body(request):
+            return None
+        try:
+            # There is none, and so this is at once. The request remembers it, for a handler that asks. Not
+            # where it could be cancelled: then what says that there is none might be gone.
+            await request.body()
+        except ClientDisconnect:
+            raise gone_away() from None
+    return functools.partial(_gone, request)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _has_no_body(request: Request) -> bool:
+    length = request.headers.get("content-length")
+    if length is not None:
+        return length == "0"
+    # With HTTP/1.1, a body is announced. Later versions need not do so.
+    announced = request.scope.get("http_version", "1.1").startswith("1")
+    return (announced or request.method in ("GET", "HEAD")) and "transfer-encoding" not in request.headers
+
+
+def _share(app: Starlette, session: Session) -> None:
+    """For the application, and for those that are mounted in it: their lifespans do not run."""
+    setattr(app.state, _STATE, session)
+    for route in app.routes:
+        if isinstance(route, Mount) and isinstance(route.app, Starlette):
+            _share(route.app, session)
+
+
+def _check_names(app: Starlette) -> None:
+    """Whether all templates can be filled in, for the routes whose handlers use `Locked` themselves.
+
+    Raises:
+        ConfigurationError: One cannot.
+    """
+    # Newer versions include routers as they are, and tell here what their routes amount to.
+    contexts = getattr(routing, "iter_route_contexts", iter)
+    for route in contexts(app.routes):
+        endpoint, path = getattr(route, "endpoint", None), getattr(route, "path", None)
+        if endpoint is None or path is None:
+            continue
+        in_path: Mapping[str, object] = compile_path(path)[2]
+        for hold in _holds_of(endpoint, getattr(route, "dependencies", ())):
+            if hold.template is not None:
+                fields_of(hold.template, endpoint, in_path)
+
+
+def _holds_of(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold]:
+    try:
+        parameters = inspect.signature(endpoint, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return []  # the first request will tell
+    found = [*dependencies]
+    for parameter in parameters:
+        found += [parameter.default, *getattr(parameter.annotation, "__metadata__", ())]
+    dependencies = [each.dependency for each in found if isinstance(each, params.Depends)]
+    dependencies = [each.hold if isinstance(each, Locked) else each for each in dependencies]
+    return [each for each in dependencies if isinstance(each, _Hold)]

@@ -1,0 +1,103 @@
+"""When to try again, and when to give up."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self, final
+
+from .wire import Wire
+
+_LEAST: Final = 0.25
+"""Seconds that a first try may take, however short the wait: it may have to connect."""
+_LEAST_LATER: Final = 0.05
+
+
+@final
+class Patience:
+    """How long one acquire waits.
+
+    As with redis-py, it gives up when the next try would be too late; who hears of the key's end waits to
+    the end.
+    """
+
+    __slots__ = ("_blocking", "_hears", "_loop", "_sleep", "_stop_at", "refused")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        blocking: bool,
+        blocking_timeout: float | None,
+        sleep: float,
+        hears: bool,
+    ) -> None:
+        self._loop = loop
+        self._blocking = blocking
+        self._sleep = sleep
+        self._stop_at = None if blocking_timeout is None else loop.time() + blocking_timeout
+        self._hears = hears
+        self.refused = False  # a try was answered
+
+    def limit(self) -> float | None:
+        """Loop time at which a try that begins now is to be over."""
+        if self._stop_at is None or not self._blocking:
+            return None
+        least = _LEAST_LATER if self.refused else _LEAST
+        return max(self._stop_at, self._loop.time() + least)
+
+    def over(self, limit: float | None) -> bool:
+        """Whether a try with this limit has had its time."""
+        return limit is not None and self._loop.time() >= limit
+
+    def pause(self) -> float | None:
+        """Seconds to the next try; None for none."""
+        if not self._blocking:
+            return None
+        if self._stop_at is None:
+            return self._sleep
+        left = self._stop_at - self._loop.time()
+        if self._hears:
+            return min(self._sleep, left) if left > 0 else None
+        return self._sleep if self._sleep <= left else None
+
+
+@final
+class Ear:
+    """Hears of changes of the key, if that is `wanted`: a context manager.
+
+    Invariant: what changes after a try was executed is heard by the next sleep.
+    """
+
+    __slots__ = ("_changed", "_wanted", "_wire")
+
+    def __init__(self, wire: Wire, *, wanted: bool) -> None:
+        self._wire = wire
+        self._wanted = wanted
+        self._changed = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        if self._wanted:
+            self._wire.engine.bells.listen(self._wire.key, self._changed.set)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._wanted:
+            self._wire.engine.bells.unlisten(self._wire.key, self._changed.set)
+
+    def forget(self) -> None:
+        """What was heard until now does not matter: a try follows."""
+        self._changed.clear()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps so long, or until it hears something."""
+        if not self._wanted:
+            await asyncio.sleep(seconds)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,154 @@
+"""The requests of one lock: each of them ends well, whoever leaves before the reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, final
+
+import redis.exceptions as driver
+
+from ..._core.engine import Engine
+from ..._core.releasing import Releasing
+from ..._core.shield import outlast
+from ..._transport import Call, Command, Fault, ignore
+from ..._transport.commands.redis_py import RedisPyCommands
+from .failures import as_redis_py, driver_error
+
+T = TypeVar("T")
+
+_MINUTES: Final = 600.0
+"""Seconds for which what was left behind without a ttl is tried to be taken away."""
+
+
+@final
+class Wire:
+    """One lock in the client's default session."""
+
+    __slots__ = ("commands", "engine", "key")
+
+    def __init__(self, engine: Engine, key: bytes) -> None:
+        self.engine = engine
+        self.key = key
+        self.commands = RedisPyCommands(key)
+
+    async def ask(self, command: Command[T]) -> T:
+        """Raises what redis-py would."""
+        with as_redis_py():
+            return await self.engine.ask(command)
+
+    # -- taking it
+
+    async def take(
+        self, token: bytes, timeout_ms: int | None, *, unique: bool, listen: bool, limit: float | None
+    ) -> bool:
+        """One try, to the loop time `limit` at most. Whoever leaves before the reply holds nothing.
+
+        `unique`: nobody else uses this token. Then what may have been taken is given back right behind the
+        request; and if the reply was lost, the second one says yes to who holds it already. Of a token that
+        was chosen, only the reply can tell whose it is.
+        """
+        taking = _Taking(self, token, timeout_ms, unique=unique, listen=listen, limit=limit)
+        try:
+            return await taking.future
+        except BaseException:
+            taking.abandon()
+            raise
+
+    def give_back(self, token: bytes, timeout_ms: int | None) -> None:
+        """Takes back what a request may have done or may yet do. Synchronous: the last word."""
+        now = self.engine.now()
+        until = now + (timeout_ms / 1000 if timeout_ms else _MINUTES)
+        command = self.commands.release(token)
+
+        def failed(fault: Fault) -> None:
+            if fault.transient and self.engine.now() < until and not self.engine.closed:
+                Releasing(self.engine, command, until=until, on_end=self._freed)
+
+        call = Call(command, ignore, failed, until=until, in_full=True)
+        self.engine.send(call, at_once=True)
+
+    # -- letting go
+
+    async def let_go(self, token: bytes, on_freed: Callable[[], object]) -> bool:
+        """Whether it was still the token's. Goes on by itself, and then calls `on_freed`, whoever leaves."""
+
+        def ended(releasing: Releasing) -> None:
+            if releasing.freed:
+                on_freed()
+                self._freed(releasing)
+
+        engine = self.engine
+        until = engine.now() + engine.settings.command_timeout
+        releasing = Releasing(engine, self.commands.release(token), until=until, on_end=ended)
+        task = asyncio.current_task()
+        await outlast(releasing.ended, hurried=task is not None and task.cancelling() > 0)
+        if releasing.fault is not None:
+            raise driver_error(releasing.fault.error)
+        if not releasing.ended().done():
+            raise driver.TimeoutError("Redis did not confirm in time that the lock was released")
+        return releasing.freed
+
+    def _freed(self, _: object) -> None:
+        # The server tells nobody of what he does himself.
+        self.engine.bells.rung("local", (self.key,))
+
+
+@final
+class _Taking:
+    """One request for the lock under way, and what becomes of its reply."""
+
+    __slots__ = ("_abandoned", "_call", "_timeout_ms", "_token", "_unique", "_wire", "future")
+
+    def __init__(
+        self,
+        wire: Wire,
+        token: bytes,
+        timeout_ms: int | None,
+        *,
+        unique: bool,
+        listen: bool,
+        limit: float | None,
+    ) -> None:
+        engine = wire.engine
+        self._wire = wire
+        self._token = token
+        self._timeout_ms = timeout_ms
+        self._unique = unique
+        self._abandoned = False
+        self.future: asyncio.Future[bool] = engine.loop.create_future()
+
+        def make() -> Command[bool]:
+            again = unique and self._call.unconfirmed
+            return wire.commands.acquire(token, timeout_ms, again=again, listen=listen)
+
+        first = wire.commands.acquire(token, timeout_ms, again=False, listen=listen)
+        until = engine.now() + engine.settings.command_timeout
+        until = until if limit is None else min(until, limit)
+        self._call: Call[Any] = Call(first, self._replied, self._failed, until=until, make=make)
+        engine.send(self._call)
+
+    def _replied(self, taken: bool) -> None:  # noqa: FBT001 - a callback
+        if self._abandoned:
+            if taken:
+                self._give_back()
+        elif not self.future.done():
+            self.future.set_result(taken)
+
+    def _failed(self, fault: Fault) -> None:
+        if not self._abandoned and not self.future.done():
+            self.future.set_exception(driver_error(fault.error))
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self._abandoned = True
+        ended = self.future.done() and not self.future.cancelled()
+        failed = ended and self.future.exception() is not None  # asked in any case: or asyncio complains
+        if self._unique:
+            if self._wire.engine.forget(self._call):
+                self._give_back()
+        elif ended and not failed and self.future.result():
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._wire.give_back(self._token, self._timeout_ms)

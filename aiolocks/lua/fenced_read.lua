@@ -1,0 +1,7 @@
+-- Tells what was last written.
+--
+-- KEYS  1 register
+-- Returns {form of the value, value}, or {} when nothing was ever written
+local form = redis.call('HGET', KEYS[1], 'form')
+if not form then return {} end
+return {form, redis.call('HGET', KEYS[1], 'value')}

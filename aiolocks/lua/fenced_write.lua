@@ -1,0 +1,14 @@
+-- Writes the value unless a newer fencing token has written before.
+-- Sent again, it leaves the same value there.
+--
+-- KEYS  1 register
+-- ARGV  1 fencing token, decimal   2 form of the value   3 value
+-- Returns '' when written, or the newer fencing token
+--
+-- Invariants:
+-- - register is a hash without a ttl, of the fence, which never falls, and what was written with it;
+-- - fencing tokens are compared digit by digit: a Lua number has 53 bits.
+local seen = redis.call('HGET', KEYS[1], 'fence') or ''
+if #seen > #ARGV[1] or (#seen == #ARGV[1] and seen > ARGV[1]) then return seen end
+redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'form', ARGV[2], 'value', ARGV[3])
+return ''

@@ -1,0 +1,55 @@
+-- Takes the run, or answers with the value that is there, or says how long the present run may last.
+-- Sent again with the token that already has it, it is the same grant with its ttl set anew.
+--
+-- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only from who stands in the queue with it)
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 fingerprint, hexadecimal
+--       6 fencing token of the run that the asker was told to wait for, or ''   7 only in turn ('1')
+-- Returns {1, fencing token, how many others stand in the queue}
+--      or {0, remaining ms of the run (-2: there is none, and it is another's turn), its fencing token or '0'}
+--      or {2, fencing token of the run that left it, how many microseconds ago (-1: it is kept), tag, payload, bells rung…}
+--      or {3, bells rung…} when the key is in use with another fingerprint
+--
+-- Invariant: who was told of a run gets what that run or a later one has left, and who was told of none only what is
+-- kept; who does not wait any more leaves the queue.
+local run, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, ttl, retention, print, after = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
+
+local function leave()
+  if not bell then return 0 end
+  redis.call('DEL', bell)
+  return redis.call('ZREM', queue, bell)
+end
+
+local held = redis.call('GET', run)
+local others = redis.call('ZCARD', queue)  -- read before anything is written: what is refused has done nothing
+if held_by(token, held) then
+  redis.call('PEXPIRE', run, ttl)
+  keep(fence, retention)
+  return {1, minted_in(held), others - leave()}
+end
+
+local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag')
+local kept = left[1] and NOW < tonumber(left[2])
+local meant = left[1] and after ~= '' and tonumber(left[1]) >= tonumber(after)
+if (kept or meant) and left[3] == print then
+  leave()
+  local age = kept and -1 or math.max(0, MICROSECONDS - left[4])
+  return {2, left[1], age, left[5], redis.call('HGET', value, 'payload'), unpack(wake_all(queue))}
+end
+if kept then
+  leave()
+  return {3, unpack(wake_all(queue))}
+end
+if held and print_of(held) ~= print then
+  leave()
+  return {3}
+end
+if held then return {0, redis.call('PTTL', run), minted_in(held)} end
+if ARGV[7] == '1' then
+  local first = redis.call('ZRANGE', queue, 0, 0)[1]
+  if first and first ~= bell then return {0, -2, '0'} end
+end
+
+local minted = seal(fence, MICROSECONDS, retention)
+redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
+return {1, minted, others - leave()}

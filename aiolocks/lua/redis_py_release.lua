@@ -1,0 +1,8 @@
+-- Frees the lock if it has this token, as redis-py does.
+--
+-- KEYS  1 lock
+-- ARGV  1 token
+-- Returns 1 when freed, 0 when it has not
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+return 1

@@ -1,0 +1,23 @@
+-- Runs of a single flight. The run key is that of a simple lock, whose metadata begins with the fingerprint:
+-- 'token:fencing token:{"fingerprint":"…",…'.
+--
+-- Invariant: value is a hash of the run that left it (its fencing token), at (when that was, microseconds of the
+-- server's time), until (for how long it is kept, ms), print (fingerprint), tag and payload; it outlasts its `until` for
+-- the sake of those who waited for that run.
+local AT_ONCE = 16
+
+local function print_of(held) return string.match(held, '^%x+:%d+:{"fingerprint":"(%x*)"') end
+
+-- Wakes all who stand in the queue: here the first of them who live, who then wake as many each. Returns their bells.
+local function wake_all(queue)
+  local rung = {}
+  while #rung == 0 do
+    local bells = redis.call('ZRANGE', queue, 0, AT_ONCE - 1)
+    if #bells == 0 then break end
+    for _, bell in ipairs(bells) do
+      if redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+    end
+    redis.call('ZREM', queue, unpack(bells))
+  end
+  return rung
+end

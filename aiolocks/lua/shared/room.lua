@@ -1,0 +1,64 @@
+-- Room to wait in: so many may wait, and who is one too many is a duplicate of somebody who lives.
+--
+-- Invariants:
+-- - seen is a hash of who stands in the queue and has asked: for who may wait, the number of his last question; for who
+--   has yet to make sure, less than 0, that of his first. It holds as well how many there were, and after how many
+--   of them a run began last. Numbers, for the server's clock may be set back;
+-- - nobody is turned away for the sake of others but those who have asked, or begun, after he came: the dead stand there
+--   for a while, and what they were to do may be delivered again before that is over;
+-- - who has to make sure of that stands there as well, behind them.
+local SEEN_TTL = 600000  -- far longer than anybody sleeps between two tries
+
+local function noted(seen, field) return tonumber(redis.call('HGET', seen, field) or 0) end
+
+local function note(seen, field, sign)
+  redis.call('HSET', seen, field, sign * redis.call('HINCRBY', seen, 'count', 1))
+  redis.call('PEXPIRE', seen, SEEN_TTL)
+end
+
+-- 'f' for who is one too many; 'w' for who may wait; 'd' for who has to make sure, and the bells at which he has
+-- knocked. Those of his own session live.
+local function standing(seen, room, entry, session)
+  local number = noted(seen, entry)
+  if room == '' or number > 0 then return 'w', {} end
+  if number < 0 and noted(seen, 'begun') > -number then return 'f', {} end
+  local unsure, rung = {}, {}
+  for rank = 0, room - 1 do
+    local other = living(queue, rank)
+    if not other or other == entry then return 'w', {} end
+    local lives = number < 0 and noted(seen, other) > -number or string.find(other, session, 1, true)
+    if not lives then unsure[#unsure + 1] = bell_of(other) end
+  end
+  for _, one in ipairs(unsure) do
+    if redis.call('GET', one) == '' then
+      ring(one)
+      rung[#rung + 1] = one
+    end
+  end
+  return #unsure > 0 and 'd' or 'f', rung
+end
+
+-- Notes that he has asked, and adds to `rung` the bells of those who have to make sure of him: they are woken.
+local function be_seen(seen, entry, may_wait, rung)
+  if not may_wait then
+    if noted(seen, entry) == 0 then note(seen, entry, -1) end
+    return
+  end
+  note(seen, entry, 1)
+  for _, other in ipairs(redis.call('ZRANGE', queue, 0, WALK)) do
+    if noted(seen, other) < 0 and redis.call('GET', bell_of(other)) == '' then
+      ring(bell_of(other))
+      rung[#rung + 1] = bell_of(other)
+    end
+  end
+end
+
+-- He has left the queue; to run if he has `begun`.
+local function be_gone(seen, entry, begun)
+  redis.call('HDEL', seen, entry)
+  if redis.call('ZCARD', queue) == 0 then
+    redis.call('DEL', seen)
+  elseif begun then
+    note(seen, 'begun', 1)
+  end
+end

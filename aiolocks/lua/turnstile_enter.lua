@@ -1,0 +1,27 @@
+-- Goes through the turnstile; the first to do so begins a window.
+-- Sent again with a token that went through, it is the same place.
+--
+-- KEYS  1 places
+-- ARGV  1 token   2 window, ms   3 how many places are remembered at most
+-- Returns the place: 1 for who began the window
+--
+-- Invariants:
+-- - places is a sorted set of tokens by place, with the ttl of the window, which nobody sets anew; the next place
+--   is one behind the last one there: nothing is counted but with a token that is added, so that nothing is counted twice;
+-- - who began the window stays; of the others, those are forgotten first who went through first.
+local places, token = KEYS[1], ARGV[1]
+
+local place = redis.call('ZSCORE', places, token)
+if place then return tonumber(place) end
+
+local last = redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]
+if not last then
+  redis.call('ZADD', places, 1, token)
+  redis.call('PEXPIRE', places, ARGV[2])
+  return 1
+end
+redis.call('ZADD', places, last + 1, token)
+if redis.call('ZCARD', places) > tonumber(ARGV[3]) then
+  redis.call('ZREM', places, redis.call('ZRANGE', places, 1, 1)[1])
+end
+return last + 1

@@ -1,0 +1,214 @@
+"""`aiolocks ls`: a table for people, a document for scripts; and how all of its family fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from contextlib import AsyncExitStack
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import FairLock, Lock, RangeLock, ReentrantLock, RWLock, Semaphore, Session, Turnstile
+from tests.cli.conftest import Aiolocks, Ended, Invocation
+from tests.cli.several import several
+from tests.conftest import OwnServer
+from tests.support.clusters import CLUSTER, node_port
+from tests.support.servers import Server
+from tests.support.waiting import eventually
+
+HEADER = ["NAME", "KIND", "HOLDER", "HOST", "PID", "HELD", "LEFT", "WAITERS"]
+COMMANDS = [("ls",), ("ls", "--json"), ("show", "job"), ("release", "job", "--force"), ("top",)]
+NASTY = "\x1b[31m[red]evil[/red]\n\x00\u202e\\ 💥 :boom: \x9b5m"
+
+
+async def holding(invocation: Invocation) -> Invocation:
+    """`aiolocks run NAME -- sh -c 'echo in; read x'`, inside."""
+    await invocation.says("in")
+    return invocation
+
+
+async def test_nothing_is_held(aiolocks: Aiolocks) -> None:
+    table, document = await several(aiolocks, ("ls",), ("ls", "--json"))
+    assert (table.status, table.out) == (0, "")
+    assert table.err == "aiolocks: nothing is held or waited for: '*' under the prefix 'aiolocks'\n"
+    assert (document.status, document.err) == (0, "")
+    assert json.loads(document.out) == {"prefix": "aiolocks", "locks": []}
+
+
+async def test_holders_and_waiters_in_other_processes(aiolocks: Aiolocks, redis: Redis) -> None:
+    script = ("--", "sh", "-c", "echo in $AIOLOCKS_FENCING_TOKEN; read x")
+    inside = await holding(await aiolocks("run", "job", *script))
+    waiting = [await aiolocks("run", "job", *script) for _ in range(2)]
+    fair = await holding(await aiolocks("run", "job", "--fair", *script))
+    session = Session.of(redis)
+
+    async def both_wait() -> bool:
+        return [info.waiters for info in await session.inspect("job")] == [0, 2]
+
+    await eventually(both_wait, within=20)
+    ended, as_document = await several(aiolocks, ("ls",), ("ls", "j?b", "--json"))
+    header, first, second = ended.out.splitlines()
+    assert (ended.status, ended.err) == (0, "")
+    assert header.split() == HEADER
+    name, kind, _, host, pid, *held, waiters = second.split()
+    assert (name, kind, host, waiters) == ("job", "lock", socket.gethostname(), "2")
+    assert int(pid) in inside.processes()
+    assert len(held) == 4  # `0.4 s` for two columns
+    assert first.split()[:2] == ["job", "fairlock"]
+    assert "\x1b" not in ended.out
+
+    document = json.loads(as_document.out)
+    fairlock, lock = document["locks"]
+    assert (fairlock["kind"], lock["kind"], lock["name"], lock["waiters"]) == ("fairlock", "lock", "job", 2)
+    (one,) = lock["holders"]
+    assert one["fencing_token"] == int(inside.out.split()[1])
+    assert 0 < one["remaining"] <= 30
+    assert 0 < one["held_for"] < 60
+
+    for invocation in (inside, *waiting, fair):
+        await invocation.type("\n")
+    for invocation in (inside, *waiting, fair):
+        assert (await invocation.end()).status == 0
+
+
+async def test_fields_of_the_document(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with RangeLock(redis, "range", bounds="[]", metadata={"order": 17}).upgradable(0, float("inf")):
+        document = json.loads((await (await aiolocks("ls", "--json")).end()).out)
+    (lock,) = document["locks"]
+    (one,) = lock.pop("holders")
+    assert lock == {"kind": "rangelock", "name": "range", "waiters": 0, "value": None, "problem": None}
+    assert set(one) == {
+        "lease_id", "fencing_token", "remaining", "held_since", "held_for", "host", "pid", "task", "metadata",
+        "permits", "depth", "mode", "span",
+    }  # fmt: skip
+    assert (one["metadata"], one["mode"], one["span"]) == ({"order": 17}, "upgradable", [0.0, None])
+
+
+async def test_what_only_some_kinds_have(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with AsyncExitStack() as stack:
+        nesting = ReentrantLock(redis, "nesting")
+        for one in (
+            nesting,
+            nesting,
+            Semaphore(redis, "permits", 5).acquire(2),
+            RWLock(redis, "rw").reader,
+            RangeLock(redis, "half open").reader(0, 10),
+            RangeLock(redis, "closed", bounds="[]").writer(0.5, 10),
+        ):
+            await stack.enter_async_context(one)
+        await Turnstile(redis, "turnstile", window=60).enter()
+        out = (await (await aiolocks("ls")).end()).out
+        await redis.delete("aiolocks:turnstile:{turnstile}")
+    ends = {line.split("  ")[0]: line.rpartition("  ")[2] for line in out.splitlines()}
+    assert ends["nesting"] == "depth 2"
+    assert ends["permits"] == "2 of 5"
+    assert ends["rw"] == "reader"
+    assert ends["half open"] == "reader [0, 10)"
+    assert ends["closed"] == "writer [0.5, 10]"
+    assert ends["turnstile"] == "1 went through"
+
+
+@pytest.mark.leaves_keys("aiolocks:*")
+async def test_foreign_keys_are_shown_as_such(aiolocks: Aiolocks, redis: Redis) -> None:
+    await redis.rpush("aiolocks:lock:{list}", "x")
+    await redis.set("aiolocks:text", "x")
+    await redis.hset("aiolocks:rwlock:{hash}", b"\xff", b"\xfe")
+    await redis.set(b"aiolocks:\xff\x1b[31m", "x")
+    ended, *others = await several(aiolocks, ("ls",), ("ls", "--json"), ("show", "list"), ("top",))
+    assert (ended.status, ended.err) == (0, "")
+    assert [(other.status, other.err) for other in others] == [(0, "")] * 3
+    assert "! it is a list, not a string" in ended.out
+    assert ended.out.count("! this key was not written by aiolocks") == 2
+    assert "! half of a lease is missing; it has no ttl: nothing frees it" in ended.out
+    assert "\x1b" not in ended.out
+
+
+@pytest.mark.parametrize("environment", [{}, {"PYTHONIOENCODING": "ascii"}], ids=["utf-8", "ascii"])
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+async def test_nothing_in_a_name_reaches_the_terminal(
+    aiolocks: Aiolocks, redis: Redis, environment: dict[str, str], terminal: bool
+) -> None:
+    shown = r"\x1b[31m[red]evil[/red]\n\u202e\\ 💥 :boom: \x9b5m"
+    if environment:
+        shown = shown.replace("💥", r"\U0001f4a5")
+    name = NASTY.replace("\0", "")  # of which no command line has any
+    async with (
+        Session(redis, metadata={NASTY: NASTY}) as session,
+        Lock(session, name),
+        FairLock(session, NASTY),
+    ):
+        commands = [("ls",), ("show", name), ("release", name), ("ls", name + "x")]
+        if not terminal:
+            commands.append(("top",))
+        for ended in await several(aiolocks, *commands, terminal=terminal, environment=environment):
+            plain = (ended.out + ended.err).replace("\x1b[1m", "").replace("\x1b[0m", "")  # the header's
+            assert not set("\x1b\u202e\x9b") & set(plain)
+            assert shown in plain or terminal  # where it may be folded
+
+
+async def test_a_name_is_not_cut_in_a_pipe(aiolocks: Aiolocks, redis: Redis) -> None:
+    name = "x" * 1000
+    async with Lock(redis, name), FairLock(redis, "y"):
+        header, first, second = (await (await aiolocks("ls")).end()).out.splitlines()
+        assert first.startswith(name)
+        assert header.endswith("WAITERS")
+        assert second.endswith("0")
+
+
+async def test_another_prefix(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis, prefix="aiolocks-shop") as session, Lock(session, "mine"):
+        there, here, nowhere = await several(
+            aiolocks, ("ls", "--prefix", "aiolocks-shop"), ("ls",), ("ls", "--prefix", "{a}")
+        )
+    assert "mine" in there.out
+    assert "nothing is held" in here.err
+    assert nowhere.status == 2
+    assert "prefix must not have braces" in nowhere.err
+
+
+async def test_a_reader_that_goes_away(aiolocks: Aiolocks, redis: Redis, server: Server) -> None:
+    async with Lock(redis, "name"):
+        ended = await (
+            await aiolocks(program=("sh", "-c", '"$0" -m aiolocks ls | true', sys.executable), url=server.url)
+        ).end()
+    assert (ended.status, ended.err) == (0, "")
+
+
+# -- no server, or none that lets us
+
+
+def refused(ended: Ended, *said: str) -> None:
+    """In one line."""
+    assert (ended.status, ended.out) == (69, "")
+    assert ended.err.startswith("aiolocks: ")
+    assert ended.err.count("\n") == 1
+    assert "sEcReT" not in ended.err
+    for words in said:
+        assert words in ended.err
+
+
+async def test_no_server(aiolocks: Aiolocks) -> None:
+    for ended in await several(aiolocks, *COMMANDS, url="redis://127.0.0.1:1"):
+        refused(ended, "cannot use the server at 127.0.0.1:1: Connection refused")
+
+
+async def test_a_wrong_password_and_a_denial(aiolocks: Aiolocks, own_server: OwnServer) -> None:
+    server = await own_server(port=0, arguments=("--requirepass", "right"))
+    for ended in await several(aiolocks, *COMMANDS, url=f"redis://:sEcReT@127.0.0.1:{server.port}"):
+        refused(ended, "invalid username-password pair")
+    for ended in await several(aiolocks, *COMMANDS, url=f"redis://127.0.0.1:{server.port}"):
+        refused(ended, "Authentication required")
+
+    async with server.client(password="right") as admin:
+        await admin.execute_command("ACL", "SETUSER", "poor", "on", ">sEcReT", "~*", "&*", "-@all", "+ping")
+    for ended in await several(aiolocks, *COMMANDS, url=f"redis://poor:sEcReT@127.0.0.1:{server.port}"):
+        refused(ended, "this user may not do it", "the user needs +scan +type")
+
+
+async def test_a_cluster(aiolocks: Aiolocks, own_server: OwnServer) -> None:
+    server = await own_server(port=node_port(), arguments=CLUSTER)
+    run = ("run", "job", "--", "true")
+    for ended in await several(aiolocks, *COMMANDS, run, url=f"redis://127.0.0.1:{server.port}"):
+        refused(ended, "is a node of a cluster", "with redis.asyncio.RedisCluster")

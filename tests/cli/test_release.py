@@ -1,0 +1,99 @@
+"""`aiolocks release NAME --force`: frees it whoever holds it, and does nothing without `--force`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import FairLock, LeaseState, Lock, LockNotOwnedError, Semaphore, Turnstile
+from tests.cli.conftest import Aiolocks, gone
+from tests.cli.several import several
+
+
+async def test_without_force_it_says_what_it_would_do(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "job") as lease:
+        ended = await (await aiolocks("release", "job")).end()
+        assert await lease.owned()
+    assert (ended.status, ended.out) == (2, "")
+    said = r"aiolocks: --force would free lock 'job', held by pid \d+ on \S+ for \d+\.\d s: .*\n"
+    assert re.fullmatch(said, ended.err)
+
+
+async def test_with_force_the_next_one_gets_in_and_the_holder_is_ended(
+    aiolocks: Aiolocks, redis: Redis
+) -> None:
+    holder = await aiolocks("run", "job", "--ttl", "1", "--", "sh", "-c", "echo in; exec sleep 60")
+    await holder.says("in")
+
+    ended = await (await aiolocks("release", "job", "--force")).end()
+
+    assert (ended.status, ended.err) == (0, "")
+    assert re.fullmatch(r"freed lock 'job', held by pid \d+ on \S+ for .*\n", ended.out)
+    async with Lock(redis, "job", blocking_timeout=0):
+        assert (await holder.end(within=30)).status == 76
+    await gone(holder)
+
+
+async def test_all_kinds_or_one(aiolocks: Aiolocks, redis: Redis) -> None:
+    lock, fair = await Lock(redis, "job").acquire(), await FairLock(redis, "job").acquire()
+    permits = [await Semaphore(redis, "job", 3).acquire() for _ in range(3)]
+    ended = await (await aiolocks("release", "job", "--force", "--kind", "semaphore", "--json")).end()
+    document = json.loads(ended.out)
+    assert (ended.status, document["name"]) == (0, "job")
+    assert [(one["kind"], len(one["holders"])) for one in document["freed"]] == [("semaphore", 3)]
+    assert [await one.owned() for one in permits] == [False] * 3
+    assert (lock.state, await fair.owned()) == (LeaseState.HELD, True)
+
+    ended = await (await aiolocks("release", "job", "--force")).end()
+    assert [line.split(" '")[0] for line in ended.out.splitlines()] == ["freed lock", "freed fairlock"]
+    for lease in (lock, fair, *permits):
+        with pytest.raises(LockNotOwnedError):
+            await lease.release()
+
+
+async def test_nobody_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
+    await Turnstile(redis, "job", window=60).enter()  # which nobody holds
+    async with FairLock(redis, "job"):
+        command = ("release", "job", "--kind", "lock")
+        for ended in await several(aiolocks, command, (*command, "--force")):
+            assert (ended.status, ended.out, ended.err) == (1, "", "aiolocks: nobody holds 'job'\n")
+    command = ("release", "job", "--json")
+    for ended in await several(aiolocks, command, (*command, "--force")):
+        assert (ended.status, json.loads(ended.out)["freed"]) == (1, [])
+    await redis.delete("aiolocks:turnstile:{job}")
+
+
+@pytest.mark.leaves_keys("aiolocks:*")
+async def test_frees_what_somebody_else_has_put_there(aiolocks: Aiolocks, redis: Redis) -> None:
+    await redis.rpush("aiolocks:lock:{job}", "x")
+    would, ended = await several(aiolocks, ("release", "job"), ("release", "job", "--force"))
+    assert "(it is a list, not a string)" in would.err
+    assert ended.out == "freed lock 'job' (it is a list, not a string)\n"
+    async with Lock(redis, "job", blocking_timeout=0):
+        pass
+
+
+async def test_says_it_where_not_everything_can_be_written(aiolocks: Aiolocks, redis: Redis) -> None:
+    lease = await Lock(redis, "💥\n").acquire()
+    invocation = await aiolocks(
+        "release", "💥\n", "--force", environment={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    )
+    ended = await invocation.end()
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(r"freed lock '\U0001f4a5\n', held by pid ")
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+
+
+async def test_wrong_command_lines(aiolocks: Aiolocks) -> None:
+    wrong = {
+        ("release", "--force"): "Missing argument",
+        ("release", "", "--force"): "name must not be empty",
+        ("release", "job", "--force", "--kind", "turnstile"): "kind must be one of lock",
+    }
+    for ended, says in zip(await several(aiolocks, *wrong), wrong.values(), strict=True):
+        assert (ended.status, ended.out) == (2, "")
+        assert says in ended.err

@@ -1,0 +1,90 @@
+"""`aiolocks show NAME`: everything about who holds it, and a status for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import FairLock, Lock, RWLock, Semaphore
+from tests.cli.conftest import Aiolocks
+from tests.cli.several import several
+
+
+async def test_in_full(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "job", metadata={"order": 17, "by": "ann"}) as lease:
+        ended = await (await aiolocks("show", "job")).end()
+    assert (ended.status, ended.err) == (0, "")
+    head, *facts = ended.out.splitlines()
+    assert head == "lock 'job': 0 waiting"
+    found = {fact[2:17].strip(): fact[18:] for fact in facts}
+    assert found.pop("remaining").endswith(" s")
+    assert found.pop("held for").endswith(" s")
+    assert re.fullmatch("[0-9a-f]{12}", found.pop("holder"))
+    assert found.pop("task")
+    assert found == {
+        "host": socket.gethostname(),
+        "pid": f"{os.getpid()}",
+        "fencing token": f"{lease.fencing_token}",
+        "+ order": "17",
+        "+ by": "ann",
+    }
+    assert lease.token not in ended.out
+
+
+async def test_every_kind_of_that_name_or_one(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with (
+        Lock(redis, "*"),
+        FairLock(redis, "*"),
+        Semaphore(redis, "*", 3).acquire(2),
+        RWLock(redis, "*").reader,
+        Lock(redis, "another"),
+    ):
+        ended, one = await several(aiolocks, ("show", "*"), ("show", "*", "--kind", "multilock", "--json"))
+        kinds = re.findall(r"^(\w+) '", ended.out, re.MULTILINE)
+        assert kinds == ["fairlock", "lock", "rwlock", "semaphore"]
+        assert "semaphore '*': 0 waiting, 3 in all" in ended.out
+        assert "2 of 3" in ended.out
+        assert "  holds           reader" in ended.out
+        document = json.loads(one.out)
+        assert (document["name"], [lock["kind"] for lock in document["locks"]]) == ("*", ["lock"])
+
+
+async def test_nobody_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "other"):
+        nobody, other, document = await several(
+            aiolocks, ("show", "job"), ("show", "other", "--kind", "fairlock"), ("show", "job", "--json")
+        )
+    assert (nobody.status, nobody.out, nobody.err) == (1, "", "aiolocks: nobody holds 'job'\n")
+    assert (other.status, other.out) == (1, "")
+    assert document.status == 1
+    assert json.loads(document.out) == {"prefix": "aiolocks", "name": "job", "locks": []}
+
+
+@pytest.mark.leaves_keys("aiolocks:*")
+async def test_what_keeps_a_name_from_being_had_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
+    await redis.set("aiolocks:lock:{job}", "x")
+    ended = await (await aiolocks("show", "job")).end()
+    assert ended.status == 0
+    assert "  problem         what stands there was not written by aiolocks" in ended.out
+
+
+async def test_wrong_command_lines(aiolocks: Aiolocks) -> None:
+    missing, unknown = await several(aiolocks, ("show",), ("show", "a", "--kind", "b"))
+    assert (missing.status, unknown.status, missing.out + unknown.out) == (2, 2, "")
+    assert "Missing argument" in missing.err
+    assert "kind must be one of lock" in unknown.err
+
+
+async def test_a_name_that_no_lock_can_have(aiolocks: Aiolocks) -> None:
+    script = (
+        """for command in show release ls; do "$0" -m aiolocks $command "$(printf 'a\\377')"; echo $?; done"""
+    )
+    ended = await (await aiolocks(program=("sh", "-c", script, sys.executable))).end()
+    assert ended.out.split() == ["2", "2", "2"]
+    assert ended.err.count("cannot be encoded in UTF-8: 'a\\udcff'") == 3

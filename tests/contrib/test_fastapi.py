@@ -1,0 +1,762 @@
+"""`Locked` and `session_lifespan`, under uvicorn."""
+
+# Annotations are objects here: FastAPI looks at them, and they name what is local to a test.
+
+import asyncio
+import enum
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import (
+    APIRouter,
+    BackgroundTasks,
+    Body,
+    Depends,
+    FastAPI,
+    Header,
+    HTTPException,
+    Path,
+    Query,
+    Request,
+)
+from fastapi.responses import StreamingResponse
+from redis.asyncio import Redis
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.routing import Mount
+from starlette.websockets import WebSocket
+
+from aiolocks import (
+    ConfigurationError,
+    FairLock,
+    Lease,
+    Lock,
+    LockLostError,
+    LockTimeoutError,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+)
+from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan
+from tests.conftest import Connect, OwnServer
+from tests.contrib.serving import HalfClient, uvicorn_serves
+from tests.support.waiting import eventually
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@pytest.fixture
+def app(session: Session) -> FastAPI:
+    return FastAPI(lifespan=session_lifespan(session))
+
+
+# -- names
+
+
+NAMES = {
+    "/path/7": "it:7",
+    "/path/07": "it:7",
+    "/prefixed/a%3Ab/x/c": "it:a%3Ab:c",
+    "/enum/red": "it:red",
+    "/alias/9": "it:9",
+    "/query?it=x%20y&it=z": "it:z",
+    "/query": "it:none",
+    "/optional": "it:",
+    "/query-alias?other=3": "it:3",
+    "/default": "it:5",
+    "/untyped/a+b": "it:a%2Bb",
+    "/function/8?more=09": "it:8.9",
+    "/of-the-request/x": "it:GET/of-the-request/x",
+    "/both/3": "it:3",
+    "/both?it=4": "it:4",
+}
+
+
+async def test_the_name_is_made_of_what_the_handler_gets(app: FastAPI, http: httpx.AsyncClient) -> None:
+    named = Annotated[Lease, Locked("it:{it}")]
+
+    @app.get("/path/{it}")
+    async def by_path(it: int, lease: named) -> str:
+        return lease.name
+
+    router = APIRouter(prefix="/prefixed/{shop}")
+
+    @router.get("/x/{it}")
+    async def prefixed(it: str, lease: Annotated[Lease, Locked("it:{shop}:{it}")]) -> str:
+        return lease.name
+
+    app.include_router(router)
+
+    @app.get("/both/{it}")
+    @app.get("/both")
+    async def both(it: int, lease: named) -> str:
+        return lease.name
+
+    @app.get("/enum/{it}")
+    async def by_enum(it: Color, lease: named) -> str:
+        return lease.name
+
+    @app.get("/alias/{that}")
+    async def by_alias(it: Annotated[int, Path(alias="that", ge=1)], lease: named) -> str:
+        return lease.name
+
+    @app.get("/query")
+    async def by_query(lease: named, it: str = "none") -> str:
+        return lease.name
+
+    @app.get("/optional")
+    async def by_optional(lease: named, it: str | None = None) -> str:
+        return lease.name
+
+    @app.get("/query-alias")
+    async def by_query_alias(it: Annotated[int, Query(alias="other")], lease: named) -> str:
+        return lease.name
+
+    @app.get("/default")
+    async def by_default(lease: named, it: int = Query(default=5, ge=1)) -> str:
+        return lease.name
+
+    @app.get("/untyped/{it}")
+    async def untyped(it, lease: named) -> str:
+        return lease.name
+
+    async def by_parameters(it: int, more: int) -> str:
+        return f"it:{it}.{more}"
+
+    @app.get("/function/{it}")
+    async def function(lease: Annotated[Lease, Locked(by_parameters)]) -> str:
+        return lease.name
+
+    def of_the_request(request: Request) -> str:
+        return f"it:{request.method}{request.url.path}"
+
+    @app.get("/of-the-request/{it}")
+    async def request_function(lease: Annotated[Lease, Locked(of_the_request)]) -> str:
+        return lease.name
+
+    async with uvicorn_serves(app) as url:
+        answers = {path: (await http.get(url + path)).json() for path in NAMES}
+    assert answers == NAMES
+
+
+async def test_what_does_not_fit_is_refused_at_once(
+    app: FastAPI, http: httpx.AsyncClient, session: Session
+) -> None:
+    @app.get("/path/{it}")
+    async def by_path(it: Annotated[int, Path(ge=1)], lease: Annotated[Lease, Locked("it:{it}")]) -> None: ...
+
+    @app.get("/query")
+    async def by_query(
+        it: Annotated[str, Query(alias="of")], lease: Annotated[Lease, Locked("it:{it}")]
+    ) -> None: ...
+
+    @app.get("/text/{it}")
+    async def text(it: str, lease: Annotated[Lease, Locked("it:{it}")]) -> None: ...
+
+    def place(answer: httpx.Response) -> tuple[int, str, list[str]]:
+        (error,) = answer.json()["detail"]
+        return answer.status_code, error["type"], error["loc"]
+
+    async with uvicorn_serves(app) as url:
+        assert place(await http.get(f"{url}/path/x")) == (422, "int_parsing", ["path", "it"])
+        assert place(await http.get(f"{url}/path/0")) == (422, "greater_than_equal", ["path", "it"])
+        assert place(await http.get(f"{url}/query")) == (422, "missing", ["query", "of"])
+        long = await http.get(f"{url}/text/{'x' * 1100}")
+        assert (long.status_code, long.json()) == (400, {"detail": "a value in this request is too long"})
+    assert session.statistics().acquisitions == 0
+
+
+async def test_openapi_has_the_parameters_of_the_handlers_and_no_others(app: FastAPI) -> None:
+    async def of_the_shop(shop: Annotated[int, Header()]) -> str:
+        return f"shop:{shop}"
+
+    @app.post("/orders/{order_id}")
+    async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}")]) -> None: ...
+
+    @app.post("/carts/{cart_id}", dependencies=[Locked("cart:{cart_id}"), Depends(Locked("cart"))])
+    async def pay() -> None: ...
+
+    @app.post("/shops", dependencies=[Locked(of_the_shop)])
+    async def close() -> None: ...
+
+    paths = app.openapi()["paths"]
+    parameters = {
+        path: [(each["in"], each["name"]) for each in methods["post"].get("parameters", ())]
+        for path, methods in paths.items()
+    }
+    assert parameters == {
+        "/orders/{order_id}": [("path", "order_id")],
+        "/carts/{cart_id}": [],
+        "/shops": [("header", "shop")],
+    }
+    assert not any("requestBody" in methods["post"] for methods in paths.values())
+
+
+@pytest.mark.parametrize("included", [False, True])
+async def test_a_field_that_the_route_does_not_have_is_found_when_it_starts(
+    app: FastAPI, included: bool
+) -> None:
+    router = APIRouter(prefix="/shops/{shop}")
+
+    @router.post("/orders/{order_id}", dependencies=[Locked("{shop}:{oder_id}")])
+    async def ship(order_id: int) -> None: ...
+
+    if included:
+        app.include_router(router)
+    else:
+        app.post("/orders/{order_id}")(ship)
+
+        @app.get("/{order_id}")
+        async def show(order_id: int, lease: Annotated[Lease, Locked("{oder_id}")]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="'oder_id'"):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+
+
+async def test_a_field_that_cannot_be_a_name_is_an_error_in_the_log(
+    app: FastAPI, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hidden(lease: Annotated[Lease, Locked("it:{nothing}")]) -> Lease:
+        return lease
+
+    @app.get("/hidden")
+    async def use(lease: Annotated[Lease, Depends(hidden)]) -> None: ...
+
+    @app.get("/none", dependencies=[Locked(lambda: 7)])
+    async def none() -> None: ...
+
+    async with uvicorn_serves(app) as url:
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        for path, said in [
+            ("hidden", "has a field 'nothing', but the route has no such parameter"),
+            ("none", "name must be a str, not int"),
+        ]:
+            assert (await http.get(f"{url}/{path}")).status_code == 500
+            assert said in caplog.text
+
+
+@pytest.mark.parametrize("about", [Header(), Body(), Depends(lambda: 1)])
+async def test_fields_are_not_taken_from_elsewhere(app: FastAPI, about: Any) -> None:
+    @app.post("/")
+    async def handler(it: Annotated[int, about], lease: Annotated[Lease, Locked("it:{it}")]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="neither from the path nor from the query"):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+
+
+@pytest.mark.parametrize("several", [list[int], set[str] | None, Annotated[tuple[int, int], Query()]])
+async def test_a_field_is_one_value(app: FastAPI, several: Any) -> None:
+    @app.get("/")
+    async def handler(
+        it: Annotated[several, Query()], lease: Annotated[Lease, Locked("it:{it}")]
+    ) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="'it', but that is several values"):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+
+
+# -- when it cannot be had
+
+
+async def test_the_refusal_says_when_to_try_again_and_nothing_else(
+    app: FastAPI, http: httpx.AsyncClient, holder: Any
+) -> None:
+    @app.post("/{it}", dependencies=[Locked("secret:{it}", blocking_timeout=0)])
+    async def once(it: str) -> None: ...
+
+    @app.put("/{it}", dependencies=[Locked("secret:{it}", blocking_timeout=0.2, status=409)])
+    async def conflict(it: str) -> None: ...
+
+    await holder("secret:name")
+    async with uvicorn_serves(app) as url:
+        refused = await http.post(f"{url}/name")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (423, "20")
+        assert "name" not in refused.text
+        assert refused.json() == {"detail": "Another request is working on this. Try again later."}
+        refused = await http.put(f"{url}/name")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (409, "20")
+        assert (await http.post(f"{url}/other")).status_code == 200
+
+
+async def test_503_without_redis(
+    own_server: OwnServer, connect: Connect, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await own_server()
+    app = FastAPI(lifespan=session_lifespan(connect(server)))
+
+    @app.post("/", dependencies=[Locked("it", blocking_timeout=0.3)])
+    async def handler() -> None: ...
+
+    async with uvicorn_serves(app) as url:
+        assert (await http.post(url)).status_code == 200
+        server.pause()
+        begun = time.monotonic()
+        refused = await http.post(url)
+        assert time.monotonic() - begun < 3
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert "a request was refused" in caplog.text
+        server.resume()
+        assert (await http.post(url)).status_code == 200
+
+
+async def test_503_when_the_session_closes_while_it_waits(
+    app: FastAPI, http: httpx.AsyncClient, session: Session, holder: Any, waiting: Any
+) -> None:
+    @app.post("/", dependencies=[Locked("it", blocking_timeout=None)])
+    async def handler() -> None: ...
+
+    async with uvicorn_serves(app) as url:
+        await holder("it")
+        request = asyncio.create_task(http.post(url))
+        await waiting(1)
+        await session.aclose()
+        refused = await request
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+
+
+# -- while the handler runs
+
+
+async def test_a_lost_lease_cancels_the_handler_and_answers(
+    app: FastAPI, http: httpx.AsyncClient, redis: Redis, keys: Callable[[], list[str]]
+) -> None:
+    ended: list[BaseException] = []
+
+    async def run() -> None:
+        await redis.delete(*keys())  # somebody has freed it by force
+        try:
+            await asyncio.sleep(60)
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    @app.post("/function", dependencies=[Locked("it", ttl=0.3)])
+    async def function() -> None:
+        await run()
+
+    @app.post("/request", dependencies=[Depends(Locked("it", ttl=0.3))])
+    async def request() -> None:
+        await run()
+
+    @app.post("/ends", dependencies=[Locked("it")])
+    async def ends() -> None:
+        await redis.delete(*keys())
+
+    @app.post("/ignores", dependencies=[Locked("it", on_lost="ignore")])
+    async def ignores() -> str:
+        await redis.delete(*keys())
+        return "done"
+
+    async with uvicorn_serves(app) as url:
+        for path in ("function", "request"):
+            answer = await http.post(f"{url}/{path}")
+            assert answer.status_code == 500
+            assert answer.json() == {
+                "detail": "This request was ended while it was worked on; some of it may have been done."
+            }
+            assert isinstance(ended.pop(), asyncio.CancelledError)
+        assert (await http.post(f"{url}/ends")).status_code == 500
+        assert (await http.post(f"{url}/ignores")).json() == "done"
+
+
+async def test_a_thread_goes_on_when_the_lease_is_lost_but_the_answer_does_not_wait(
+    app: FastAPI, http: httpx.AsyncClient, redis: Redis, keys: Callable[[], list[str]]
+) -> None:
+    begun, done = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    @app.post("/")
+    def handler(lease: Annotated[Lease, Locked("it", ttl=0.3)]) -> None:
+        begun.set()
+        done.wait(30)
+        try:
+            lease.ensure_held()
+        except LockLostError as error:
+            told.append(error)
+
+    async with uvicorn_serves(app) as url:
+        answering = asyncio.create_task(http.post(url))
+        await eventually(begun.is_set, within=10)
+        await redis.delete(*keys())
+        try:
+            assert (await answering).status_code == 500
+            assert not told
+        finally:
+            done.set()
+        await eventually(lambda: told, within=10)
+
+
+async def test_what_the_handler_raises_is_its_own(
+    app: FastAPI, http: httpx.AsyncClient, session: Session
+) -> None:
+    @app.post("/teapot", dependencies=[Locked("it")])
+    async def teapot() -> None:
+        raise HTTPException(418, "short and stout")
+
+    @app.post("/busy", dependencies=[Locked("it")])
+    async def busy() -> None:
+        raise LockTimeoutError("Lock", "another", blocking_timeout=1, remaining=None)
+
+    @app.exception_handler(LockTimeoutError)
+    async def theirs(_: Request, error: LockTimeoutError) -> Any:
+        return StreamingResponse(iter([f"about {error.name}"]), status_code=420)
+
+    async with uvicorn_serves(app) as url:
+        answer = await http.post(f"{url}/teapot")
+        assert (answer.status_code, answer.json()) == (418, {"detail": "short and stout"})
+        answer = await http.post(f"{url}/busy")
+        assert (answer.status_code, answer.text) == (420, "about another")
+    assert session.statistics().leases_held == 0
+
+
+async def test_an_unconfirmed_release_does_not_undo_the_answer(
+    own_server: OwnServer, connect: Connect, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await own_server()
+    app = FastAPI(lifespan=session_lifespan(connect(server)))
+
+    @app.post("/", dependencies=[Locked("it", ttl=0.5)])
+    async def handler() -> str:
+        server.pause()
+        return "done"
+
+    async with uvicorn_serves(app) as url:
+        answer = await http.post(url)
+        server.resume()
+    assert (answer.status_code, answer.json()) == (200, "done")
+    assert "is not known to be released" in caplog.text
+
+
+async def test_it_is_let_go_of_before_the_answer_or_behind_it(
+    app: FastAPI, http: httpx.AsyncClient, session: Session
+) -> None:
+    async def held() -> AsyncIterator[str]:
+        yield "held" if session.statistics().leases_held else "free"
+
+    later: list[int] = []
+
+    @app.get("/function", dependencies=[Locked("it")])
+    async def function(tasks: BackgroundTasks) -> StreamingResponse:
+        tasks.add_task(lambda: later.append(session.statistics().leases_held))
+        return StreamingResponse(held())
+
+    @app.get("/request", dependencies=[Depends(Locked("it"))])
+    async def request() -> StreamingResponse:
+        return StreamingResponse(held())
+
+    async with uvicorn_serves(app) as url:
+        assert (await http.get(f"{url}/function")).text == "free"
+        assert (await http.get(f"{url}/request")).text == "held"
+    assert later == [0]
+    assert session.statistics().leases_held == 0
+
+
+async def test_one_of_several_kinds(app: FastAPI, http: httpx.AsyncClient) -> None:
+    @app.get("/fair")
+    async def fair(lease: Annotated[Lease, Locked("it", kind=FairLock, ttl=7)]) -> str:
+        return f"{lease.kind} {lease.ttl}"
+
+    @app.get("/semaphore")
+    async def semaphore(
+        one: Annotated[Lease, Locked("it", kind=lambda session, name: Semaphore(session, name, 2))],
+        two: Annotated[Lease, Locked("it", kind=lambda session, name: Semaphore(session, name, 2))],
+    ) -> str:
+        return f"{one.kind} {one is not two}"
+
+    @app.get("/reader")
+    async def reader(lease: Annotated[Lease, Locked("it", kind=lambda *a: RWLock(*a).reader)]) -> str:
+        return lease.kind
+
+    @app.get("/reentrant")
+    async def reentrant(
+        lease: Annotated[Lease, Locked("it", kind=ReentrantLock)],
+        session: Annotated[Session, Depends(current_session)],
+    ) -> str:
+        async with ReentrantLock(session, "it", blocking_timeout=0) as again:  # acquired in the same task
+            return f"{again.kind} {again.fencing_token == lease.fencing_token}"
+
+    shared = Locked("it")
+
+    async def inner(lease: Annotated[Lease, shared]) -> Lease:
+        return lease
+
+    @app.get("/shared")
+    async def twice(lease: Annotated[Lease, shared], same: Annotated[Lease, Depends(inner)]) -> str:
+        return f"{lease is same}"
+
+    @app.get("/synchronous")
+    def synchronous(lease: Annotated[Lease, Locked("it")]) -> str:
+        lease.ensure_held()
+        return lease.kind
+
+    async with uvicorn_serves(app) as url:
+        told = [
+            (await http.get(f"{url}/{path}")).json()
+            for path in ("fair", "semaphore", "reader", "reentrant", "shared", "synchronous")
+        ]
+    assert told == ["fairlock 7.0", "semaphore True", "rwlock.reader", "reentrantlock True", "True", "lock"]
+
+
+# -- a client that hangs up
+
+
+@pytest.mark.parametrize(
+    ("request_line", "body", "middleware"),
+    [
+        ("GET /bare", None, False),
+        ("POST /bare", b"", False),
+        ("POST /json", b'{"a":1}', False),
+        ("POST /json", b'{"a":1}', True),
+    ],
+)
+async def test_who_hangs_up_leaves_the_queue(
+    app: FastAPI, holder: Any, waiting: Any, request_line: str, body: bytes | None, middleware: bool
+) -> None:
+    ran: list[object] = []
+    answers: list[int] = []
+
+    @app.api_route("/bare", methods=["GET", "POST"], dependencies=[Locked("it", blocking_timeout=None)])
+    async def bare() -> None:
+        ran.append(1)
+
+    @app.post("/json", dependencies=[Locked("it", blocking_timeout=None)])
+    async def json(about: dict[str, int]) -> None:
+        ran.append(about)
+
+    if middleware:
+
+        async def looks(request: Request, call_next: Any) -> Any:
+            answer = await call_next(request)
+            answers.append(answer.status_code)
+            return answer
+
+        app.add_middleware(BaseHTTPMiddleware, dispatch=looks)
+
+    async with uvicorn_serves(app) as url:
+        done = await holder("it")
+        async with (
+            HalfClient(url, request_line, body=body) as staying,
+            HalfClient(url, request_line, body=body) as gone,
+        ):
+            await waiting(2)
+            gone.hang_up()
+            await waiting(1)
+            assert not ran
+            done.set()
+            assert await staying.status() == 200
+        if middleware:
+            await eventually(lambda: len(answers) == 2)
+            assert sorted(answers) == [200, 499]
+    assert len(ran) == 1
+
+
+async def test_nothing_of_the_body_is_lost_while_it_waits(
+    app: FastAPI, holder: Any, waiting: Any, http: httpx.AsyncClient
+) -> None:
+    async def body_first(request: Request) -> None:
+        await request.body()
+
+    @app.post("/own", dependencies=[Locked("it", blocking_timeout=None)])
+    async def own(request: Request) -> int:
+        return len(b"".join([chunk async for chunk in request.stream()]))
+
+    @app.post("/first", dependencies=[Depends(body_first), Locked("it", blocking_timeout=None)])
+    async def first(request: Request) -> int:
+        return len(await request.body())
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x" * 50_000
+
+    async with uvicorn_serves(app) as url:
+        done = await holder("it")
+        requests = [
+            http.post(f"{url}/own", content=b"x" * 500_000),
+            http.post(f"{url}/own", content=chunks()),
+            http.post(f"{url}/own"),
+            http.post(f"{url}/first", content=chunks()),
+        ]
+        answering = [asyncio.create_task(request) for request in requests]
+        await waiting(4)
+        done.set()
+        assert [(await answer).json() for answer in answering] == [500_000, 500_000, 0, 500_000]
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "headers", "watched"),
+    [
+        ("1.1", "POST", {}, True),
+        ("1.1", "POST", {"content-length": "0"}, True),
+        ("1.1", "POST", {"content-length": "1"}, False),
+        ("1.1", "POST", {"transfer-encoding": "chunked"}, False),
+        ("2", "POST", {}, False),  # need not announce its body
+        ("2", "POST", {"content-length": "0"}, True),
+        ("2", "GET", {}, True),
+    ],
+)
+async def test_only_a_body_that_there_is_not_is_read(
+    session: Session, version: str, method: str, headers: dict[str, str], watched: bool
+) -> None:
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    request = _request(receive, http_version=version, method=method, headers=headers)
+    if watched:
+        with pytest.raises(HTTPException) as refused:
+            await anext(Locked("it").hold(connection=request, session=session))
+        assert refused.value.status_code == 499
+        assert session.statistics().acquisitions == 0
+    else:
+        async for lease in Locked("it").hold(connection=request, session=session):
+            lease.ensure_held()
+
+
+async def test_a_body_read_first_lets_it_be_watched(app: FastAPI, holder: Any, waiting: Any) -> None:
+    async def body_first(request: Request) -> None:
+        await request.body()
+
+    @app.post("/", dependencies=[Depends(body_first), Locked("it", blocking_timeout=None)])
+    async def handler() -> None: ...
+
+    async with uvicorn_serves(app) as url:
+        await holder("it")
+        async with HalfClient(url, "POST /", body=b"12345", sent=3) as client:
+            await asyncio.sleep(0.05)
+            client.send(b"45")
+            await waiting(1)
+            client.hang_up()
+            await waiting(0)
+
+
+# -- the session
+
+
+async def test_the_lifespan_is_around_ones_own(server: Any) -> None:
+    seen: list[object] = []
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        seen.append(repr(app.state.aiolocks_session))
+        yield {"mine": "yes"}
+        async with Lock(app.state.aiolocks_session, "last"):
+            seen.append("still open")
+
+    app = FastAPI(lifespan=session_lifespan(server.url, lifespan=own, prefix="shop"))
+    async with app.router.lifespan_context(app) as state:
+        assert state == {"mine": "yes"}
+    assert seen == ["<Session prefix='shop' held=0 waiting=0>", "still open"]
+    assert repr(app.state.aiolocks_session) == "<Session prefix='shop' closed>"
+
+
+async def test_a_client_is_closed_by_who_made_it(server: Any) -> None:
+    made: list[Redis] = []
+
+    def make() -> Redis:
+        made.append(server.client())
+        return made[-1]
+
+    given = server.client()
+    async with FastAPI(lifespan=session_lifespan(given)).router.lifespan_context(FastAPI()):
+        pass
+    assert await given.ping()
+    await given.aclose()
+    app = FastAPI(lifespan=session_lifespan(make))
+    async with app.router.lifespan_context(app):
+        assert await made[0].ping()
+    assert made[0].connection_pool._available_connections == [] or not any(
+        connection.is_connected for connection in made[0].connection_pool._available_connections
+    )
+
+
+async def test_a_session_has_its_own_options(session: Session) -> None:
+    app = FastAPI(lifespan=session_lifespan(session, prefix="shop"))
+    with pytest.raises(TypeError, match="prefix can not be given"):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+
+
+async def test_a_wrong_url_is_not_shown() -> None:
+    app = FastAPI(lifespan=session_lifespan("http://user:password@host"))
+    with pytest.raises(ValueError, match="not a URL of a Redis server") as wrong:
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+    assert "password" not in str(wrong.value)
+
+
+async def test_mounted_applications_have_it_too(app: FastAPI, http: httpx.AsyncClient) -> None:
+    mounted = FastAPI()
+
+    @mounted.get("/{it}")
+    async def handler(it: int, lease: Annotated[Lease, Locked("it:{it}")]) -> str:
+        return lease.name
+
+    app.mount("/mounted", mounted)
+    assert any(isinstance(route, Mount) for route in app.routes)
+    async with uvicorn_serves(app) as url:
+        assert (await http.get(f"{url}/mounted/7")).json() == "it:7"
+
+
+async def test_without_a_session_it_says_what_to_do() -> None:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Locked("it")])
+    async def handler() -> None: ...
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        with pytest.raises(RuntimeError, match="has no aiolocks session: make it with"):
+            await client.get("/")
+
+
+async def test_a_websocket_is_not_a_request(session: Session) -> None:
+    async def nothing(*_: object) -> Any: ...
+
+    websocket = WebSocket({"type": "websocket"}, nothing, nothing)
+    with pytest.raises(TypeError, match="serves HTTP routes"):
+        await anext(Locked("it")(connection=websocket, session=session))
+
+
+# -- arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"name": 7}, TypeError, "name must be a str or a function, not int"),
+        ({"status": 500}, ValueError, r"status must be 423 \(Locked\) or 409 \(Conflict\), not 500"),
+        ({"blocking_timeout": -1}, ValueError, "blocking_timeout"),
+        ({"ttl": 0}, ValueError, "ttl"),
+        ({"timeout": 3}, TypeError, "Locked has no argument 'timeout'; did you mean ttl="),
+        ({"nonsense": 3}, TypeError, "Locked has no argument 'nonsense'"),
+        ({"kind": "fair"}, TypeError, "kind must be a class of locks"),
+    ],
+)
+def test_arguments_are_checked_when_the_route_is_made(
+    arguments: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        Locked(**{"name": "it", **arguments})
+
+
+async def test_a_kind_must_make_a_lock(app: FastAPI, session: Session) -> None:
+    with pytest.raises(TypeError, match="kind must be a class of locks"):
+        Locked("it", kind=Lock(session, "it"))
+    with pytest.raises(TypeError, match="kind must make something that can be acquired"):
+        await anext(Locked("it", kind=RWLock).hold(connection=_request(method="GET"), session=session))
+
+
+def _request(receive: Any = None, *, headers: dict[str, str] | None = None, **scope: Any) -> Request:
+    async def handler() -> None: ...
+
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    return Request({"type": "http", "headers": raw, "path_params": {}, "endpoint": handler, **scope}, receive)

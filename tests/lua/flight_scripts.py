@@ -1,0 +1,79 @@
+"""The scripts of the single flight, run by hand on a real server."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tests.lua.scripts import HOUR, MINUTE, Scripts
+
+LINGER = 5_000
+"""Milliseconds."""
+
+
+class FlightScripts(Scripts):
+    """The steps of a single flight; those that it shares with the lock stand without what is in front."""
+
+    kind = "singleflight"
+    shared = ("fence", "locks", "flights")
+    bare: ClassVar[frozenset[str]] = frozenset({"lock_release", "lock_renew", "lock_owned", "lock_locked"})
+
+    def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.run_key = self.key()
+        self.value = self.key("value")
+        self.fence = self.key("fence")
+
+    def acquiring(
+        self,
+        token: str,
+        *,
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        fingerprint: str = "",
+        after: bytes | str = "",
+        queued: str | None = None,
+        in_turn: bool = False,
+    ) -> tuple[Any, ...]:
+        keys = [self.run_key, self.value, self.fence, self.queue]
+        keys += [] if queued is None else [self.bell(queued)]
+        metadata = f'{{"fingerprint":"{fingerprint}","user":{{}}}}'
+        arguments = (token, ttl, retention, metadata, fingerprint, after, int(in_turn))
+        return self.words("flight_acquire", keys, *arguments)
+
+    def publishing(
+        self,
+        token: str,
+        run: bytes,
+        *,
+        keep: int = 0,
+        linger: int = LINGER,
+        retention: int = HOUR,
+        tag: str = "v",
+        payload: bytes = b"payload",
+    ) -> tuple[Any, ...]:
+        keys = [self.run_key, self.value, self.fence, self.queue]
+        arguments = (token, run, retention, keep, linger, tag, payload)
+        return self.words("flight_publish", keys, *arguments)
+
+    async def acquire(self, token: str, **kwargs: Any) -> Any:
+        return await self.run(self.acquiring(token, **kwargs))
+
+    async def publish(self, token: str, run: bytes, **kwargs: Any) -> Any:
+        return await self.run(self.publishing(token, run, **kwargs))
+
+    async def release(self, token: str) -> Any:
+        keys = [self.run_key, self.fence, self.queue]
+        return await self.run(self.words("lock_release", keys, token, HOUR, 1))
+
+    async def begin(self, token: str, **kwargs: Any) -> bytes:
+        """The fencing token of a run that was had."""
+        granted, run, _ = await self.acquire(token, **kwargs)
+        assert granted == 1
+        fencing: bytes = run
+        return fencing
+
+    async def once(self, token: str = "b2" * 16, *, fingerprint: str = "", **kwargs: Any) -> bytes:
+        """The fencing token of a run that was had, and has left something."""
+        run = await self.begin(token, fingerprint=fingerprint)
+        assert (await self.publish(token, run, **kwargs))[0] == 1
+        return run

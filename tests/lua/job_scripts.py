@@ -1,0 +1,113 @@
+"""The scripts of jobs that run once, run by hand on a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.asyncio import Redis
+
+from tests.lua.scripts import HOUR, LUA, MINUTE, Scripts
+
+PERMITS = ("fence", "queue", "permits")
+
+
+class JobScripts(Scripts):
+    """The steps of a job. Who asks has a token, and his bell and seat are of that."""
+
+    kind = "uniquejob"
+    deadlines = frozenset({"", "over"})
+
+    def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        roles = ("", "leases", "value", "fence", "owner", "over", "before", "seen")
+        self.holders, self.leases, self.value, self.fence = map(self.key, roles[:4])
+        self.owner, self.over, self.before, self.seen = map(self.key, roles[4:])
+
+    def text(self, step: str) -> bytes:
+        shared: tuple[str, ...] = (*PERMITS, "tickets")
+        if step in ("job_acquire", "job_release"):
+            shared += ("room",)
+        elif step in ("job_enqueue", "job_withdraw"):
+            shared = ("fence", "tickets")
+        elif step == "job_renew":
+            shared = PERMITS
+        elif step == "queue_arm":
+            shared = ()
+        files = [*(f"shared/{name}" for name in shared), step]
+        return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
+
+    def keys(self, who: str) -> list[bytes]:
+        held = [self.holders, self.leases, self.value, self.fence, self.queue]
+        return [*held, self.bell(who), self.owner, self.over, self.seen]
+
+    async def acquire(
+        self,
+        token: str,
+        *,
+        who: str | None = None,
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        metadata: str = "{}",
+        flags: str = "w",
+        room: int | str = "",
+        ticket: str = "",
+        begin: str = "",
+        session: str = "",
+    ) -> Any:
+        ours = f"bell.{session or token}"
+        arguments = (token, ttl, retention, metadata, token[:16], flags, room, ticket, begin, ours)
+        return await self.run(self.words("job_acquire", self.keys(who or token), *arguments))
+
+    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, ticket: str = "") -> Any:
+        return await self.run(self.words("job_renew", self.keys(token)[:7], token, ttl, retention, ticket))
+
+    async def release(self, token: str, flags: str = "r", *, retention: int = HOUR, ticket: str = "") -> Any:
+        arguments = (token, retention, token[:16], flags, ticket)
+        return await self.run(self.words("job_release", self.keys(token), *arguments))
+
+    async def enqueue(self, ticket: str, ttl: int | None = None, flag: str = "") -> Any:
+        ms = int(ticket.partition(".")[2]) if ttl is None else ttl
+        keys = [self.owner, self.over, self.before]
+        return await self.run(self.words("job_enqueue", keys, ticket, ms, flag))
+
+    async def withdraw(self, ticket: str) -> Any:
+        return await self.run(self.words("job_withdraw", [self.owner, self.over, self.before], ticket))
+
+    async def perform(self, token: str, ticket: str, begin: str = "k", **kwargs: Any) -> Any:
+        return await self.acquire(token, ticket=ticket, begin=begin, **kwargs)
+
+    async def wait(self, *tokens: str, **kwargs: Any) -> None:
+        """Those are refused, hang up their bells, and are refused again."""
+        for token in tokens:
+            assert (await self.acquire(token, **kwargs))[0] == 0
+            await self.arm(token, seat=token[:16])
+            assert (await self.acquire(token, **{"flags": "wql", **kwargs}))[0] == 0
+
+    # -- what is there
+
+    async def stand(self) -> list[str]:
+        """The beginnings of the tokens of who stands in the queue, in order."""
+        return [entry.decode()[-16:] for entry in await self.waiting()]
+
+    async def may_wait(self) -> set[str]:
+        """Those of whom that is settled."""
+        seen = {one.decode(): int(number) for one, number in (await self.redis.hgetall(self.seen)).items()}
+        return {one[-16:] for one, number in seen.items() if number > 0 and one not in ("count", "begun")}
+
+    async def owns(self) -> str | None:
+        owner = await self.redis.get(self.owner)
+        return None if owner is None else owner.decode()
+
+    async def runs(self) -> list[str]:
+        return [token.decode() for token in await self.redis.zrange(self.holders, 0, -1)]
+
+    async def are_over(self) -> dict[str, int]:
+        """What is remembered, and for how many ms more."""
+        seconds, micros = await self.redis.time()
+        now = seconds * 1000 + micros // 1000
+        found = await self.redis.zrange(self.over, 0, -1, withscores=True)
+        return {one.decode(): int(end - now) for one, end in found}
+
+    async def end(self, token: str) -> None:
+        """The time of that lease has come to its end."""
+        assert await self.redis.zadd(self.holders, {token: 1}, xx=True, ch=True) == 1

@@ -1,0 +1,645 @@
+"""The scripts of the single flight on real servers: every branch, said twice, by the wrong one.
+
+A test that asks for `flight` alone is also run on mutants of the scripts, by the tests at the end of this
+file: they show that each line is needed, and that somebody would notice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from aiolocks import FingerprintError
+from aiolocks._transport import IN_TURN, QUEUED, Granted, Refused
+from aiolocks._transport.commands.flight import LINGER_MS, FlightCommands, Left
+from tests.lua.flight_scripts import LINGER, FlightScripts
+from tests.lua.mutants import (
+    Mutation,
+    checks,
+    compiled,
+    fails,
+    lines_left_out,
+    survives,
+    text_of,
+    unnoticed,
+)
+from tests.lua.scripts import HOUR, LUA, MINUTE, about
+
+pytestmark = pytest.mark.leaves_keys("aiolocks*:singleflight*")
+
+ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
+PRINT, ANOTHER = "0f" * 16, "f0" * 16
+LATER = 9_007_199_254_740_000
+"""Microseconds: the year 2255."""
+
+
+@pytest.fixture
+def flight(redis, prefix) -> FlightScripts:
+    return FlightScripts(redis, prefix)
+
+
+# -- the run, which is a lock --------------------------------------------------------------------------------
+
+
+async def test_the_run_is_had_by_one_token_with_its_metadata(flight) -> None:
+    granted, run, others = await flight.acquire(ME, ttl=MINUTE, retention=HOUR, fingerprint=PRINT)
+
+    assert (granted, others) == (1, 0)
+    metadata = b'{"fingerprint":"%b","user":{}}' % PRINT.encode()
+    assert await flight.redis.get(flight.run_key) == b"%b:%b:%b" % (ME.encode(), run, metadata)
+    assert await flight.redis.get(flight.fence) == run
+    assert await flight.lasts(flight.run_key, MINUTE)
+    assert await flight.lasts(flight.fence, HOUR)
+
+
+async def test_the_fencing_token_begins_at_the_servers_time_and_rises(flight) -> None:
+    time = await flight.redis.time()
+    first = int(await flight.once())
+    assert first >= time[0] * 10**6 + time[1]
+    await flight.redis.set(flight.fence, first + 10**9)
+
+    assert int(await flight.begin(ME)) == first + 10**9 + 1
+
+
+async def test_said_twice_it_is_the_same_grant_with_its_ttl_set_anew(flight) -> None:
+    first = await flight.acquire(ME, ttl=MINUTE, retention=HOUR)
+    state = await flight.state()
+
+    assert await flight.acquire(ME, ttl=2 * MINUTE, retention=2 * HOUR, fingerprint=PRINT) == first
+    assert await flight.state() == state
+    assert await flight.lasts(flight.run_key, 2 * MINUTE)
+    assert await flight.lasts(flight.fence, 2 * HOUR)
+
+
+async def test_said_twice_it_is_the_same_grant_whatever_an_earlier_run_has_left(flight) -> None:
+    earlier = await flight.once(keep=MINUTE)
+    await flight.redis.hset(flight.value, "until", 1)
+    run = await flight.begin(ME)
+
+    assert (await flight.acquire(ME, after=earlier))[:2] == [1, run]
+
+
+async def test_who_is_refused_is_told_of_the_run_and_changes_nothing(flight) -> None:
+    run = await flight.begin(OTHER, ttl=MINUTE)
+    for who in ("x", "y"):
+        await flight.arm(who)
+    state = await flight.state()
+
+    granted, remaining, told = await flight.acquire(ME, queued="x")
+
+    assert granted == 0
+    assert about(remaining, MINUTE)
+    assert told == run
+    assert await flight.state() == state
+
+
+async def test_a_token_that_begins_alike_does_not_have_the_run(flight) -> None:
+    run = await flight.begin(OTHER)
+
+    assert (await flight.acquire(OTHER[:-2]))[0] == 0
+    assert await flight.publish(OTHER[:-2], b"1") == [0]
+    assert (await flight.acquire(OTHER))[1] == run
+
+
+async def test_who_gets_the_run_leaves_the_queue(flight) -> None:
+    for who in ("x", "y"):
+        await flight.arm(who)
+
+    assert (await flight.acquire(ME, queued="y"))[::2] == [1, 1]
+    assert await flight.waiting() == [flight.bell("x")]
+    assert not await flight.stands("y")
+
+
+async def test_said_twice_who_has_the_run_leaves_the_queue_if_he_stands_there(flight) -> None:
+    await flight.begin(ME)
+    for who in ("x", "y"):
+        await flight.arm(who)
+
+    assert (await flight.acquire(ME, queued="y"))[::2] == [1, 1]
+    assert await flight.waiting() == [flight.bell("x")]
+    assert not await flight.stands("y")
+
+
+async def test_who_stands_nowhere_leaves_nothing(flight) -> None:
+    await flight.arm("x")
+
+    assert (await flight.acquire(ME))[::2] == [1, 1]
+    assert await flight.waiting() == [flight.bell("x")]
+
+
+async def test_in_turn_what_is_free_is_left_to_who_stands_first(flight) -> None:
+    for who in ("x", "y"):
+        await flight.arm(who)
+    state = await flight.state()
+
+    assert await flight.acquire(ME, queued="y", in_turn=True) == [0, -2, b"0"]
+    assert await flight.state() == state
+    assert (await flight.acquire(ME, queued="x", in_turn=True))[0] == 1
+
+
+async def test_in_turn_takes_what_nobody_waits_for(flight) -> None:
+    assert (await flight.acquire(ME, in_turn=True))[0] == 1
+
+
+# -- what a run leaves ---------------------------------------------------------------------------------------
+
+
+async def test_publish_frees_the_run_and_leaves_the_value(flight) -> None:
+    run = await flight.begin(ME, fingerprint=PRINT)
+    now = await flight.redis.time()
+
+    assert await flight.publish(ME, run, keep=MINUTE, retention=2 * HOUR, tag="e", payload=b"\0\xff:") == [1]
+
+    assert not await flight.redis.exists(flight.run_key)
+    left = await flight.redis.hgetall(flight.value)
+    assert about(int(left.pop(b"until")) - now[0] * 1000, MINUTE + 1_500)
+    assert about(int(left.pop(b"at")) / 1000 - now[0] * 1000 + MINUTE, MINUTE + 1_500)
+    assert left == {b"run": run, b"print": PRINT.encode(), b"tag": b"e", b"payload": b"\0\xff:"}
+    assert await flight.lasts(flight.value, MINUTE)
+    assert await flight.lasts(flight.fence, 2 * HOUR)
+
+
+async def test_what_is_not_kept_is_there_for_a_while(flight) -> None:
+    await flight.once(linger=LINGER)
+
+    assert await flight.lasts(flight.value, LINGER)
+
+
+async def test_publish_leaves_nothing_of_what_was_left_before(flight) -> None:
+    await flight.redis.hset(flight.value, mapping={"run": 1, "until": 1, "of a later version": 1})
+    await flight.once()
+
+    assert await flight.redis.hlen(flight.value) == 6
+
+
+async def test_publish_said_twice_is_said_once(flight) -> None:
+    run = await flight.begin(ME)
+    assert await flight.publish(ME, run) == [1]
+    state = await flight.state()
+
+    assert await flight.publish(ME, run) == [1]
+    assert await flight.state() == state
+
+
+async def test_publish_said_twice_does_not_wake_for_a_run_that_others_have_begun(flight) -> None:
+    run = await flight.begin(ME)
+    await flight.publish(ME, run)
+    await flight.begin(OTHER)
+    await flight.arm("x")
+
+    assert await flight.publish(ME, run) == [1]
+    assert await flight.stands("x")
+
+
+async def test_what_a_stale_runner_leaves_is_seen_by_nobody(flight) -> None:
+    """His run has come to its end, and another has it, or has had it."""
+    stale = await flight.begin(ME)
+    await flight.redis.delete(flight.run_key)
+    assert await flight.publish(ME, stale) == [0]
+    await flight.begin(OTHER)
+    await flight.arm("x")
+    state = await flight.state()
+
+    assert await flight.publish(ME, stale) == [0]
+    assert await flight.state() == state
+    assert await flight.stands("x")
+
+    assert await flight.release(OTHER) == [1, flight.bell("x")]
+    await flight.once(THIRD, payload=b"good")
+    assert await flight.publish(ME, stale) == [0]
+    assert await flight.redis.hget(flight.value, "payload") == b"good"
+
+
+async def test_a_stale_runner_wakes_the_next_if_nobody_has_the_run(flight) -> None:
+    stale = await flight.begin(ME)
+    await flight.redis.delete(flight.run_key)
+    for who in ("x", "y"):
+        await flight.arm(who)
+
+    assert await flight.publish(ME, stale) == [0, flight.bell("x")]
+    assert await flight.stands("y")
+
+
+# -- who gets it ---------------------------------------------------------------------------------------------
+
+
+async def test_what_is_kept_is_for_whoever_comes(flight) -> None:
+    run = await flight.once(keep=MINUTE, payload=b"\0good")
+
+    assert await flight.acquire(ME) == [2, run, -1, b"v", b"\0good"]
+    assert not await flight.redis.exists(flight.run_key)
+
+
+async def test_what_is_not_kept_is_for_those_alone_who_were_told_of_the_run(flight) -> None:
+    run = await flight.once()
+
+    assert (await flight.acquire(ME, after=run))[:2] == [2, run]
+    assert (await flight.acquire(ME))[0] == 1
+
+
+async def test_who_was_told_of_it_learns_how_long_ago_that_was(flight) -> None:
+    run = await flight.once()
+    seconds, microseconds = await flight.redis.time()
+    assert (await flight.acquire(ME, after=run))[2] < 60_000_000
+    await flight.redis.hset(flight.value, "at", (seconds - 60) * 1_000_000 + microseconds)
+    assert 60_000_000 <= (await flight.acquire(ME, after=run))[2] < 120_000_000
+    await flight.redis.hset(flight.value, "at", LATER)  # the clock was set back
+    assert (await flight.acquire(ME, after=run))[2] == 0
+
+
+async def test_what_a_later_run_has_left_is_as_good(flight) -> None:
+    told = await flight.begin(OTHER)
+    await flight.release(OTHER)
+    run = await flight.once(THIRD)
+
+    assert run > told
+    assert (await flight.acquire(ME, after=told))[:2] == [2, run]
+
+
+async def test_what_an_earlier_run_has_left_is_not_for_who_was_told_of_a_later_one(flight) -> None:
+    earlier = await flight.once()
+    told = await flight.begin(THIRD)
+    await flight.release(THIRD)
+
+    assert told > earlier
+    assert (await flight.acquire(ME, after=told))[0] == 1
+
+
+async def test_it_is_for_who_was_told_of_it_even_if_another_run_has_begun(flight) -> None:
+    run = await flight.once()
+    await flight.begin(THIRD)
+
+    assert (await flight.acquire(ME, after=run))[:2] == [2, run]
+    assert (await flight.acquire(ME))[0] == 0
+
+
+async def test_what_was_kept_long_enough_is_for_nobody_who_comes_then(flight) -> None:
+    run = await flight.once(keep=MINUTE)
+    assert (await flight.acquire(ME))[0] == 2
+    await flight.redis.hset(flight.value, "until", 1)
+
+    assert (await flight.acquire(ME, after=run))[0] == 2
+    assert (await flight.acquire(ME))[0] == 1
+
+
+async def test_who_gets_it_leaves_the_queue_and_wakes_the_others(flight) -> None:
+    run = await flight.once(keep=MINUTE)
+    for who in ("x", "me", "y"):
+        await flight.arm(who)
+
+    assert (await flight.acquire(ME, queued="me"))[5:] == [flight.bell("x"), flight.bell("y")]
+    assert await flight.waiting() == []
+    assert await flight.states("x", "me", "y") == [None] * 3
+    assert (await flight.acquire(ME, after=run))[5:] == []
+
+
+async def test_publish_wakes_so_many_who_wake_the_others(flight) -> None:
+    crowd = [f"x{number:02}" for number in range(40)]
+    run = await flight.begin(ME)
+    for who in crowd:
+        await flight.arm(who)
+    await flight.die("x03")
+
+    rung = (await flight.publish(ME, run))[1:]
+
+    assert rung == [flight.bell(who) for who in crowd[:16] if who != "x03"]
+    assert await flight.waiting() == [flight.bell(who) for who in crowd[16:]]
+    more = (await flight.acquire(OTHER, after=run, queued="x00"))[5:]
+    assert more == [flight.bell(who) for who in crowd[16:32]]
+    assert await flight.waiting() == [flight.bell(who) for who in crowd[32:]]
+
+
+async def test_the_dead_are_no_obstacle_however_many(flight) -> None:
+    dead = [f"x{number:02}" for number in range(40)]
+    run = await flight.begin(ME)
+    for who in (*dead, "y"):
+        await flight.arm(who)
+    await flight.die(*dead)
+
+    assert (await flight.publish(ME, run))[1:] == [flight.bell("y")]
+    assert await flight.waiting() == []
+
+
+async def test_publish_is_heard_by_who_hangs_up_a_bell(flight) -> None:
+    async with flight.listening() as ear:
+        run = await flight.begin(ME)
+        await ear.arm(flight, "x")
+        assert await ear.told() == []
+        await flight.publish(ME, run)
+        assert [b"invalidate", [flight.bell("x")]] in await ear.told()
+
+
+# -- fingerprints --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theirs", ["", ANOTHER])
+async def test_a_run_for_another_request_is_not_waited_for(flight, theirs) -> None:
+    await refused_beside_a_run(flight, theirs)
+
+
+async def test_a_run_for_a_request_is_not_waited_for_with_another(flight) -> None:
+    await refused_beside_a_run(flight, ANOTHER)
+
+
+async def refused_beside_a_run(flight: FlightScripts, theirs: str) -> None:
+    run = await flight.begin(OTHER, fingerprint=theirs)
+    for who in ("x", "y"):
+        await flight.arm(who)
+
+    assert await flight.acquire(ME, fingerprint=PRINT, queued="x") == [3]
+    assert await flight.waiting() == [flight.bell("y")]
+    assert await flight.states("x", "y") == [None, b""]
+    assert (await flight.acquire(ME, fingerprint=theirs))[::2] == [0, run]
+
+
+async def test_what_is_kept_for_another_request_is_not_given(flight) -> None:
+    await flight.once(keep=MINUTE, fingerprint=ANOTHER)
+    for who in ("x", "y"):
+        await flight.arm(who)
+
+    assert await flight.acquire(ME, fingerprint=PRINT, queued="x") == [3, flight.bell("y")]
+    assert await flight.waiting() == []
+    assert await flight.acquire(ME) == [3]
+    assert (await flight.acquire(ME, fingerprint=ANOTHER))[0] == 2
+
+
+async def test_what_is_not_kept_for_another_request_is_not_there(flight) -> None:
+    run = await flight.once(fingerprint=ANOTHER)
+
+    assert (await flight.acquire(ME, fingerprint=PRINT, after=run))[0] == 1
+
+
+@pytest.mark.parametrize("user", ['"fingerprint":"ff"', '":12:{\\"fingerprint\\":\\"ff\\""'])
+async def test_what_users_add_is_no_fingerprint(flight, user) -> None:
+    keys = [flight.run_key, flight.value, flight.fence, flight.queue]
+    metadata = f'{{"fingerprint":"{PRINT}","user":{{{user}:1}}}}'
+    arguments = (OTHER, MINUTE, HOUR, metadata, PRINT, "", 0)
+    _, run, _ = await flight.run(flight.words("flight_acquire", keys, *arguments))
+
+    assert (await flight.acquire(ME, fingerprint=PRINT))[::2] == [0, run]
+    await flight.publish(OTHER, run)
+    assert await flight.redis.hget(flight.value, "print") == PRINT.encode()
+
+
+async def test_what_users_add_is_no_fingerprint_alone(flight) -> None:
+    """The fingerprint is what stands first, and a caller without one is one too."""
+    await flight.redis.set(flight.run_key, f'{OTHER}:17:{{"user":{{"fingerprint":"{PRINT}"}}}}', px=MINUTE)
+
+    assert await flight.acquire(ME, fingerprint=PRINT) == [3]
+    await flight.redis.delete(flight.run_key)
+    run = await flight.begin(OTHER, fingerprint=PRINT)
+    assert (await flight.acquire(ME, fingerprint=PRINT))[::2] == [0, run]
+    assert await flight.acquire(ME) == [3]
+
+
+# -- the commands --------------------------------------------------------------------------------------------
+
+
+def commands(flight: FlightScripts, session: str = "x", fingerprint: str = "") -> FlightCommands:
+    return FlightCommands(
+        flight.prefix,
+        "singleflight",
+        flight.name,
+        fingerprint=fingerprint,
+        retention_ms=HOUR,
+        session=session,
+    )
+
+
+async def does(flight: FlightScripts, command: Any) -> Any:
+    return command.parse(await flight.redis.execute_command(*command.words(in_full=True)))
+
+
+async def test_the_commands_say_what_the_scripts_take(flight) -> None:
+    mine, theirs = commands(flight), commands(flight, "y")
+    granted = await does(flight, theirs.acquire(OTHER, MINUTE, "{}"))
+    assert isinstance(granted, Granted)
+    refused = await does(flight, mine.acquire(ME, MINUTE, "{}"))
+    assert isinstance(refused, Refused)
+    assert about(refused.remaining_ms, MINUTE)
+    assert await does(flight, mine.arm(ME)) == 0
+    assert await flight.waiting() == [mine.bell]
+    assert await does(flight, theirs.renew(OTHER, 2 * MINUTE))
+    assert await flight.lasts(flight.run_key, 2 * MINUTE)
+    assert [await does(flight, one.owned(token)) for one, token in [(mine, ME), (theirs, OTHER)]] == [
+        False,
+        True,
+    ]
+    assert await does(flight, mine.locked())
+
+    theirs.leave(OTHER, granted.fencing_token, tag="v", payload=b"1", keep_ms=0)
+    assert not (await does(flight, theirs.release(THIRD, MINUTE))).freed  # another's undo publishes nothing
+    released = await does(flight, theirs.release(OTHER, MINUTE))
+    assert (released.freed, released.rung) == (True, [mine.bell])
+    assert await flight.lasts(flight.value, LINGER_MS)
+
+    left = (await does(flight, mine.acquire(ME, MINUTE, "{}", QUEUED | IN_TURN))).error
+    assert isinstance(left, Left)
+    assert (left.run, left.tag, left.payload) == (granted.fencing_token, "v", b"1")
+    assert left.age_us in range(10**6)
+    assert (await does(flight, commands(flight).acquire(ME, MINUTE, "{}"))).fencing_token > left.run
+    assert isinstance(
+        (await does(flight, commands(flight, fingerprint=PRINT).acquire(THIRD, MINUTE, "{}"))).error,
+        FingerprintError,
+    )
+
+
+async def test_who_takes_over_a_run_keeps_its_fingerprint(flight) -> None:
+    mine = commands(flight, fingerprint=PRINT)
+    granted = await does(flight, mine.acquire(ME, MINUTE, '{"pid":1}'))
+
+    assert await does(flight, mine.adopt(ME, OTHER, MINUTE, '{"pid":2}')) == granted.fencing_token
+    assert (await flight.redis.get(flight.run_key)).endswith(
+        b':{"fingerprint":"%b","pid":2}' % PRINT.encode()
+    )
+
+
+async def test_the_next_of_one_session_knows_of_the_run_that_the_first_was_told_of(flight) -> None:
+    """Also of one that he has had himself."""
+    mine, theirs = commands(flight), commands(flight, "y")
+    granted = await does(flight, mine.acquire(ME, MINUTE, "{}"))
+    await does(flight, mine.release(ME, MINUTE))
+    later = await does(flight, theirs.acquire(OTHER, MINUTE, "{}"))
+    theirs.leave(OTHER, later.fencing_token, tag="v", payload=b"1", keep_ms=0)
+    await does(flight, theirs.release(OTHER, MINUTE))
+
+    answer = await does(flight, mine.acquire(THIRD, MINUTE, "{}"))
+
+    assert later.fencing_token > granted.fencing_token
+    assert answer.error.run == later.fencing_token
+
+
+# -- out of memory -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def full(own_server, connect, prefix) -> FlightScripts:
+    """A run that is had, with one who waits, on a server without any memory left."""
+    own = await own_server(arguments=("--maxmemory-policy", "noeviction"))
+    flight = FlightScripts(connect(own), prefix)
+    flight.begun = await flight.begin(ME)
+    await flight.arm("x")
+    await flight.redis.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await flight.redis.set("anything", "new")
+    return flight
+
+
+async def test_out_of_memory_a_run_can_still_publish(full) -> None:
+    assert await full.acquire(ME) == [1, full.begun, 1]
+    assert await full.publish(ME, full.begun) == [1, full.bell("x")]
+    assert (await full.acquire(OTHER, after=full.begun, queued="x"))[0] == 2
+
+
+async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> None:
+    other = full.another()
+
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await other.acquire(OTHER)
+    assert await other.everything() == []
+
+
+# -- mutants -------------------------------------------------------------------------------------------------
+
+CHECKS = checks(globals(), "flight")
+FILES = ["flight_acquire", "flight_publish", "shared/flights"]
+SPARED: dict[str, str] = {
+    "redis.call('ZREM', queue, unpack(bells))": "without it, it would never end; altered below",
+    "if #bells == 0 then break end": "without it, it would never end",
+}
+"""Lines that may be left out, each with the reason."""
+MUTATIONS = [
+    Mutation(
+        "flight_acquire",
+        "tonumber(left[1]) >=",
+        "tonumber(left[1]) >",
+        "test_what_is_not_kept_is_for_those_alone_who_were_told_of_the_run",
+    ),
+    Mutation(
+        "flight_acquire",
+        " and tonumber(left[1]) >= tonumber(after)",
+        "",
+        "test_what_an_earlier_run_has_left_is_not_for_who_was_told_of_a_later_one",
+    ),
+    Mutation(
+        "flight_acquire",
+        "left[1] and after ~= ''",
+        "left[1]",
+        "test_what_is_not_kept_is_for_those_alone_who_were_told_of_the_run",
+    ),
+    Mutation(
+        "flight_acquire",
+        "left[1] and NOW <",
+        "left[1] and 0 <",
+        "test_what_was_kept_long_enough_is_for_nobody_who_comes_then",
+    ),
+    Mutation("flight_acquire", "(kept or meant)", "meant", "test_what_is_kept_is_for_whoever_comes"),
+    Mutation(
+        "flight_acquire",
+        "(kept or meant) and left[3] == print",
+        "(kept or meant)",
+        "test_what_is_kept_for_another_request_is_not_given",
+    ),
+    Mutation(
+        "flight_acquire",
+        "if kept then",
+        "if kept or meant then",
+        "test_what_is_not_kept_for_another_request_is_not_there",
+    ),
+    Mutation(
+        "flight_acquire",
+        "if held and print_of(held) ~= print",
+        "if held and print_of(held) and print ~= ''",
+        "test_what_users_add_is_no_fingerprint_alone",
+    ),
+    Mutation(
+        "flight_acquire",
+        "first and first ~= bell",
+        "first",
+        "test_in_turn_what_is_free_is_left_to_who_stands_first",
+    ),
+    Mutation("flight_acquire", "ARGV[7] == '1'", "true", "test_who_stands_nowhere_leaves_nothing"),
+    Mutation(
+        "flight_publish",
+        "{0, not held and wake(queue) or nil}",
+        "{0}",
+        "test_a_stale_runner_wakes_the_next_if_nobody_has_the_run",
+    ),
+    Mutation(
+        "flight_publish",
+        "not held and wake(queue)",
+        "wake(queue)",
+        "test_what_a_stale_runner_leaves_is_seen_by_nobody",
+    ),
+    Mutation(
+        "flight_publish",
+        "'DEL', run, value",
+        "'DEL', run",
+        "test_publish_leaves_nothing_of_what_was_left_before",
+    ),
+    Mutation(
+        "flight_publish",
+        "math.max(ARGV[4], ARGV[5])",
+        "ARGV[4]",
+        "test_what_is_not_kept_is_there_for_a_while",
+    ),
+    Mutation(
+        "flight_publish",
+        "math.max(ARGV[4], ARGV[5])",
+        "ARGV[5]",
+        "test_publish_frees_the_run_and_leaves_the_value",
+    ),
+    Mutation(
+        "shared/flights",
+        "redis.call('ZREM', queue, unpack(bells))",
+        "redis.call('ZREM', queue, bells[1])",
+        "test_publish_wakes_so_many_who_wake_the_others",
+    ),
+    Mutation(
+        "shared/flights",
+        "while #rung == 0 do",
+        "for _ = 1, 1 do",
+        "test_the_dead_are_no_obstacle_however_many",
+    ),
+    Mutation(
+        "shared/flights",
+        "redis.call('DEL', bell) == 1",
+        "redis.call('DEL', bell) >= 0",
+        "test_publish_wakes_so_many_who_wake_the_others",
+    ),
+    Mutation("shared/flights", "'^%x+:%d+:{", "'{", "test_what_users_add_is_no_fingerprint_alone"),
+]
+
+
+async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> None:
+    scripts = FlightScripts(redis, prefix)
+
+    assert [name for name, check in CHECKS.items() if await fails(check, scripts)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
+    step = file if "/" not in file else "flight_publish"
+    mutants = [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
+    living = await compiled(FlightScripts, redis, prefix, step, mutants)
+
+    assert await unnoticed(FlightScripts, redis, prefix, living, among=CHECKS) == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+async def test_with_a_line_altered_that_test_fails(redis, prefix, mutation) -> None:
+    step = mutation.file if "/" not in mutation.file else "flight_publish"
+
+    assert await survives(FlightScripts, redis, prefix, mutation, CHECKS, step) is None
+
+
+def test_each_line_that_is_spared_stands_there() -> None:
+    lines = {line.strip() for file in FILES for line in text_of(file).splitlines()}
+
+    assert set(SPARED) <= lines
+
+
+def test_the_files_are_those_of_the_kind() -> None:
+    assert {path.stem for path in LUA.glob("flight_*.lua")} == {file for file in FILES if "/" not in file}

@@ -1,0 +1,470 @@
+"""The scripts of an operator: what they read, what they free, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks._transport.commands.answers import Released
+from aiolocks._transport.commands.inspect import FAMILIES, HOLDABLE
+from aiolocks._transport.commands.reading import Finding
+from aiolocks._transport.keys import key
+from tests.lua.scripts import (
+    BELL,
+    HOUR,
+    MINUTE,
+    SEAT,
+    LockScripts,
+    PermitScripts,
+    ReentrantScripts,
+    Scripts,
+    SpanScripts,
+    about,
+)
+
+pytestmark = pytest.mark.leaves_keys("aiolocks*")  # without a ttl, where a test has put them there itself
+
+ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
+SUMMONED = 16
+OTHER_TYPES: dict[str, Callable[[Redis, bytes], Awaitable[Any]]] = {
+    "string": lambda redis, key: redis.set(key, "text"),
+    "list": lambda redis, key: redis.rpush(key, "a"),
+    "set": lambda redis, key: redis.sadd(key, "a"),
+    "hash": lambda redis, key: redis.hset(key, "a", "b"),
+    "zset": lambda redis, key: redis.zadd(key, {"a": 0.5}),
+    "stream": lambda redis, key: redis.xadd(key, {"a": "b"}),
+}
+
+
+@pytest.fixture
+def lock(redis, prefix) -> LockScripts:
+    return LockScripts(redis, prefix)
+
+
+@pytest.fixture
+def nesting(redis, prefix) -> ReentrantScripts:
+    return ReentrantScripts(redis, prefix)
+
+
+@pytest.fixture
+def permits(redis, prefix) -> PermitScripts:
+    return PermitScripts(redis, prefix)
+
+
+@pytest.fixture
+def spans(redis, prefix) -> SpanScripts:
+    return SpanScripts(redis, prefix)
+
+
+async def look(scripts: Scripts, kind: str = "") -> Finding:
+    kind = kind or scripts.kind
+    command = FAMILIES[kind].look(scripts.prefix, kind, scripts.name)
+    return command.parse(await scripts.run(command.words(in_full=True)))
+
+
+async def force(scripts: Scripts, finding: Finding | None = None) -> Released:
+    """Frees what was found then, or is there now."""
+    finding = finding or await look(scripts)
+    command = FAMILIES[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, finding)
+    return command.parse(await scripts.run(command.words(in_full=True)))
+
+
+def tokens(finding: Finding) -> list[str]:
+    return [holder.tokens[0] for holder in finding.holders]
+
+
+async def untouched(scripts: Scripts) -> dict[bytes, Any]:
+    """All keys of the name, byte for byte."""
+    return {one: await scripts.redis.dump(one) for one in await scripts.everything()}
+
+
+# -- looking
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+async def test_nothing_stands_there(lock, kind) -> None:
+    finding = await look(lock, kind)
+    seconds, micros = await lock.redis.time()
+
+    assert not finding.stands
+    assert (finding.holders, finding.problems, finding.waiters) == ((), (), 0)
+    assert abs(seconds * 1_000_000 + micros - finding.now_us) < 10_000_000
+
+
+async def test_a_lock(lock) -> None:
+    _, minted, _ = await lock.acquire(ME, metadata='{"pid":1}')
+    (holder,) = (await look(lock)).holders
+
+    assert holder.tokens == (ME,)
+    assert holder.fencing_token == int(minted)
+    assert holder.metadata == b'{"pid":1}'
+    assert about(holder.left_ms, MINUTE)
+
+
+async def test_only_those_who_live_are_counted(lock, permits) -> None:
+    for scripts in (lock, permits):
+        for who in ("x", "dead", "y"):
+            await scripts.arm(who)
+        await scripts.die("dead")
+        finding = await look(scripts)
+        assert finding.waiters == 2
+        assert not finding.stands
+
+
+async def test_each_seat_is_one_who_waits(permits) -> None:
+    for seat in ("1" * 16, "2" * 16):
+        await permits.arm("x", seat=seat)
+
+    assert (await look(permits)).waiters == 2
+
+
+async def test_the_tokens_of_one_owner(nesting) -> None:
+    owner = "0f" * 16
+    for token in (owner + ME, owner + OTHER, owner + THIRD):
+        await nesting.acquire(token)
+    await nesting.end(owner + OTHER)
+    await nesting.redis.zadd(nesting.nest, {"of another": 1e15})
+    (holder,) = (await look(nesting)).holders
+
+    assert holder.tokens == (owner, owner + ME, owner + THIRD)
+    assert holder.depth == 2
+
+
+async def test_permits_of_those_whose_time_has_not_come(permits) -> None:
+    await permits.acquire(ME, 2, ttl=HOUR)
+    await permits.acquire(OTHER)
+    await permits.end(OTHER)
+    finding = await look(permits)
+
+    assert tokens(finding) == [ME]
+    assert (finding.holders[0].permits, finding.value) == (2, 3)
+    assert about(finding.holders[0].left_ms, HOUR)
+    assert finding.problems == ()
+
+
+async def test_spans_in_their_modes(spans) -> None:
+    await spans.acquire(ME, "r", 0, 5)
+    await spans.acquire(OTHER, "u", 3, 4.5)
+    await spans.acquire(THIRD, "w", 10, "inf")
+    await spans.wait("waiter", "w", 0, 1)
+    finding = await look(spans)
+
+    assert {holder.tokens[0]: (holder.mode, holder.span) for holder in finding.holders} == {
+        ME: ("reader", (0, 5)),
+        OTHER: ("upgradable", (3, 4.5)),
+        THIRD: ("writer", (10, float("inf"))),
+    }
+    assert finding.waiters == 1
+    assert finding.problems == ()
+
+
+async def test_looking_changes_nothing(permits, spans) -> None:
+    await permits.acquire(ME)
+    await permits.end(ME)
+    await permits.arm("dead")
+    await permits.die("dead")
+    await spans.acquire(ME, "w")
+    await spans.end(ME)
+    for scripts in (permits, spans):
+        before = await untouched(scripts)
+        await look(scripts)
+        assert await untouched(scripts) == before
+
+
+async def test_a_register_is_not_read(lock) -> None:
+    await lock.redis.hset(key(lock.prefix, "fencedregister", lock.name), "value", "of the user")
+    command = FAMILIES["fencedregister"].look(lock.prefix, "fencedregister", lock.name)
+    raw = await lock.run(command.words(in_full=True))
+
+    assert raw[2] == [b"hash", -1, []]
+    assert command.parse(raw).stands
+
+
+async def test_very_many_of_them(permits) -> None:
+    """More than a script can unpack."""
+    later = 10**15
+    await permits.redis.zadd(permits.holders, {f"{number:x}": later for number in range(9_000)})
+    await permits.redis.hset(permits.leases, mapping={f"{number:x}": "1:5:{}" for number in range(9_000)})
+
+    assert len((await look(permits)).holders) == 9_000
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+async def test_a_key_of_another_type_is_no_error(lock, kind) -> None:
+    family = FAMILIES[kind]
+    for role in (*family.roles, "queue"):
+        place = key(lock.prefix, kind, lock.name, role)
+        for type_, make in OTHER_TYPES.items():
+            await lock.redis.delete(*[key(lock.prefix, kind, lock.name, one) for one in family.roles])
+            await lock.redis.delete(place)
+            await make(lock.redis, place)
+            finding = await look(lock, kind)
+            assert finding.holders == () or role == "owner", (role, type_)
+            if role == "queue":
+                assert (finding.problems == ("its queue is something else",)) == (type_ != "zset")
+            elif role != "nest" and not any(
+                f"is a {type_}, not a" in problem for problem in finding.problems
+            ):
+                assert type_ in ("string", "hash", "zset"), (role, finding.problems)  # ours, with other text
+        await lock.redis.delete(place)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", ":", "zz:1:{}", f"{ME}:x:{{}}", f"{ME}:{'9' * 5000}:{{}}", f"{ME}:1", b"\xff"]
+)
+async def test_a_lock_that_was_not_written_by_us(lock, value) -> None:
+    await lock.redis.set(lock.lock, value)
+    finding = await look(lock)
+
+    assert finding.stands
+    assert finding.holders == ()
+    assert "not written by aiolocks" in finding.problems[0]
+
+
+async def test_what_has_no_ttl_is_said(lock, permits, spans) -> None:
+    await lock.acquire(ME)
+    await permits.acquire(ME)
+    await spans.acquire(ME, "r")
+    for scripts, place in ((lock, lock.lock), (permits, permits.holders), (spans, spans.ends)):
+        assert (await look(scripts)).problems == ()
+        await scripts.redis.persist(place)
+        assert (await look(scripts)).problems == ("it has no ttl: nothing frees it",)
+
+
+async def test_halves_of_leases(permits, spans) -> None:
+    missing = ("half of a lease is missing",)
+    for half in (permits.leases, permits.holders):
+        await permits.clear()
+        await permits.acquire(ME)
+        await permits.redis.delete(half)
+        assert (await look(permits)).problems == missing
+    for half in (spans.spans, spans.ends):
+        await spans.clear()
+        await spans.acquire(ME, "r")
+        await spans.redis.delete(half)
+        assert (await look(spans)).problems == missing
+    for span in ("r a 1 5 {}", "x 0 1 5 {}", "r 0 1 5", b"\xff"):
+        await spans.clear()
+        await spans.acquire(ME, "r")
+        await spans.redis.hset(spans.spans, ME, span)
+        assert (await look(spans)).problems == missing
+
+
+# -- freeing a lock
+
+
+async def test_frees_a_lock_and_wakes_who_waits(lock) -> None:
+    await lock.acquire(ME)
+    fence, ttl = await lock.fence_value(), await lock.redis.pttl(lock.fence)
+    for who in ("dead", "x", "y"):
+        await lock.arm(who)
+    await lock.die("dead")
+
+    released = await force(lock)
+
+    assert released.freed
+    assert list(released.rung) == [lock.bell("x"), lock.bell("y")]
+    assert await lock.value() is None
+    assert await lock.fence_value() == fence
+    assert 0 < await lock.redis.pttl(lock.fence) <= ttl
+    assert await lock.states("x", "y") == [None, None]
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+    assert (await lock.acquire(OTHER, queued="y"))[0] == 1
+
+
+async def test_said_again_it_frees_nobody_who_has_come_since(lock, permits, spans) -> None:
+    for scripts, mode in ((lock, ()), (permits, (3,)), (spans, ("w",))):
+        await scripts.acquire(ME, *mode)
+        seen = await look(scripts)
+        assert (await force(scripts, seen)).freed
+        await scripts.acquire(OTHER, *mode)
+        await scripts.arm("x")
+        before = await untouched(scripts)
+
+        released = await force(scripts, seen)
+
+        assert not released.freed
+        assert tokens(await look(scripts)) == [OTHER]
+        if scripts is lock:
+            assert await untouched(scripts) == before
+            assert list(released.rung) == []
+
+
+async def test_a_lock_that_is_free_is_not_left_to_who_sleeps(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+    released = await force(lock)
+
+    assert not released.freed
+    assert list(released.rung) == [lock.bell("x"), lock.bell("y")]
+
+
+async def test_no_more_than_so_many_are_woken_at_once(lock, permits) -> None:
+    for scripts in (lock, permits):
+        await scripts.acquire(ME)
+        for number in range(SUMMONED + 1):
+            await scripts.arm(f"{number}")
+        assert len((await force(scripts)).rung) == SUMMONED
+        assert await scripts.stands(f"{SUMMONED}")
+
+
+async def test_frees_all_that_the_owner_has(nesting) -> None:
+    for token in (ME, OTHER):
+        await nesting.acquire("0f" * 16 + token)
+    assert (await force(nesting)).freed
+    assert await nesting.everything() == [nesting.fence]
+
+
+@pytest.mark.parametrize("type_", OTHER_TYPES)
+async def test_frees_what_somebody_else_has_put_there(lock, type_) -> None:
+    await OTHER_TYPES[type_](lock.redis, lock.lock)
+    if type_ != "zset":
+        await OTHER_TYPES[type_](lock.redis, lock.queue)
+
+    assert (await force(lock)).freed
+    assert (await lock.acquire(ME))[0] == 1
+
+
+# -- freeing permits
+
+
+async def test_frees_all_permits_and_wakes_who_waits(permits) -> None:
+    await permits.acquire(ME, 2)
+    await permits.acquire(OTHER)
+    for who in ("x", "dead", "y"):
+        await permits.arm(who)
+    await permits.die("dead")
+    kept = [await permits.redis.dump(one) for one in (permits.value, permits.fence)]
+
+    released = await force(permits)
+
+    assert released.freed
+    assert list(released.rung) == [permits.bell("x"), permits.bell("y")]
+    assert await permits.states("x", "y") == [b"rung", b"rung"]
+    assert about(await permits.redis.pttl(permits.bell("x")), BELL)
+    assert await permits.waiting() == [permits.entry("x"), permits.entry("y")]
+    assert await permits.held() == {}
+    assert not await permits.redis.exists(permits.leases)
+    assert [await permits.redis.dump(one) for one in (permits.value, permits.fence)] == kept
+    assert (await permits.acquire(THIRD, 3))[0] == 1
+
+
+async def test_who_has_come_since_keeps_his_permits(permits) -> None:
+    await permits.acquire(ME, 2)
+    seen = await look(permits)
+    await permits.acquire(OTHER, 1)
+
+    assert (await force(permits, seen)).freed
+    assert await permits.held() == {OTHER.encode(): 1}  # which counts anew
+    assert await permits.available() == 2
+
+
+async def test_halves_of_permits_are_freed(permits) -> None:
+    for half in (permits.leases, permits.holders):
+        await permits.clear()
+        await permits.acquire(ME, 3)
+        await permits.redis.delete(half)
+        await force(permits)
+        assert await permits.held() == {}
+    await permits.acquire(ME, 2)
+    await permits.redis.hset(permits.leases, ME, "rubbish")
+    assert (await force(permits)).freed
+    assert (await permits.acquire(OTHER, 3))[0] == 1
+
+
+@pytest.mark.parametrize("type_", OTHER_TYPES)
+async def test_permits_where_somebody_else_has_put_something(permits, type_) -> None:
+    ours = {permits.holders: "zset", permits.leases: "hash"}
+    for place, of_ours in ours.items():
+        if type_ != of_ours:
+            await permits.clear()
+            await OTHER_TYPES[type_](permits.redis, place)
+            assert (await force(permits)).freed
+            assert (await permits.acquire(ME, 3))[0] == 1
+
+
+async def test_frees_the_key_of_a_job_from_the_ticket_that_was_seen(redis, prefix) -> None:
+    class Job(PermitScripts):
+        kind = "uniquejob"
+
+    job = Job(redis, prefix)
+    owner = job.key("owner")
+    await job.acquire(ME, value="")
+    await redis.set(owner, "id.3600000", px=MINUTE)
+    seen = await look(job)
+    assert [(holder.tokens[0], holder.mode) for holder in seen.holders] == [
+        (ME, None),
+        ("id.3600000", "ticket"),
+    ]
+
+    assert (await force(job, seen)).freed
+    assert not await redis.exists(owner, job.holders)
+    await redis.set(owner, "another.3600000", px=MINUTE)
+    assert not (await force(job, seen)).freed
+    assert await redis.exists(owner)
+    assert (await force(job)).freed
+
+    await redis.rpush(owner, "rubbish")
+    assert (await look(job)).problems[0] == "its owner is a list, not a string"
+    assert (await force(job)).freed
+    assert not await redis.exists(owner)
+
+
+# -- freeing spans
+
+
+async def test_frees_all_spans_and_wakes_who_waits(spans) -> None:
+    await spans.acquire(ME, "r", 0, 5)
+    await spans.acquire(OTHER, "u", 0, 5)
+    await spans.acquire(THIRD, "w", 10, 20)
+    await spans.wait("x", "w", 0, 30)
+
+    released = await force(spans)
+
+    assert released.freed
+    assert list(released.rung) == [spans.bell("x")]
+    assert await spans.states("x") == [b"rung"]
+    assert await spans.held() == {}
+    assert await spans.mark("x") == "p"
+    for side in ("readers", "upgradables", "writers"):
+        assert await spans.side(side) == []
+    assert (await spans.come("x", "w", 0, 30))[0] == 1
+
+
+async def test_who_has_come_since_keeps_his_span(spans) -> None:
+    await spans.acquire(ME, "w", 0, 5)
+    seen = await look(spans)
+    await spans.acquire(OTHER, "w", 10, 20)
+
+    assert (await force(spans, seen)).freed
+    assert await spans.held() == {OTHER.encode(): b"w 10 20"}
+    assert [one for one, _, _ in await spans.side("writers")] == [OTHER.encode()]
+    assert (await spans.acquire(ME, "w", 15, 16))[0] == 0
+
+
+async def test_ends_without_a_span_and_spans_without_an_end_are_freed(spans) -> None:
+    for half in (spans.spans, spans.ends):
+        await spans.clear()
+        await spans.acquire(ME, "w")
+        await spans.redis.delete(half)
+        await force(spans)
+        assert (await spans.acquire(OTHER, "w"))[0] == 1
+
+
+@pytest.mark.parametrize("type_", OTHER_TYPES)
+async def test_spans_where_somebody_else_has_put_something(spans, type_) -> None:
+    ours = {spans.spans: "hash", spans.ends: "zset", spans.key("readers.a"): "zset", spans.queue: "zset"}
+    for place, of_ours in ours.items():
+        if type_ != of_ours:
+            await spans.clear()
+            await OTHER_TYPES[type_](spans.redis, place)
+            await force(spans)
+            assert (await spans.acquire(ME, "w"))[0] == 1
+
+
+def test_every_kind_that_is_held_can_be_freed() -> None:
+    assert set(HOLDABLE) == set(FAMILIES) - {"turnstile", "fencedregister"}
+    assert len(SEAT) == 16

@@ -1,0 +1,1044 @@
+"""The scripts of jobs that run once: every branch, said twice, by the wrong one, over leavings.
+
+A test that asks for `jobs` alone is also run on mutants of the scripts, by the tests at the end. What they
+share with semaphores is tried out there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from aiolocks._transport.calls import Command
+from aiolocks._transport.commands import QUEUED, WAITING, Granted, Refused
+from aiolocks._transport.commands.jobs import Errand, JobCommands, enqueueing, withdrawing
+from tests.lua.job_scripts import JobScripts
+from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
+from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, about
+
+pytestmark = pytest.mark.leaves_keys("aiolocks*:uniquejob*")  # without a ttl, where a test has put them there
+
+ME, OTHER, THIRD, FOURTH = "a1" * 16, "b2" * 16, "c3" * 16, "d4" * 16
+OLD, NEW = f"{'o' * 22}.{HOUR}", f"{'n' * 22}.{MINUTE}"
+"""Tickets, with their ttls."""
+SLACK = 1_000
+"""Milliseconds that keys outlast what stands in them."""
+
+
+@pytest.fixture
+def jobs(redis, prefix) -> JobScripts:
+    return JobScripts(redis, prefix)
+
+
+def seat(token: str) -> str:
+    return token[:16]
+
+
+# -- the running slot ----------------------------------------------------------------------------------------
+
+
+async def test_the_first_runs(jobs) -> None:
+    granted, fencing, others, room = await jobs.acquire(ME, metadata='{"pid":1}', retention=MINUTE)
+
+    assert (granted, others, room) == (1, 0, 0)
+    assert await jobs.redis.hget(jobs.leases, ME) == b'1:%b:{"pid":1}' % fencing
+    assert await jobs.redis.get(jobs.fence) == fencing
+    assert await jobs.runs() == [ME]
+    assert await jobs.lasts(jobs.holders, MINUTE + SLACK)
+    assert await jobs.lasts(jobs.fence, MINUTE)
+    assert set(await jobs.everything()) == {jobs.holders, jobs.leases, jobs.fence}
+
+
+async def test_the_second_waits_and_is_told_for_how_long(jobs) -> None:
+    await jobs.acquire(ME, ttl=MINUTE)
+
+    refused, remaining = await jobs.acquire(OTHER)
+
+    assert refused == 0
+    assert about(remaining, MINUTE)
+    assert await jobs.stand() == [seat(OTHER)]
+    assert await jobs.states(OTHER) == [b""]
+    assert await jobs.lasts(jobs.bell(OTHER), BELL)
+    assert await jobs.lasts(jobs.queue, QUEUE)
+
+
+async def test_said_twice_it_is_the_same_grant_with_its_ttl_set_anew(jobs) -> None:
+    first = await jobs.acquire(ME, ttl=1000, retention=MINUTE)
+    state = await jobs.state()
+
+    assert await jobs.acquire(ME, ttl=MINUTE, retention=HOUR) == first
+    assert await jobs.state() == state
+    assert await jobs.lasts(jobs.holders, MINUTE + SLACK)
+    assert await jobs.lasts(jobs.fence, HOUR)
+
+
+async def test_fencing_tokens_rise(jobs) -> None:
+    first = (await jobs.acquire(ME))[1]
+    await jobs.release(ME)
+
+    assert int((await jobs.acquire(OTHER))[1]) > int(first)
+
+
+async def test_waiting_said_twice_is_one_place(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER, THIRD)
+
+    assert (await jobs.acquire(OTHER))[0] == 0
+    assert await jobs.stand() == [seat(OTHER), seat(THIRD)]
+
+
+async def test_who_has_a_bell_that_is_gone_is_not_given_another_one(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.acquire(OTHER, flags="wq")
+
+    assert await jobs.states(OTHER) == [None]
+
+
+async def test_a_release_wakes_the_first_and_who_begins_leaves_the_queue(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER, THIRD)
+
+    assert await jobs.release(ME) == [1, jobs.bell(OTHER)]
+    assert (await jobs.acquire(OTHER, flags="wql"))[2] == 1
+    assert await jobs.stand() == [seat(THIRD)]
+    assert await jobs.states(OTHER, THIRD) == [None, b""]
+
+
+async def test_who_begins_without_leaving_keeps_the_bell(jobs) -> None:
+    """Others of his session have it too."""
+    await jobs.acquire(ME)
+    await jobs.acquire(OTHER, who="session")
+    await jobs.release(ME)
+
+    assert (await jobs.acquire(OTHER, who="session", flags="wq"))[0] == 1
+    assert await jobs.stand() == []
+    assert await jobs.stands("session")
+
+
+async def test_nobody_passes_who_waits_and_he_is_woken(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER)
+    await jobs.release(ME, "")  # tells nobody
+
+    assert await jobs.acquire(THIRD) == [0, -2, jobs.bell(OTHER)]
+    assert await jobs.stand() == [seat(OTHER), seat(THIRD)]
+    assert await jobs.acquire(THIRD) == [0, -2]  # he is on his way
+
+
+async def test_who_asks_is_not_woken_himself(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER, THIRD)
+    await jobs.die(OTHER)
+    await jobs.release(ME, "")
+
+    assert (await jobs.acquire(THIRD, flags="wql"))[0] == 1
+
+
+async def test_of_one_bell_anybody_may_go_first(jobs) -> None:
+    """Of a session that waits for any number of runs, the first to ask is the first in turn."""
+    await jobs.acquire(ME)
+    await jobs.acquire(OTHER, who="session")
+    await jobs.acquire(THIRD, who="session")
+    await jobs.release(ME)
+
+    assert (await jobs.acquire(THIRD, who="session", flags="wq"))[0] == 1
+
+
+async def test_the_dead_are_passed_over(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER, THIRD)
+    await jobs.die(OTHER)
+
+    assert await jobs.release(ME) == [1, jobs.bell(THIRD)]
+
+
+async def test_what_has_come_to_its_end_runs_no_more(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.end(ME)
+
+    assert await jobs.renew(ME) == 0
+    assert await jobs.release(ME) == [0]
+    await jobs.acquire(ME)
+    await jobs.end(ME)
+    assert (await jobs.acquire(OTHER))[0] == 1
+    assert await jobs.runs() == [OTHER]
+
+
+# -- so many may wait ----------------------------------------------------------------------------------------
+
+
+async def answers(jobs: JobScripts, *tokens: str, room: int = 1) -> list[bytes]:
+    """Those who wait, having been knocked at, ask again and hang up their bells; whom they have woken."""
+    woken: list[bytes] = []
+    for token in tokens:
+        refused = await jobs.acquire(token, flags="wqlp", room=room)
+        assert refused[0] == 0
+        woken += refused[2:]
+        await jobs.arm(token, seat=seat(token))
+    return woken
+
+
+async def test_with_no_room_to_wait_the_second_is_a_duplicate(jobs) -> None:
+    await jobs.acquire(ME, room=0)
+
+    assert await jobs.acquire(OTHER, room=0) == [2, b"f"]
+    assert await jobs.stand() == []
+    assert await jobs.states(OTHER) == [None]
+
+
+async def test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live(jobs) -> None:
+    await jobs.acquire(ME, room=2)
+    await jobs.wait(OTHER, THIRD, room=2)
+
+    assert (await jobs.acquire(FOURTH, room=2))[2:] == [jobs.bell(OTHER), jobs.bell(THIRD)]
+    assert (await jobs.acquire(FOURTH, room=2, flags="wql"))[2:] == []  # they are on their way
+    assert await answers(jobs, OTHER, room=2) == [jobs.bell(FOURTH)]
+    await jobs.arm(FOURTH, seat=seat(FOURTH))
+    assert (await jobs.acquire(FOURTH, room=2, flags="wqlp"))[0] == 0  # of one he is not sure yet
+    assert await answers(jobs, THIRD, room=2) == [jobs.bell(FOURTH)]
+
+    assert await jobs.acquire(FOURTH, room=2, flags="wqlp") == [2, b"f"]
+    assert await jobs.stand() == [seat(OTHER), seat(THIRD)]
+    assert await jobs.states(OTHER, THIRD, FOURTH) == [b"", b"", None]
+    assert await jobs.may_wait() == {seat(OTHER), seat(THIRD)}
+    assert jobs.bell(FOURTH) + seat(FOURTH).encode() not in await jobs.redis.hkeys(jobs.seen)
+    assert (await jobs.acquire(FOURTH, room=3))[0] == 0
+
+
+async def test_what_was_asked_before_he_came_is_no_sign_of_life(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await answers(jobs, OTHER)
+
+    assert (await jobs.acquire(THIRD, room=1))[0] == 0
+    await jobs.arm(OTHER, seat=seat(OTHER))  # nor is a bell: it may have been sent before
+    assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 0
+    await answers(jobs, OTHER)
+    assert await jobs.acquire(THIRD, room=1, flags="wql") == [2, b"f"]
+
+
+async def test_one_who_has_to_make_sure_is_no_sign_of_life_to_another(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.wait(THIRD, FOURTH, room=1)
+    await jobs.die(OTHER)
+
+    assert (await jobs.acquire(FOURTH, room=1, flags="wql"))[2:] == [jobs.bell(THIRD)]
+    assert await answers(jobs, THIRD) == [jobs.bell(FOURTH)]
+    await jobs.arm(FOURTH, seat=seat(FOURTH))
+    assert await jobs.acquire(FOURTH, room=1, flags="wql") == [2, b"f"]
+
+
+async def test_who_has_to_make_sure_wakes_no_other_who_has_to(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, THIRD, FOURTH, room=1)
+
+    assert (await jobs.acquire(FOURTH, room=1, flags="wql"))[2:] == []
+    assert await jobs.states(OTHER, THIRD, FOURTH) == [b"rung", b"", b""]
+
+
+async def test_who_has_to_make_sure_and_is_on_his_way_is_not_woken_again(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, THIRD, room=1)
+
+    assert await answers(jobs, OTHER) == [jobs.bell(THIRD)]
+    assert await answers(jobs, OTHER) == []
+
+
+async def test_who_may_wait_does_not_wake_those_who_may_too(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER, THIRD, FOURTH)
+
+    assert await answers(jobs, OTHER, THIRD, FOURTH) == []
+
+
+async def test_of_his_own_session_he_knows_that_it_lives(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+
+    assert await jobs.acquire(THIRD, room=1, session=OTHER) == [2, b"f"]
+    assert await jobs.states(OTHER) == [b""]
+
+
+async def test_who_waits_may_go_on_waiting(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    for _ in range(3):
+        assert (await jobs.acquire(OTHER, room=1, flags="wql"))[0] == 0
+
+
+async def test_the_place_is_free_as_soon_as_he_begins(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.release(ME)
+
+    await jobs.acquire(OTHER, room=1, flags="wql")
+
+    assert not await jobs.redis.exists(jobs.seen)
+    await jobs.wait(THIRD, room=1)
+    assert await jobs.acquire(FOURTH, room=1, session=THIRD) == [2, b"f"]
+
+
+async def test_a_run_that_begins_after_he_came_is_his_as_well(jobs) -> None:
+    """He stood there to make sure of who has begun meanwhile."""
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.wait(THIRD, room=1)
+    await jobs.release(ME)
+    assert (await jobs.acquire(OTHER, room=1, flags="wql"))[0] == 1
+
+    assert await jobs.acquire(THIRD, room=1, flags="wql") == [2, b"f"]
+    assert (await jobs.acquire(FOURTH, room=1))[0] == 0  # who comes now waits for one of his own
+
+
+async def test_who_comes_after_a_run_began_is_not_one_of_those_who_came_before(jobs) -> None:
+    await jobs.acquire(ME, room=2)
+    await jobs.wait(OTHER, THIRD, room=2)
+    await jobs.release(ME)
+    await jobs.acquire(OTHER, room=2, flags="wql")
+
+    assert (await jobs.acquire(FOURTH, room=2))[0] == 0
+    assert await jobs.may_wait() == {seat(THIRD), seat(FOURTH)}
+
+
+async def test_a_duplicate_that_leaves_is_no_run(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.wait(THIRD, FOURTH, room=1)
+    await jobs.release(FOURTH, "rl")
+    await jobs.die(OTHER)
+
+    assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 0
+
+
+async def test_a_clock_that_was_set_back_turns_nobody_away(jobs) -> None:
+    """Neither does a fence that is ahead of it."""
+    await jobs.redis.set(jobs.fence, 9_007_199_254_740_000)
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.wait(THIRD, room=1)
+    await jobs.die(OTHER)
+
+    assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 0
+    assert seat(THIRD) in await jobs.may_wait()
+
+
+async def test_a_run_that_begins_takes_no_place_from_who_may_wait(jobs) -> None:
+    await jobs.acquire(ME, room=2)
+    await jobs.wait(OTHER, THIRD, room=2)
+    await jobs.release(ME)
+    await jobs.acquire(OTHER, room=2, flags="wql")
+
+    assert (await jobs.acquire(THIRD, room=2, flags="wql"))[0] == 0
+    await jobs.release(OTHER)
+    assert (await jobs.acquire(THIRD, room=2, flags="wql"))[0] == 1
+
+
+async def test_the_place_of_a_dead_one_is_free(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.die(OTHER)
+
+    await jobs.wait(THIRD, room=1)
+    assert await jobs.stand() == [seat(THIRD)]
+
+
+async def test_who_came_while_a_dead_one_stood_there_has_his_place_then(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.wait(THIRD, room=1)
+    await jobs.die(OTHER)
+
+    assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 0
+    assert seat(THIRD) in await jobs.may_wait()
+
+
+async def test_who_was_taken_for_dead_and_sits_down_behind_another_goes_on(jobs) -> None:
+    """He was told that he may wait: to wait is never wrong."""
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.die(OTHER)
+    await jobs.wait(THIRD, room=1)
+    await jobs.arm(OTHER, seat=seat(OTHER))
+
+    refused, _, *knocked = await jobs.acquire(OTHER, room=1, flags="wql")
+    assert (refused, knocked) == (0, [])
+    assert await jobs.stand() == [seat(THIRD), seat(OTHER)]
+
+
+async def test_a_duplicate_who_finds_it_free_wakes_who_waits(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.release(ME, "")
+
+    assert await jobs.acquire(THIRD, room=1, session=OTHER) == [2, b"f", jobs.bell(OTHER)]
+
+
+async def test_nobody_is_a_duplicate_where_there_is_nobody_to_wait_for(jobs) -> None:
+    assert (await jobs.acquire(ME, room=0))[0] == 1
+
+
+async def test_those_who_are_seen_are_forgotten_long_after_they_slept_last(jobs) -> None:
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+
+    assert await jobs.lasts(jobs.seen, 10 * MINUTE)
+    await jobs.release(OTHER, "rl")
+    assert not await jobs.redis.exists(jobs.seen)
+
+
+# -- enqueue -------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_ticket_owns_the_key(jobs) -> None:
+    assert await jobs.enqueue(OLD) == -1
+    assert await jobs.owns() == OLD
+    assert await jobs.lasts(jobs.owner, HOUR)
+    assert await jobs.everything() == [jobs.owner]
+
+
+async def test_the_second_is_a_conflict_and_changes_nothing(jobs) -> None:
+    await jobs.enqueue(OLD)
+    state = await jobs.state()
+
+    assert about(await jobs.enqueue(NEW), HOUR)
+    assert await jobs.state() == state
+    assert await jobs.lasts(jobs.owner, HOUR)
+
+
+async def test_enqueue_said_twice_is_the_same_success(jobs) -> None:
+    await jobs.enqueue(OLD, 1000)
+
+    assert await jobs.enqueue(OLD, MINUTE) == -1
+    assert await jobs.lasts(jobs.owner, MINUTE)
+
+
+async def test_replacing_makes_a_duplicate_of_the_older_one(jobs) -> None:
+    await jobs.enqueue(OLD)
+
+    for _ in range(2):
+        assert await jobs.enqueue(NEW, flag="r") == -1
+        assert await jobs.owns() == NEW
+        over = await jobs.are_over()
+        assert list(over) == [f"s{OLD}"]
+        assert about(over[f"s{OLD}"], HOUR)
+    assert await jobs.lasts(jobs.over, HOUR)
+    assert await jobs.perform(ME, OLD) == [2, b"s"]
+
+
+async def test_what_was_replaced_stays_a_duplicate_when_the_newer_one_is_gone(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.enqueue(NEW, flag="r")
+    await jobs.redis.delete(jobs.owner)
+
+    assert await jobs.perform(ME, OLD) == [2, b"s"]
+    assert (await jobs.perform(ME, NEW))[0] == 1
+
+
+async def test_withdrawn_the_key_is_free(jobs) -> None:
+    await jobs.enqueue(OLD)
+
+    assert [await jobs.withdraw(OLD), await jobs.withdraw(OLD)] == [1, 0]
+    assert await jobs.everything() == []
+
+
+async def test_withdrawn_by_another_changes_nothing(jobs) -> None:
+    await jobs.enqueue(OLD)
+    state = await jobs.state()
+
+    assert await jobs.withdraw(NEW) == 0
+    assert await jobs.state() == state
+
+
+async def test_withdrawn_the_one_before_has_its_place_again(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.redis.pexpire(jobs.owner, 5 * MINUTE)
+    await jobs.enqueue(NEW, flag="r")
+
+    assert await jobs.withdraw(NEW) == 1
+    assert await jobs.owns() == OLD
+    assert await jobs.lasts(jobs.owner, 5 * MINUTE)
+    assert await jobs.are_over() == {}
+    assert await jobs.everything() == [jobs.owner]
+    assert (await jobs.perform(ME, OLD))[0] == 1
+
+
+async def test_withdrawn_behind_one_that_was_done_meanwhile_the_key_is_free(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.enqueue(NEW, flag="r")
+    await jobs.release(ME, "rdf", ticket=OLD)
+
+    assert await jobs.withdraw(NEW) == 1
+    assert await jobs.owns() is None
+    assert list(await jobs.are_over()) == [f"d{OLD}"]
+
+
+async def test_withdrawn_one_that_found_the_key_free_leaves_it_free(jobs) -> None:
+    """Whatever was replaced before that."""
+    await jobs.enqueue(OLD)
+    await jobs.enqueue(NEW, flag="r")
+    await jobs.perform(ME, NEW, "g")
+    await jobs.release(ME, "rd", ticket=NEW)
+    third = f"{'t' * 22}.{MINUTE}"
+    await jobs.enqueue(third)
+
+    await jobs.withdraw(third)
+    assert await jobs.owns() is None
+
+
+async def test_what_is_replaced_at_its_last_moment_has_a_ttl(jobs) -> None:
+    """A ttl of less than a millisecond reads as 0."""
+    for _ in range(20):
+        await jobs.enqueue(OLD, 1)
+        await jobs.enqueue(NEW, flag="r")
+        await jobs.clear()
+    await jobs.redis.set(jobs.owner, OLD)  # by hand, without any
+    assert await jobs.enqueue(NEW) == 1
+    await jobs.enqueue(NEW, flag="r")
+    await jobs.redis.set(jobs.before, OLD)
+    assert await jobs.withdraw(NEW) == 1
+    assert await jobs.owns() in (OLD, None)
+
+
+# -- perform -------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_gives_up_the_key_lets_others_enqueue(jobs) -> None:
+    await jobs.enqueue(OLD)
+
+    assert (await jobs.perform(ME, OLD, "g"))[0] == 1
+    assert await jobs.owns() is None
+    assert await jobs.enqueue(NEW) == -1
+
+
+async def test_said_twice_what_was_given_up_and_taken_by_another_is_still_granted(jobs) -> None:
+    await jobs.enqueue(OLD)
+    first = await jobs.perform(ME, OLD, "g")
+    await jobs.enqueue(NEW)
+
+    assert await jobs.perform(ME, OLD, "g") == first
+    assert await jobs.owns() == NEW
+
+
+async def test_a_run_that_keeps_the_key_keeps_its_time(jobs) -> None:
+    await jobs.enqueue(OLD)
+
+    assert (await jobs.perform(ME, OLD))[0] == 1
+    assert await jobs.owns() == OLD
+    assert await jobs.lasts(jobs.owner, HOUR)
+
+
+async def test_a_run_that_keeps_the_key_keeps_it_for_as_long_as_it_lasts(jobs) -> None:
+    await jobs.enqueue(OLD, 1000)
+
+    await jobs.perform(ME, OLD, ttl=MINUTE)
+    assert await jobs.lasts(jobs.owner, MINUTE)
+    assert await jobs.renew(ME, ttl=2 * MINUTE, ticket=OLD) == 1
+    assert await jobs.lasts(jobs.owner, 2 * MINUTE)
+
+
+async def test_a_ticket_that_lapsed_runs_and_those_that_keep_have_their_key_again(jobs) -> None:
+    assert (await jobs.perform(ME, OLD, "k"))[0] == 1
+    assert await jobs.owns() == OLD
+    assert await jobs.lasts(jobs.owner, MINUTE)
+    await jobs.clear()
+
+    assert (await jobs.perform(ME, OLD, "g"))[0] == 1
+    assert await jobs.owns() is None
+
+
+async def test_a_ticket_whose_key_another_owns_is_a_duplicate(jobs) -> None:
+    await jobs.enqueue(NEW)
+    state = await jobs.state()
+
+    for begin in "gk":
+        assert await jobs.perform(ME, OLD, begin) == [2, b"o"]
+    assert await jobs.state() == state
+
+
+async def test_while_one_runs_the_same_ticket_waits_and_then_is_a_duplicate(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.wait(OTHER, THIRD, ticket=OLD, begin="k")
+
+    assert await jobs.release(ME, "rdf", ticket=OLD) == [1, jobs.bell(OTHER)]
+    assert await jobs.perform(OTHER, OLD, flags="wql") == [2, b"d", jobs.bell(THIRD)]
+    assert await jobs.perform(THIRD, OLD, flags="wql") == [2, b"d"]
+    assert await jobs.stand() == []
+    assert await jobs.states(OTHER, THIRD) == [None, None]
+
+
+async def test_who_waits_for_what_failed_runs_it(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.wait(OTHER, ticket=OLD, begin="k")
+
+    await jobs.release(ME, "rk", ticket=OLD)
+    assert (await jobs.perform(OTHER, OLD, flags="wql"))[0] == 1
+
+
+async def test_a_ticket_is_a_duplicate_at_once_although_another_runs(jobs) -> None:
+    await jobs.enqueue(NEW)
+    await jobs.perform(ME, NEW)
+
+    assert await jobs.perform(OTHER, OLD) == [2, b"o"]
+    assert await jobs.stand() == []
+
+
+async def test_what_is_remembered_is_forgotten_in_time(jobs) -> None:
+    seconds, _ = await jobs.redis.time()
+    await jobs.redis.zadd(jobs.over, {f"d{OLD}": seconds * 1000 - 1, f"s{OLD}": 1})
+
+    assert (await jobs.perform(ME, OLD))[0] == 1
+    await jobs.release(ME, "rd", ticket=NEW)
+    assert list(await jobs.are_over()) == [f"d{NEW}"]
+
+
+async def test_without_a_ticket_nothing_is_owned_or_remembered(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.redis.zadd(jobs.over, {"d": 9e15, "s": 9e15})
+
+    assert (await jobs.acquire(ME))[0] == 1
+    assert await jobs.renew(ME) == 1
+    assert await jobs.release(ME) == [1]
+    assert await jobs.owns() == OLD
+
+
+# -- the end of a run ----------------------------------------------------------------------------------------
+
+
+async def test_done_it_is_remembered_for_its_ttl(jobs) -> None:
+    await jobs.perform(ME, OLD)
+
+    assert await jobs.release(ME, "rd", ticket=OLD) == [1]
+    assert await jobs.runs() == []
+    assert about((await jobs.are_over())[f"d{OLD}"], HOUR)
+    assert await jobs.lasts(jobs.over, HOUR)
+    assert await jobs.perform(OTHER, OLD) == [2, b"d"]
+
+
+async def test_what_is_remembered_for_longer_keeps_its_time(jobs) -> None:
+    for token, ticket in ((ME, OLD), (OTHER, NEW)):
+        await jobs.perform(token, ticket, "g")
+        await jobs.release(token, "rd", ticket=ticket)
+
+    assert await jobs.lasts(jobs.over, HOUR)
+
+
+async def test_done_it_frees_its_key_if_it_is_to(jobs) -> None:
+    for flags, owner in (("rd", OLD), ("rdf", None)):
+        await jobs.clear()
+        await jobs.enqueue(OLD)
+        await jobs.perform(ME, OLD)
+        await jobs.release(ME, flags, ticket=OLD)
+
+        assert await jobs.owns() == owner
+
+
+async def test_not_done_it_keeps_its_key_for_the_retry(jobs) -> None:
+    for flags, kept in (("r", MINUTE), ("rk", HOUR)):
+        await jobs.clear()
+        await jobs.enqueue(OLD, 1000)
+        await jobs.perform(ME, OLD, ttl=MINUTE)
+        await jobs.release(ME, flags, ticket=OLD)
+
+        assert await jobs.owns() == OLD
+        assert await jobs.lasts(jobs.owner, kept)
+        assert await jobs.are_over() == {}
+
+
+async def test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one(jobs) -> None:
+    for flags in ("rdf", "rk"):
+        await jobs.clear()
+        await jobs.enqueue(OLD)
+        await jobs.perform(ME, OLD, ttl=1000)
+        await jobs.enqueue(NEW, flag="r")
+        assert await jobs.renew(ME, ttl=2 * HOUR, ticket=OLD) == 1
+        await jobs.release(ME, flags, ticket=OLD)
+
+        assert await jobs.owns() == NEW
+        assert await jobs.lasts(jobs.owner, MINUTE)
+
+
+async def test_a_release_said_twice_leaves_what_it_left_once(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    assert await jobs.release(ME, "rdf", ticket=OLD) == [1]
+    state = await jobs.state()
+
+    assert await jobs.release(ME, "rdf", ticket=OLD) == [0]
+    assert await jobs.state() == state
+
+
+async def test_who_does_not_run_it_has_not_done_it(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(OTHER, OLD)
+    state = await jobs.state()
+
+    for stranger in (ME, OTHER[:-1], ""):
+        for flags in ("rdf", "rk"):
+            assert await jobs.release(stranger, flags, ticket=OLD) == [0]
+    assert await jobs.state() == state
+
+
+async def test_who_gives_up_waiting_leaves_the_queue(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER, THIRD)
+
+    assert await jobs.release(OTHER, "rl") == [0]
+    assert await jobs.stand() == [seat(THIRD)]
+    assert await jobs.states(OTHER) == [None]
+    assert await jobs.release(THIRD, "") == [0]
+    assert await jobs.states(THIRD) == [b""]
+
+
+async def test_a_quiet_release_wakes_nobody(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER)
+
+    assert await jobs.release(ME, "") == [1]
+    assert await jobs.states(OTHER) == [b""]
+
+
+async def test_a_release_keeps_the_fence(jobs) -> None:
+    await jobs.acquire(ME, retention=MINUTE)
+    await jobs.release(ME, retention=HOUR)
+
+    assert await jobs.lasts(jobs.fence, HOUR)
+
+
+# -- renew ---------------------------------------------------------------------------------------------------
+
+
+async def test_renew_sets_the_ttls_anew_and_nothing_else(jobs) -> None:
+    await jobs.acquire(ME, ttl=1000, retention=MINUTE)
+    state = await jobs.state()
+
+    for _ in range(2):
+        assert await jobs.renew(ME, ttl=MINUTE, retention=HOUR) == 1
+        assert await jobs.state() == state
+        assert await jobs.lasts(jobs.holders, MINUTE + SLACK)
+        assert await jobs.lasts(jobs.fence, HOUR)
+
+
+async def test_renew_by_another_is_refused_and_never_creates(jobs) -> None:
+    assert await jobs.renew(ME, ticket=OLD) == 0
+    assert await jobs.everything() == []
+    await jobs.enqueue(OLD, 1000)
+    await jobs.acquire(OTHER)
+
+    assert await jobs.renew(ME, ttl=HOUR, ticket=OLD) == 0
+    assert await jobs.redis.pttl(jobs.owner) <= 1000
+
+
+async def test_renew_wakes_the_first_for_what_came_to_its_end(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(OTHER)
+    await jobs.end(ME)
+
+    assert await jobs.renew(ME) == 0
+    assert await jobs.states(OTHER) == [b"rung"]
+
+
+# -- out of memory -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.leaves_keys
+async def test_what_runs_can_be_renewed_and_ended_out_of_memory(own_server, connect, prefix) -> None:
+    server = await own_server()
+    jobs = JobScripts(connect(server), prefix)
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.wait(OTHER)
+    await jobs.redis.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError, match="maxmemory"):
+        await jobs.acquire(THIRD)
+
+    assert await jobs.renew(ME, ticket=OLD) == 1
+    assert await jobs.release(ME, "rdf", ticket=OLD) == [1, jobs.bell(OTHER)]
+    assert list(await jobs.are_over()) == [f"d{OLD}"]
+    await jobs.redis.config_set("maxmemory", 0)
+    await jobs.enqueue(OLD)
+    await jobs.enqueue(NEW, flag="r")
+    await jobs.redis.config_set("maxmemory", 1)
+    assert await jobs.withdraw(NEW) == 1
+    await jobs.redis.config_set("maxmemory", 0)
+
+
+# -- the commands --------------------------------------------------------------------------------------------
+
+
+async def do(redis: Redis, command: Command[Any]) -> Any:
+    return command.parse(await redis.execute_command(*command.words(in_full=True)))
+
+
+def commands(prefix: str, *, waiting: int | None = None, errand: Errand | None = None) -> JobCommands:
+    return JobCommands(prefix, "n", waiting=waiting, errand=errand, retention_ms=MINUTE, session="s")
+
+
+async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) -> None:
+    errand = Errand(OLD, slot="", gives_up=False, frees=True)
+    job, plain = commands(prefix, errand=errand), commands(prefix, waiting=0)
+    assert await do(redis, enqueueing(prefix, "n", OLD, HOUR, replace=False)) is None
+    assert about(await do(redis, enqueueing(prefix, "n", NEW, HOUR, replace=False)), HOUR)
+
+    granted = await do(redis, job.acquire(ME, MINUTE, "{}", WAITING))
+    assert isinstance(granted, Granted)
+    refused = await do(redis, plain.acquire(OTHER, MINUTE, "{}", WAITING))
+    assert isinstance(refused, Refused)
+    assert str(refused.error) == "job 'n' is a duplicate: it is running, and as many wait as may"
+    assert await do(redis, job.renew(ME, MINUTE))
+    assert await do(redis, job.owned(ME))
+    assert await do(redis, job.locked())
+    assert await do(redis, job.adopt(ME, THIRD, MINUTE, "{}")) == granted.fencing_token
+    errand.done = True
+    assert (await do(redis, job.release(THIRD, MINUTE))).freed
+    assert not await do(redis, job.locked())
+
+    again = await do(redis, job.acquire(ME, MINUTE, "{}", WAITING | QUEUED))
+    assert str(again.error) == "job 'n' is a duplicate: its ticket was done"
+    assert await do(redis, enqueueing(prefix, "n", NEW, HOUR, replace=False)) is None
+    other = commands(prefix, errand=Errand(f"{'x' * 22}.1000", slot="run.x", gives_up=True, frees=False))
+    assert "another ticket owns the key" in str((await do(redis, other.acquire(ME, MINUTE, "{}"))).error)
+    assert await do(redis, withdrawing(prefix, "n", NEW)) is True
+    assert await do(redis, withdrawing(prefix, "n", NEW)) is False
+
+
+async def test_slots_of_tickets_do_not_know_of_each_other_and_share_the_fence(redis, prefix) -> None:
+    minted = []
+    for slot in ("", "run.a", "run.b"):
+        errand = Errand(f"{slot:x<22}.1000", slot=slot, gives_up=True, frees=False)
+        minted.append(
+            (await do(redis, commands(prefix, errand=errand).acquire(ME, MINUTE, "{}"))).fencing_token
+        )
+
+    assert minted == sorted(set(minted))
+    fences = [key for key in await redis.keys(f"{prefix}:uniquejob*") if b"fence" in key]
+    assert len(fences) == 1
+
+
+# -- mutants -------------------------------------------------------------------------------------------------
+
+CHECKS = checks(globals(), "jobs")
+FILES = [
+    "job_acquire",
+    "job_renew",
+    "job_release",
+    "job_enqueue",
+    "job_withdraw",
+    "shared/tickets",
+    "shared/room",
+]
+SPARED = {
+    "purge(true)": "in a release, see out of memory above; the next step takes back what has ended",
+}
+"""Lines that may be left out, each with the reason."""
+MUTATIONS = [
+    Mutation("shared/room", "room == '' or number", "number", "test_waiting_said_twice_is_one_place"),
+    Mutation(
+        "shared/room", " or number > 0 then", " then",
+        "test_who_was_taken_for_dead_and_sits_down_behind_another_goes_on",
+    ),
+    Mutation(
+        "shared/room", "number < 0 and noted(seen, 'begun')", "noted(seen, 'begun')",
+        "test_who_comes_after_a_run_began_is_not_one_of_those_who_came_before",
+    ),
+    Mutation(
+        "shared/room", "rank = 0, room - 1", "rank = 0, room",
+        "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
+    ),
+    Mutation(
+        "shared/room", "not other or other == entry", "not other",
+        "test_who_came_while_a_dead_one_stood_there_has_his_place_then",
+    ),
+    Mutation(
+        "shared/room", "number < 0 and noted(seen, other) > -number or", "noted(seen, other) > -number or",
+        "test_what_was_asked_before_he_came_is_no_sign_of_life",
+    ),
+    Mutation(
+        "shared/room", "noted(seen, other) > -number or", "noted(seen, other) > 0 or",
+        "test_what_was_asked_before_he_came_is_no_sign_of_life",
+    ),
+    Mutation(
+        "shared/room", " or string.find(other, session, 1, true)", "",
+        "test_of_his_own_session_he_knows_that_it_lives",
+    ),
+    Mutation(
+        "shared/room", "if redis.call('GET', one) == '' then", "do",
+        "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
+    ),
+    Mutation(
+        "shared/room", "if noted(seen, entry) == 0 then note(seen, entry, -1) end", "note(seen, entry, -1)",
+        "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
+    ),
+    Mutation(
+        "shared/room", "noted(seen, other) < 0 and ", "",
+        "test_who_may_wait_does_not_wake_those_who_may_too",
+    ),
+    Mutation(
+        "shared/room", " and redis.call('GET', bell_of(other)) == ''", "",
+        "test_who_has_to_make_sure_and_is_on_his_way_is_not_woken_again",
+    ),
+    Mutation(
+        "shared/room", "elseif begun then", "else",
+        "test_a_duplicate_that_leaves_is_no_run",
+    ),
+    Mutation(
+        "job_acquire", "be_gone(KEYS[9], entry, true)", "be_gone(KEYS[9], entry, false)",
+        "test_a_run_that_begins_after_he_came_is_his_as_well",
+    ),
+    Mutation(
+        "job_acquire", "(free() < 1 or not in_turn)", "free() < 1",
+        "test_nobody_passes_who_waits_and_he_is_woken",
+    ),
+    Mutation(
+        "job_acquire", "(free() < 1 or not in_turn)", "not in_turn",
+        "test_the_second_waits_and_is_told_for_how_long",
+    ),
+    Mutation(
+        "job_acquire", "not duplicate and (free()", "(free()",
+        "test_a_ticket_is_a_duplicate_at_once_although_another_runs",
+    ),
+    Mutation(
+        "job_acquire", "stands == 'w', rung)", "true, rung)",
+        "test_one_who_has_to_make_sure_is_no_sign_of_life_to_another",
+    ),
+    Mutation(
+        "job_acquire", "if stands ~= 'f' then", "if stands == 'w' then",
+        "test_who_came_while_a_dead_one_stood_there_has_his_place_then",
+    ),
+    Mutation(
+        "job_acquire", "if not permits then", "if true then",
+        "test_said_twice_it_is_the_same_grant_with_its_ttl_set_anew",
+    ),
+    Mutation(
+        "job_acquire", "owning and owning ~= ticket then", "owning then",
+        "test_a_run_that_keeps_the_key_keeps_its_time",
+    ),
+    Mutation(
+        "job_acquire", "not first or bell_of(first) == bell", "not first or first == entry",
+        "test_of_one_bell_anybody_may_go_first",
+    ),
+    Mutation(
+        "job_acquire", "return {2, duplicate, unpack(wake(true, 0))}", "return {2, duplicate}",
+        "test_while_one_runs_the_same_ticket_waits_and_then_is_a_duplicate",
+    ),
+    Mutation(
+        "job_acquire", "not has(flags, 'q'))", "true)",
+        "test_who_has_a_bell_that_is_gone_is_not_given_another_one",
+    ),
+    Mutation(
+        "job_acquire", "math.max(redis.call('PTTL', KEYS[7]), ttl)", "ttl",
+        "test_a_run_that_keeps_the_key_keeps_its_time",
+    ),
+    Mutation(
+        "job_acquire", "if ARGV[9] == 'k' then", "if ARGV[9] == 'k' and owning then",
+        "test_a_ticket_that_lapsed_runs_and_those_that_keep_have_their_key_again",
+    ),
+    Mutation(
+        "job_acquire", "elseif owning then", "else",
+        "test_without_a_ticket_nothing_is_owned_or_remembered",
+    ),
+    Mutation(
+        "job_acquire", "local owning = ticket ~= '' and ", "local owning = ",
+        "test_without_a_ticket_nothing_is_owned_or_remembered",
+    ),
+    Mutation(
+        "job_acquire", "local duplicate = ticket ~= '' and ", "local duplicate = ",
+        "test_without_a_ticket_nothing_is_owned_or_remembered",
+    ),
+    Mutation(
+        "job_renew", "if purge(true) > 0 then wake(true, 0) end", "purge(true)",
+        "test_renew_wakes_the_first_for_what_came_to_its_end",
+    ),
+    Mutation(
+        "job_renew", "if redis.call('GET', KEYS[7]) == ARGV[4] then", "do",
+        "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
+    ),
+    Mutation(
+        "job_release", "if has(flags, 'd') then", "do",
+        "test_not_done_it_keeps_its_key_for_the_retry",
+    ),
+    Mutation(
+        "job_release", "if owns and has(flags, 'f')", "if owns and has(flags, 'd')",
+        "test_done_it_frees_its_key_if_it_is_to",
+    ),
+    Mutation(
+        "job_release", "if owns and has(flags, 'f')", "if has(flags, 'f')",
+        "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
+    ),
+    Mutation(
+        "job_release", "if owns and has(flags, 'k')", "if has(flags, 'k')",
+        "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
+    ),
+    Mutation(
+        "job_release", "if held then", "if true then", "test_who_does_not_run_it_has_not_done_it",
+    ),
+    Mutation(
+        "job_release", "{held and 1 or 0, ", "{1, ", "test_a_release_said_twice_leaves_what_it_left_once",
+    ),
+    Mutation(
+        "job_release", "if has(flags, 'r') then", "do", "test_a_quiet_release_wakes_nobody",
+    ),
+    Mutation(
+        "job_enqueue", "elseif owning ~= ticket then", "else", "test_enqueue_said_twice_is_the_same_success",
+    ),
+    Mutation(
+        "job_enqueue", "ARGV[3] ~= 'r'", "false", "test_the_second_is_a_conflict_and_changes_nothing",
+    ),
+    Mutation(
+        "job_enqueue", "math.max(1, redis.call('PTTL', owner))", "redis.call('PTTL', owner)",
+        "test_what_is_replaced_at_its_last_moment_has_a_ttl",
+    ),
+    Mutation(
+        "job_withdraw", "~= ARGV[1]", "== false", "test_withdrawn_by_another_changes_nothing",
+    ),
+    Mutation(
+        "job_withdraw", "if not is_over(over, former) then", "do",
+        "test_withdrawn_behind_one_that_was_done_meanwhile_the_key_is_free",
+    ),
+    Mutation(
+        "job_withdraw", "math.max(1, redis.call('PTTL', before))", "redis.call('PTTL', before)",
+        "test_what_is_replaced_at_its_last_moment_has_a_ttl",
+    ),
+    Mutation("shared/tickets", "{'d', 's'}", "{'d'}", "test_replacing_makes_a_duplicate_of_the_older_one"),
+    Mutation("shared/tickets", "or 0) > NOW", "or 0) > 0", "test_what_is_remembered_is_forgotten_in_time"),
+    Mutation(
+        "shared/tickets", "whole(NOW + ttl_of(ticket))", "whole(NOW)",
+        "test_done_it_is_remembered_for_its_ttl",
+    ),
+]  # fmt: skip
+
+
+def step_of(file: str) -> str:
+    """A step that is made of that file."""
+    return {"shared/tickets": "job_release", "shared/room": "job_acquire"}.get(file, file)
+
+
+async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> None:
+    scripts = JobScripts(redis, prefix)
+
+    assert [name for name, check in CHECKS.items() if await fails(check, scripts)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
+    mutants = [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
+    living = await compiled(JobScripts, redis, prefix, step_of(file), mutants)
+
+    assert await unnoticed(JobScripts, redis, prefix, living, among=CHECKS) == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+async def test_with_a_line_altered_that_test_fails(redis, prefix, mutation) -> None:
+    assert await survives(JobScripts, redis, prefix, mutation, CHECKS, step_of(mutation.file)) is None
+
+
+def test_each_line_that_is_spared_stands_there() -> None:
+    lines = {line.strip() for file in FILES for line in text_of(file).splitlines()}
+
+    assert set(SPARED) <= lines

@@ -1,0 +1,153 @@
+"""A master with replicas, and the Sentinel that watches them: one server may replace another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any, Self, final
+
+from redis.asyncio import Redis
+from redis.asyncio.sentinel import Sentinel
+
+from aiolocks.testing import EmbeddedServer
+from aiolocks.testing.process import ServerProcess
+
+SERVICE = "locks"
+_DOWN_AFTER_MS = 300
+# Whoever becomes the master sends its data to others at once.
+_AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+
+
+@final
+class SentinelServer(ServerProcess):
+    """Sentinel; its configuration is a file, which it rewrites."""
+
+    __slots__ = ("_configuration",)
+
+    def __init__(self, configuration: Path) -> None:
+        super().__init__(executable=None, port=0, arguments=(), startup_timeout=10.0)
+        self._configuration = configuration
+
+    def _command(self) -> list[str]:
+        address = ("--port", str(self._port), "--bind", "127.0.0.1", "--unixsocket", str(self.path))
+        return [str(self.executable), str(self._configuration), "--sentinel", *address]
+
+    async def __aenter__(self) -> Self:
+        with closing(self._launch()) as steps:
+            for delay in steps:
+                await asyncio.sleep(delay)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class Replicated:
+    """A master and its replicas, which have all that it has when this is entered."""
+
+    def __init__(self, *, replicas: int = 1) -> None:
+        self._replicas = replicas
+        self._stack = AsyncExitStack()
+        self.master = EmbeddedServer(port=0, arguments=_AT_ONCE)
+        self.replicas = [EmbeddedServer(port=0, arguments=_AT_ONCE) for _ in range(replicas)]
+
+    @property
+    def replica(self) -> EmbeddedServer:
+        return self.replicas[0]
+
+    def client(self, **kwargs: Any) -> Redis:
+        """A client of the master."""
+        return self.master.client(**kwargs)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        await self._stack.enter_async_context(self.master)
+        for server in self.replicas:
+            replica = (await self._stack.enter_async_context(server)).client()
+            await replica.execute_command("REPLICAOF", "127.0.0.1", self.master.port)
+        for server in self.replicas:
+            await until(_follows, server.client())
+
+    async def cut_off_replica(self) -> None:
+        """What the master does from now on, the replica will not learn of."""
+        self.replica.pause()
+        # Else it would read from its socket what was sent before the master died.
+        await self.master.client().execute_command("CLIENT", "KILL", "TYPE", "replica")
+
+
+@final
+class Watched(Replicated):
+    """They, and a Sentinel: a failover takes about half a second from when the master is gone.
+
+    Args:
+        directory: Where Sentinel keeps its configuration.
+    """
+
+    def __init__(self, directory: Path, *, replicas: int = 1) -> None:
+        super().__init__(replicas=replicas)
+        self._configuration = directory / "sentinel.conf"
+        self.sentinel = SentinelServer(self._configuration)
+
+    def client(self, **kwargs: Any) -> Redis:
+        """A client of whoever is the master."""
+        sentinel = Sentinel([("127.0.0.1", self.sentinel.port)])
+        for asked in sentinel.sentinels:
+            self._stack.push_async_callback(asked.aclose)
+        client: Redis = sentinel.master_for(SERVICE, **kwargs)
+        self._stack.push_async_callback(client.aclose)
+        return client
+
+    async def failed_over(self) -> bool:
+        """Whether Sentinel names another master, which is one."""
+        port = await self._ask("get-master-addr-by-name", SERVICE)
+        role = (await self.replica.client().info("replication"))["role"]
+        return int(port[1]) == self.replica.port and role == "master"
+
+    async def promote(self) -> None:
+        """Has Sentinel replace the master, which lives on."""
+        await self._ask("failover", SERVICE)
+        await until(self.failed_over)
+
+    async def _start(self) -> None:
+        await super()._start()
+        self._configuration.write_text(
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds {SERVICE} {_DOWN_AFTER_MS}\n"
+            f"sentinel failover-timeout {SERVICE} 5000\n"
+        )
+        await self._stack.enter_async_context(self.sentinel)
+        await until(self._knows_the_replicas)
+
+    async def _knows_the_replicas(self) -> bool:
+        """Whether Sentinel has found them, and found them well."""
+        found = await self._ask("replicas", SERVICE)
+        return sum(replica[b"master-link-status"] == b"ok" for replica in found) == len(self.replicas)
+
+    async def _ask(self, *words: str) -> Any:
+        async with Redis(port=self.sentinel.port or 0) as redis:
+            return await redis.execute_command("SENTINEL", *words)
+
+
+async def _follows(replica: Redis) -> bool:
+    return bool((await replica.info("replication")).get("master_link_status") == "up")
+
+
+async def until(condition: Callable[..., Awaitable[bool]], *args: Any, within: float = 20.0) -> None:
+    deadline = time.monotonic() + within
+    while not await condition(*args):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited for {within} s: {condition.__name__}")
+        await asyncio.sleep(0.02)

@@ -1,0 +1,55 @@
+"""How long a waiter sleeps: pure arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aiolocks import Backoff
+from aiolocks._core.naps import BEYOND, LAST_TRY, Naps
+
+STEPS = Backoff(initial=1, maximum=8, jitter=0)
+
+
+def nap(naps: Naps, now: float = 100.0, **more: Any) -> float | None:
+    given: dict[str, Any] = {"heard": False, "yielding_until": 0.0, "end": None} | more
+    return naps.next(now, STEPS, **given)
+
+
+def test_they_grow_as_the_backoff_says() -> None:
+    naps = Naps()
+
+    assert [nap(naps) for _ in range(5)] == [101, 102, 104, 108, 108]
+    assert naps.taken == 5
+
+
+def test_who_is_told_takes_the_longest_steps_at_once() -> None:
+    assert nap(Naps(), heard=True) == 108
+
+
+@pytest.mark.parametrize(
+    ("refused_until", "wake"), [(100.5, 100.5 + BEYOND), (103, 101), (90, 101), (None, 101)]
+)
+def test_none_lasts_past_the_end_of_the_lease_in_the_way(refused_until: float | None, wake: float) -> None:
+    naps = Naps()
+    naps.refused_until = refused_until
+
+    assert nap(naps) == pytest.approx(wake)
+
+
+def test_refused_for_the_sake_of_others_it_looks_again_when_they_have_had_their_chance() -> None:
+    assert nap(Naps(), yielding_until=100.2) == pytest.approx(100.2 + BEYOND)
+    assert nap(Naps(), yielding_until=99.0) == 101
+
+
+@pytest.mark.parametrize(("round_trip", "margin"), [(0.0, LAST_TRY), (0.1, 0.2)])
+def test_before_the_end_there_is_time_for_a_last_try(round_trip: float, margin: float) -> None:
+    naps = Naps()
+    naps.round_trip = round_trip
+
+    assert nap(naps, end=100.5) == pytest.approx(100.5 - margin)
+
+
+def test_where_there_is_no_time_for_a_last_try_there_is_none() -> None:
+    assert nap(Naps(), end=100 + LAST_TRY) is None

@@ -1,0 +1,186 @@
+"""What the single flight takes, before any request; how values and errors travel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from aiolocks import JSON, RemoteCallError, Session, SingleFlight
+from aiolocks._primitives.outcomes import Outcome
+from aiolocks._primitives.singleflight import _digest
+from aiolocks._transport.commands.flight import Left
+from aiolocks.errors import LockError
+
+REDIS = Redis()
+
+
+async def one() -> int:
+    return 1
+
+
+# -- arguments -----------------------------------------------------------------------------------------------
+
+
+def test_it_tells_its_times() -> None:
+    assert repr(SingleFlight(REDIS)) == "<SingleFlight ttl=30 keep=0>"
+    assert repr(SingleFlight(REDIS, ttl=timedelta(seconds=5), keep=0.5)) == "<SingleFlight ttl=5 keep=0.5>"
+    assert repr(JSON) == "aiolocks.JSON"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"ttl": 0.01}, ValueError, "ttl must be"),
+        ({"ttl": True}, TypeError, "ttl must be"),
+        ({"ttl": None}, TypeError, "ttl must be"),
+        ({"keep": -1}, ValueError, "keep must be"),
+        ({"keep": math.nan}, ValueError, "keep must be"),
+        ({"keep": math.inf}, ValueError, "keep must be"),
+        ({"keep": None}, TypeError, "keep must be"),
+        ({"serializer": json}, None, ""),
+        ({"serializer": None}, TypeError, "must have dumps and loads, as aiolocks.JSON"),
+        ({"serializer": "json"}, TypeError, "must have dumps and loads"),
+        ({"timeout": 3}, TypeError, r"did you mean ttl= .* or asyncio.timeout\(\) around do"),
+        ({"expire": 3}, TypeError, "did you mean keep="),
+        ({"blocking_timeout": 3}, TypeError, "did you mean asyncio.timeout"),
+        ({"key": "k"}, TypeError, "one SingleFlight serves any number of keys"),
+        ({"sleep": 3}, TypeError, r"did you mean Session\("),
+        ({"nonsense": 3}, TypeError, "has no argument 'nonsense'$"),
+    ],
+)
+def test_what_it_takes(options: dict[str, Any], error: type[Exception] | None, says: str) -> None:
+    if error is None:
+        SingleFlight(REDIS, **options)
+        return
+    with pytest.raises(error, match=says):
+        SingleFlight(REDIS, **options)
+
+
+def test_it_takes_a_client_or_a_session() -> None:
+    SingleFlight(Session(REDIS))
+    with pytest.raises(TypeError, match="the client comes first"):
+        SingleFlight("key")
+
+
+@pytest.mark.parametrize("key", ["", None, 3, "x" * 1025, "\ud800"])
+async def test_what_a_key_is(key: Any) -> None:
+    flight = SingleFlight(REDIS)
+    with pytest.raises((TypeError, ValueError), match="key"):
+        await flight.do(key, one)
+    with pytest.raises((TypeError, ValueError), match="key"):
+        flight.turn(key)
+
+
+async def test_what_a_function_is() -> None:
+    flight = SingleFlight(REDIS)
+    with pytest.raises(TypeError, match=r"fn must be a coroutine function, not int$"):
+        await flight.do("k", 3)  # type: ignore[arg-type]
+    called = one()
+    with pytest.raises(TypeError, match=r"not coroutine: give fn itself, .* lambda: fn\(…\) for arguments"):
+        await flight.do("k", called)  # type: ignore[arg-type]
+    called.close()
+    assert Session.of(REDIS)._engine is None
+
+
+@pytest.mark.parametrize("fingerprint", [3, ["a"], object()])
+async def test_what_a_fingerprint_is(fingerprint: Any) -> None:
+    with pytest.raises(TypeError, match="fingerprint must be str, bytes or None"):
+        await SingleFlight(REDIS).do("k", one, fingerprint=fingerprint)
+
+
+def test_of_a_fingerprint_a_hash_is_kept() -> None:
+    digests = [_digest(said) for said in (None, "", "a", "b", "a" * 10**6, "\ud800")]
+    assert digests[0] == ""
+    assert len(set(digests)) == 6
+    assert {len(digest) for digest in digests[1:]} == {32}
+    assert _digest("é") == _digest("é".encode())
+
+
+# -- turns ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_tells_nothing_before_it_was_entered() -> None:
+    turn = SingleFlight(REDIS).turn("k")
+    assert repr(turn) == "<Turn not entered>"
+    for name in ("first", "fencing_token"):
+        with pytest.raises(RuntimeError, match="enter a turn first"):
+            getattr(turn, name)
+
+
+# -- serializers ---------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+)
+
+
+@given(VALUES)
+def test_json_gives_back_what_json_knows(value: Any) -> None:
+    data = JSON.dumps(value)
+    assert type(data) is bytes
+    assert JSON.loads(data) == value
+
+
+@pytest.mark.parametrize("value", [object(), {1}, b"bytes", 1j])
+def test_json_refuses_what_it_does_not_know(value: Any) -> None:
+    with pytest.raises(TypeError):
+        JSON.dumps(value)
+
+
+# -- outcomes ------------------------------------------------------------------------------------------------
+
+
+def left(outcome: Outcome) -> Left:
+    return Left(1, None, outcome.tag, outcome.payload)
+
+
+def test_a_value_is_the_very_value_here_and_its_copy_elsewhere() -> None:
+    value = ([1], 2)
+    outcome = Outcome.of_value(value, JSON)
+    assert outcome.get() is value
+    assert outcome.kept
+    assert Outcome.of_another(left(outcome), JSON).get() == [[1], 2]
+    assert Outcome.of_another(left(Outcome.of_value(value, pickle)), pickle).get() == value  # type: ignore[arg-type]
+
+
+def test_what_is_dumped_is_bytes() -> None:
+    with pytest.raises(TypeError, match="dumps of the serializer must give bytes, not str"):
+        Outcome.of_value(1, json)  # type: ignore[arg-type]
+
+
+class OddError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("it cannot be said")
+
+
+@pytest.mark.parametrize(
+    ("error", "type_name", "message"),
+    [
+        (ValueError("é\ud800"), "builtins.ValueError", "é\ud800"),
+        (asyncio.QueueEmpty(), "asyncio.queues.QueueEmpty", ""),
+        (OddError(), "tests.unit.test_singleflight.OddError", "its message could not be had"),
+        (LockError("x" * 9000), "aiolocks.errors.LockError", "x" * 8192 + "…"),
+    ],
+)
+def test_an_error_is_the_very_error_here_and_what_it_says_elsewhere(
+    error: Exception, type_name: str, message: str
+) -> None:
+    outcome = Outcome.of_error(error)
+    assert not outcome.kept
+    with pytest.raises(type(error)) as caught:
+        outcome.get()
+    assert caught.value is error
+    with pytest.raises(RemoteCallError) as remote:
+        Outcome.of_another(left(outcome), JSON).get()
+    assert (remote.value.type_name, remote.value.message) == (type_name, message)
+    assert remote.value.__cause__ is None
