@@ -21,23 +21,24 @@ from typing import Any, Final, final
 
 import redis.exceptions as driver
 
-from . import faults, scanning
+from . import faults
 from .calls import Call, Command, ignore
 from .courses import Course, Several
 from .driver import Address
 from .learning import Learner
 from .lines import PAUSE_FIRST, Lines
 from .multiplexed import Multiplexed
+from .scanning import cursor_behind, position
 from .slots import Slots, slot_of
 from .wakeups import OnRung
 
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
-_ANY_SLOT: Final = 0
-"""Where what has no key waits until the table is known."""
 _CLEARED_WITHIN: Final = 1.0
 """Seconds for which a node that owes replies of a slot that it has lost holds up what comes later."""
+_ASKED_AGAIN: Final = 0.01
+"""Seconds after which a question about a connection is answered that is not the slot's own."""
 
 
 @final
@@ -70,6 +71,8 @@ class Clustered:
             served=lambda slot: slots.owner(slot) is not None,
             trouble=lambda: self._learner.trouble,
         )
+        self._asked: set[int] = set()  # slots of which other nodes were asked than those that have them
+        self._turns = 0  # so often was a slot found elsewhere
         self._bells: set[bytes] = set()  # hung up, and not ignored since
         self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
         self._learner = Learner(
@@ -79,7 +82,7 @@ class Clustered:
         self._patience = _STUCK
         self._leaving: set[asyncio.Task[None]] = set()  # connections to former nodes, being closed
         self._closed = False
-        self._commands = self._connections = 0  # by, and to, nodes that are there no more
+        self._commands = self._left = 0  # sent and made by nodes that are there no more
 
     @property
     def ordered(self) -> bool:
@@ -96,8 +99,8 @@ class Clustered:
 
     @property
     def connections(self) -> int:
-        """How many connections have been made so far, to all nodes."""
-        return self._connections + sum(node.connections for node in self._nodes.values())
+        """How many have been made; one to another node counts too that a slot was found at."""
+        return self._turns + self._left + sum(node.connections for node in self._nodes.values())
 
     @property
     def commands_sent(self) -> int:
@@ -118,7 +121,9 @@ class Clustered:
         if call.command.bell:
             self._bells.add(call.command.bell)
         slot = _slot(call)
-        if slot in self._lines:
+        if call.command.script is None and slot in self._asked:
+            self._loop.call_later(_ASKED_AGAIN, call.fault, _not_here())
+        elif slot in self._lines:
             self._lines.hold(slot, call)
         else:
             self._pass_on(slot, call, at_once=at_once, more=more)
@@ -135,26 +140,21 @@ class Clustered:
         course.begin()
 
     def _scan(self, call: Call[Any]) -> None:
-        """The one command that goes to all nodes, one after the other, as its cursor says."""
-        addresses = {f"{host}:{port}": (host, port) for host, port in self._slots.owners()}
-        if not addresses:
-            self._lines.hold(_ANY_SLOT, call)
+        """A `SCAN` goes from one node to the next; its cursor says where it has come to."""
+        if not self._slots.known:
+            self._lines.hold(0, call)
             self._learner.start()
             return
-        words = call.command.args
-        found = scanning.place(words[1], addresses)
-        if found is None:
-            call.reply(scanning.skipped(words[1], addresses))
-            return
-        at, there = found
+        nodes = sorted(self._slots.owners())
+        at, cursor = position(call.command.args[1], nodes)
 
         def replied(raw: Any) -> None:
-            call.reply([scanning.onward(at, raw[0], addresses), raw[1]])
+            call.reply([cursor_behind(nodes, at, raw[0]), raw[1]])
 
-        command = Command(None, (), (words[0], there, *words[2:]), _as_it_is)
-        node = self._node(addresses[at])
-        node.send(Call(command, replied, call.fault, until=call.until))
-        if not node.ready:
+        words = ("SCAN", cursor, *call.command.args[2:])
+        one = Call(Command(None, (), words, lambda raw: raw), replied, call.fault, until=call.until)
+        self._node(nodes[at]).send(one)
+        if not self._nodes[nodes[at]].ready:
             self._look_after()
 
     def forget(self, call: Call[Any]) -> bool:
@@ -215,6 +215,7 @@ class Clustered:
             # A bell is hung up where the queue is, which is not among its keys.
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             return
+        self._asked.add(slot)
         call.in_full = True  # if it did not know the script, it would have forgotten the asking
         node = self._node(to)
         node.send(_asking(call.until), more=True)
@@ -224,6 +225,8 @@ class Clustered:
 
     def _moved(self, slot: int, call: Call[Any], to: Address, node: Multiplexed) -> None:
         news = self._slots.move(slot, to)
+        self._turns += news
+        self._asked.discard(slot)
         if slot in self._lines:
             self._lines.hold(slot, call)
         elif (pause := self._lines.pause(slot)) or any(_slot(other) == slot for other in node.awaited()):
@@ -263,6 +266,8 @@ class Clustered:
             if address not in owners and not node.busy:
                 self._leave(address, node)
         if changed:
+            self._turns += 1
+            self._asked -= changed
             self._rehang(changed)
 
     def _served_elsewhere(self, address: Address) -> Callable[[Call[Any]], bool]:
@@ -301,7 +306,7 @@ class Clustered:
     def _leave(self, address: Address, node: Multiplexed) -> None:
         del self._nodes[address]
         self._commands += node.commands_sent
-        self._connections += node.connections
+        self._left += node.connections
         closing = self._loop.create_task(node.aclose(0.0), name="aiolocks-leave")
         self._leaving.add(closing)
         closing.add_done_callback(self._leaving.discard)
@@ -338,12 +343,11 @@ class Clustered:
 
 
 def _slot(call: Call[Any]) -> int:
-    keys = call.command.keys
-    return slot_of(keys[0]) if keys else _ANY_SLOT
+    return slot_of(call.command.keys[0])
 
 
-def _as_it_is(raw: Any) -> Any:
-    return raw
+def _not_here() -> faults.Fault:
+    return faults.refused(driver.TryAgainError("TRYAGAIN the slot is being moved"))
 
 
 def _asking(until: float) -> Call[Any]:

@@ -1,65 +1,58 @@
-"""SCAN over all nodes of a cluster, as one scan.
-
-Its cursor says where it has come to: `host:port@cursor`. Nothing is kept here in between. What is moved from
-node to node meanwhile may be missed, or come twice.
-"""
+"""SCAN over all nodes of a cluster, as one scan."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from redis.asyncio.cluster import RedisCluster
-
-from .calls import Argument
-
-_BEGIN: Final = b"0"
-
-
-def is_scan(words: tuple[Argument, ...]) -> bool:
-    return words[0] == "SCAN"
-
-
-def place(cursor: Argument, nodes: Iterable[str]) -> tuple[str, str] | None:
-    """At which node a scan goes on, and with which cursor there; None when that is a node no more."""
-    at, _, there = _text(cursor).rpartition("@")
-    ordered = sorted(nodes)
-    if not at:
-        return ordered[0], there
-    return (at, there) if at in ordered else None
-
-
-def onward(at: str, there: Argument, nodes: Iterable[str]) -> bytes:
-    """The cursor of the whole scan, when that of one node is `there`; `0` behind the last one."""
-    if _text(there) != "0":
-        return f"{at}@{_text(there)}".encode()
-    following = next((node for node in sorted(nodes) if node > at), None)
-    return _BEGIN if following is None else f"{following}@0".encode()
-
-
-def skipped(cursor: Argument, nodes: Iterable[str]) -> list[Any]:
-    """The answer of a node that is one no more: what it has not told, the others have."""
-    at, _, _ = _text(cursor).rpartition("@")
-    return [onward(at, "0", nodes), []]
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 
 def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
-    """What executes a command of a cluster over the client's own connections."""
+    """What executes a command of a cluster, where a SCAN goes from one master to the next.
+
+    Its cursor says where it has come to: `host:port@cursor`. Nothing is kept here in between. What is moved
+    from node to node meanwhile may be missed, or come twice.
+    """
 
     async def execute(*words: Any) -> Any:
-        if not is_scan(words):
+        if words[0] != "SCAN":
             return await client.execute_command(*words)
         await client.initialize()
-        nodes = {node.name: node for node in client.get_primaries()}
-        found = place(words[1], nodes)
-        if found is None:
-            return skipped(words[1], nodes)
-        at, there = found
-        cursors, keys = await client.execute_command("SCAN", there, *words[2:], target_nodes=nodes[at])
-        return [onward(at, cursors[at], nodes), keys]
+        nodes = sorted(client.get_primaries(), key=lambda node: node.name)
+        at, _, cursor = bytes(words[1]).decode().rpartition("@")
+        node = next((node for node in nodes if node.name == at), None) if at else nodes[0]
+        if node is None:  # not a master any more: what it has not told, the others have
+            return [_behind(nodes, at), []]
+        cursors, keys = await client.execute_command("SCAN", cursor, *words[2:], target_nodes=node)
+        there = cursors[node.name]
+        return [b"%b@%d" % (node.name.encode(), there) if there else _behind(nodes, node.name), keys]
 
     return execute
 
 
-def _text(cursor: Argument) -> str:
-    return cursor.decode() if isinstance(cursor, bytes) else str(cursor)
+def position(cursor: object, nodes: Sequence[tuple[str, int]]) -> tuple[int, bytes]:
+    """Where in these nodes a scan goes on, and with which cursor there."""
+    at, _, there = (
+        bytes(cursor if isinstance(cursor, bytes) else str(cursor).encode()).decode().rpartition("@")
+    )
+    if not at:
+        return 0, b"0"
+    host, _, port = at.rpartition(":")
+    # A node that serves nothing any more: what it has not told, the others have.
+    following = [number for number, node in enumerate(nodes) if node >= (host, int(port))]
+    number = following[0] if following else len(nodes) - 1
+    return number, there.encode() if nodes[number] == (host, int(port)) else b"0"
+
+
+def cursor_behind(nodes: Sequence[tuple[str, int]], at: int, there: bytes) -> bytes:
+    """Where the scan goes on behind what one of the nodes has told; `0` behind the last one."""
+    if int(there) == 0:
+        at, there = at + 1, b"0"
+    return b"0" if at == len(nodes) else b"%b:%d@%b" % (nodes[at][0].encode(), nodes[at][1], there)
+
+
+def _behind(nodes: list[ClusterNode], name: str) -> bytes:
+    """Where the scan of the next node begins; `0` behind the last one."""
+    following = next((node for node in nodes if node.name > name), None)
+    return b"0" if following is None else following.name.encode() + b"@0"

@@ -286,6 +286,28 @@ def replicated(surroundings: Surroundings, server_kind: ServerKind) -> Iterator[
 
 
 @pytest.mark.leaves_keys
+async def test_replicas_are_those_of_the_slots_master(replicated: Cluster) -> None:
+    cluster = replicated
+    master = cluster.owner_of(key(PREFIX, "lock", "a"))
+    there = next(name for name in NAMES if cluster.owner_of(key(PREFIX, "lock", name)) is not master)
+    replica = cluster.replicas[cluster.masters.index(master)]
+    client = cluster.client()
+    async with Session(client) as session:
+        async with Lock(session, "a", replicas=1) as lease:
+            assert replica.do("CLUSTER", "COUNTKEYSINSLOT", slot_of(cluster, "a")) == 2  # it has them by now
+            assert await lease.owned()
+        replica.server.pause()
+        with pytest.raises(BackendError, match="0 of 1 replicas"):
+            await Lock(session, "a", replicas=1).acquire(blocking_timeout=0.4)
+        async with Lock(session, there, replicas=1):
+            pass
+        replica.server.resume()
+        async with Lock(session, "a", replicas=1, blocking_timeout=10):
+            pass
+    await client.aclose()
+
+
+@pytest.mark.leaves_keys
 async def test_t_f_8_a_failover_is_followed(replicated: Cluster, surroundings: Surroundings) -> None:
     cluster = replicated
     dead = cluster.masters[1]
