@@ -31,6 +31,7 @@ if typing.TYPE_CHECKING:
     from ._primitives.joblease import JobLease
     from ._primitives.multilock import MultiLock
     from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from ._primitives.redlock import Redlock
     from ._primitives.reentrant import ReentrantLease, ReentrantLock
     from ._primitives.rwlock import RWLock
     from ._primitives.semaphore import Semaphore
@@ -72,6 +73,7 @@ __all__ = [
     "RangeLock",
     "RangeUpgradableLease",
     "RangeWriterLease",
+    "Redlock",
     "ReentrantLease",
     "ReentrantLock",
     "RemoteCallError",

@@ -60,18 +60,23 @@ class LockTimeoutError(LockError, TimeoutError):
         name: Name of the lock.
         blocking_timeout: How long the wait was allowed to take, in seconds.
         remaining: Seconds that the holder's lease still has if it is not renewed; None when unknown.
+        detail: What else is known of why: of a `Redlock`, what each of its masters said. Empty for most.
     """
 
-    def __init__(self, kind: str, name: str, *, blocking_timeout: float, remaining: float | None) -> None:
+    def __init__(
+        self, kind: str, name: str, *, blocking_timeout: float, remaining: float | None, detail: str = ""
+    ) -> None:
         self.name = name
         self.blocking_timeout = blocking_timeout
         self.remaining = remaining
+        self.detail = detail
         if remaining is None:
             holder = "it is held elsewhere, or others who wait go first"
         else:
             holder = f"its holder's lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
-        super().__init__(f"{kind} {name!r} was not acquired {when}: {holder}")
+        more = f" ({detail})" if detail else ""
+        super().__init__(f"{kind} {name!r} was not acquired {when}: {holder}{more}")
 
 
 class LockLostError(LockError):

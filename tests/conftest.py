@@ -6,6 +6,7 @@ they go.
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -15,12 +16,13 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from aiolocks import Session
 from aiolocks.testing import EmbeddedServer, ServerState
+from tests.support.clusters import Cluster
 from tests.support.hygiene import (
     HygieneError,
     Inspector,
@@ -51,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[KINDS] = selected()
     except SelectionError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_collection_finish() -> None:
+    # What thousands of tests are described by stays: looking through it again and again
+    # would hold up tests, and what they measure, for a third of a second each time.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -191,6 +200,29 @@ async def open_server(
     surroundings.resources.callback(inspector.close)
     surroundings.begin(server, inspector)
     return server
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(server_kind: ServerKind) -> Iterator[Cluster]:
+    """Three nodes; all tests share them, so they are neither killed nor paused, and keep their slots."""
+    if server_kind.executable is None:
+        pytest.skip(f"not with {server_kind}: it starts servers of its own")
+    with Cluster(server_kind.executable) as cluster:
+        yield cluster
+
+
+def clustered(surroundings: Surroundings, cluster: Cluster, **kwargs: Any) -> RedisCluster:
+    """A client that is closed behind the test, and its default session before it."""
+    client = cluster.client(**kwargs)
+
+    async def close() -> None:
+        try:
+            await Session.of(client).aclose()
+        finally:
+            await client.aclose()
+
+    surroundings.resources.push_async_callback(close)
+    return client
 
 
 def blocking(url: str, **kwargs: Any) -> BlockingRedis:

@@ -62,6 +62,10 @@ class Acquirable(ABC, Generic[LeaseT]):
     def _resource(self, engine: Engine) -> Resource:
         """The name in a session."""
 
+    def _engine(self) -> Engine:
+        """What does the work, here and now."""
+        return engine_of(self._source)
+
     # -- acquiring
 
     def acquire(  # noqa: D417 - there are no slips to describe
@@ -132,7 +136,7 @@ class Acquirable(ABC, Generic[LeaseT]):
     def _bind(self) -> Binding[LeaseT]:
         binding = self._binding
         if binding is None or not binding.engine.serves:
-            engine = engine_of(self._source)
+            engine = self._engine()
             binding = self._binding = Binding(
                 engine,
                 self._resource(engine),

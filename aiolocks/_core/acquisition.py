@@ -74,6 +74,7 @@ class Acquisition:
         "_once",
         "_options",
         "_queued",
+        "_refusal",
         "_sleep_timer",
         "_stage",
         "_staying",
@@ -128,6 +129,7 @@ class Acquisition:
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
         self._told = False
+        self._refusal = ""  # what else was said with the last refusal
         self.answered_at = float("-inf")
         self._fault: Fault | None = None
         self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
@@ -278,6 +280,7 @@ class Acquisition:
 
     def _refused(self, answer: Refused, now: float) -> None:
         if answer.error is None:
+            self._refusal = answer.detail
             self._go_on(until=None if answer.remaining_ms is None else now + seconds(answer.remaining_ms))
             return
         self._settle_place()
@@ -430,6 +433,7 @@ class Acquisition:
             self._name,
             blocking_timeout=blocking_timeout,
             remaining=self._gate.remaining(now),
+            detail=self._refusal,
         )
 
     def _give_up(self, error: LockError) -> None:

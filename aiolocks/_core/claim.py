@@ -20,6 +20,11 @@ class Commands(Protocol):
         ...
 
     @property
+    def all_bells(self) -> tuple[bytes, ...]:
+        """All of them, where it waits in several places at once."""
+        ...
+
+    @property
     def nests(self) -> bool:
         """Whether an owner may have several tokens."""
         ...

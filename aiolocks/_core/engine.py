@@ -205,6 +205,11 @@ class Engine:
         return self._transport.connections
 
     @property
+    def by_slot(self) -> bool:
+        """Whether no step may have keys of several slots."""
+        return self._transport.by_slot
+
+    @property
     def ordered(self) -> bool:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered

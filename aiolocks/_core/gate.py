@@ -302,7 +302,7 @@ class Gate:
 
     def let_go(self, rung: Sequence[bytes]) -> None:
         """The release has ended, and woke the owners of these bells."""
-        if rung and any(bell != self.place.bell for bell in rung):
+        if rung and any(bell not in self.place.bells for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
         elif self.manner.eager and not self._closed and self._head is not None and self._head.asleep:

@@ -38,8 +38,8 @@ class Place:
         self.armings = 0  # so often was it taken
 
     @property
-    def bell(self) -> bytes:
-        return self._commands.bell
+    def bells(self) -> tuple[bytes, ...]:
+        return self._commands.all_bells
 
     @property
     def heard(self) -> bool:
@@ -87,15 +87,16 @@ class Bells:
         self._warned = False
 
     def add(self, gate: Gate) -> None:
-        bell = gate.place.bell
-        self._gates[bell] = gate
-        self._left.discard(bell)
+        for bell in gate.place.bells:
+            self._gates[bell] = gate
+            self._left.discard(bell)
         if self._timer is None:
             self._wind_up()
 
     def discard(self, gate: Gate) -> None:
-        del self._gates[gate.place.bell]
-        self._left.add(gate.place.bell)
+        for bell in gate.place.bells:
+            del self._gates[bell]
+            self._left.add(bell)
 
     def listen(self, key: bytes, told: Callable[[], object]) -> None:
         """Tells of each change of a key that a command has named as its bell, until `unlisten`."""
@@ -131,7 +132,7 @@ class Bells:
         self._timer = self._loop.call_at(self._due, self._renew)
 
     def _reseat(self) -> None:
-        for gate in tuple(self._gates.values()):
+        for gate in self._each():
             gate.reseat()
 
     def _renew(self) -> None:
@@ -145,5 +146,8 @@ class Bells:
         if self._gates:
             self._wind_up()
             until = self._loop.time() + _RENEWED_EVERY
-            for gate in tuple(self._gates.values()):
+            for gate in self._each():
                 gate.renew_place(until)
+
+    def _each(self) -> tuple[Gate, ...]:
+        return tuple(dict.fromkeys(self._gates.values()))

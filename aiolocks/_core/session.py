@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
-from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_transport
+from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_quorum, open_transport
 from ..errors import SessionClosedError
 from .arguments import Metadata, Seconds, key_prefix, seconds, user_metadata
 from .backoff import Backoff
@@ -31,9 +32,9 @@ _BACKOFF: Final = Backoff()
 class Session:
     """What all locks of one client share.
 
-    A session talks to the server over one connection of its own beside the client's pool, made with the
-    same class and settings; it never takes one from the user's commands. It belongs to one event loop and
-    one process.
+    A session talks to the server, or to each node of a cluster, over one connection of its own beside the
+    client's pool, made with the same class and settings; it never takes one from the user's commands. It
+    belongs to one event loop and one process.
 
     `async with Session(redis) as session:` is the orderly form: on exit it admits nothing more, ends every
     waiter with `SessionClosedError`, marks its leases LOST and cancels the bodies that entered them, waits
@@ -90,6 +91,9 @@ class Session:
         )
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
+        self._joint: list[Engine] = []  # those that it serves together with other sessions
+        # Of these, those that have its settings, and with which sessions.
+        self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []
         self._closed_unused = False
 
     @classmethod
@@ -133,14 +137,21 @@ class Session:
         """
         if self._engine is None:
             self._closed_unused = True
-        else:
-            await self._engine.aclose()
+        engines = [*self._joint, *([] if self._engine is None else [self._engine])]
+        if len(engines) == 1:
+            await engines[0].aclose()
+        elif engines:
+            await asyncio.gather(*(engine.aclose() for engine in engines))
 
     def statistics(self) -> SessionStatistics:
-        """What the session holds now, and what it has done so far."""
-        if self._engine is None:
-            return self._events.tally.snapshot(leases_held=0, waiters=0, commands_sent=0)
-        return self._engine.statistics()
+        """What the session holds now, and what it has done so far; also for what has its settings."""
+        engines = [engine for _, engine in self._led] + ([] if self._engine is None else [self._engine])
+        counts = [engine.statistics() for engine in engines]
+        return self._events.tally.snapshot(
+            leases_held=sum(count.leases_held for count in counts),
+            waiters=sum(count.waiters for count in counts),
+            commands_sent=sum(count.commands_sent for count in counts),
+        )
 
     async def inspect(self, pattern: str = "*") -> list[LockInfo]:
         """Who holds what, and how many wait, as the server has it now.
@@ -229,6 +240,33 @@ class Session:
         self._engine.admit()
         return self._engine
 
+    def _lead(self, sessions: tuple[Session, ...]) -> Engine:
+        """What does the work for several sessions at once, of which this is the first."""
+        for session in sessions:
+            session._admit()  # noqa: SLF001 - its own class, here and below
+        members = tuple(map(weakref.ref, sessions))
+        for those, engine in self._led:
+            if those == members and engine.serves:
+                return engine
+        loop, clients = asyncio.get_running_loop(), [client_of(session) for session in sessions]
+
+        def connect(session_id: str, on_rung: OnRung) -> Transport:
+            return open_quorum(
+                clients,
+                loop,
+                prefix=self._settings.prefix,
+                session=session_id,
+                wakeup=self._wakeup,
+                on_rung=on_rung,
+            )
+
+        engine = Engine(loop, self._settings, self._events, connect)
+        self._led = [*((those, other) for those, other in self._led if other.usable), (members, engine)]
+        for session in sessions:
+            open_ = [other for other in session._joint if other.usable]  # noqa: SLF001
+            session._joint = [*open_, engine]  # noqa: SLF001
+        return engine
+
 
 def source_of(client: Any) -> Any:
     """A session or a client, as given; checked.
@@ -250,3 +288,24 @@ def engine_of(source: Any) -> Engine:
     """
     session = source if isinstance(source, Session) else Session.of(source)
     return session._admit()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
+
+
+def joint_engine_of(sources: Iterable[Any]) -> Engine:
+    """What does the work for several sessions, or default sessions of clients, together.
+
+    It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
+    of them.
+
+    Raises:
+        SessionClosedError: One of the sessions was closed.
+        RuntimeError: One of them belongs to another event loop or process.
+    """
+    sessions = tuple(source if isinstance(source, Session) else Session.of(source) for source in sources)
+    return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
+
+
+def client_of(source: Any) -> Any:
+    """The client of a session, or the client itself."""
+    if isinstance(source, Session):
+        return source._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return source

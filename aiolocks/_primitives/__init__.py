@@ -12,6 +12,7 @@ _MODULES: Final = {
     "joblease": ("JobLease",),
     "multilock": ("MultiLock",),
     "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    "redlock": ("Redlock",),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "rwlock": ("RWLock",),
     "semaphore": ("Semaphore",),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
-from .._core.claim import Resource
+from .._core.claim import Commands, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
@@ -18,17 +18,21 @@ _MOST_NAMES: Final = 1000
 
 @final
 class MultiLock(Acquirable[Lease]):
-    """The locks of several names, all of them or none, in one step on the server.
+    """The locks of several names, all of them or none.
 
-    Nothing is ever held of it while it waits, so that it cannot take part in a deadlock, whatever the order
-    of the names. Each name excludes the `Lock`, the `ReentrantLock` and every other `MultiLock` of that name.
+    On one server that is one step. Nothing is ever held of it while it waits, so that it cannot take part in
+    a deadlock, whatever the order of the names. Each name excludes the `Lock`, the `ReentrantLock` and every
+    other `MultiLock` of that name.
 
     ```python
     async with MultiLock(redis, ["account:1", "account:2"]) as lease:
         ...                     # one lease, one fencing token, larger than every earlier one of each name
     ```
 
-    In a Redis Cluster its names must share a slot, as those with a common `{hash tag}` do.
+    In a Redis Cluster, names that share a slot, as those with a common `{hash tag}` do, are taken in one
+    step. Over several slots it is not one atomic step: the slots are taken one after the other, in one order
+    for all, and given back if one refuses. Nobody ever holds a part of them, but for the time of a try others
+    may be refused by what is then given back.
 
     It makes no promise of progress for names that are never free at the same time: who wants one of them
     only may always come first. Where that matters, let all take one more lock in common.
@@ -85,7 +89,10 @@ class MultiLock(Acquirable[Lease]):
         return self._names
 
     def _resource(self, engine: Engine) -> Resource:
-        commands = MultiCommands(
+        make: Callable[..., Commands] = MultiCommands
+        if engine.by_slot:
+            from .._transport.commands.multislot import commands_of as make  # noqa: PLC0415 - few need it
+        commands = make(
             engine.settings.prefix,
             self._names,
             retention_ms=milliseconds(engine.settings.fence_retention),

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-from redis import Redis as _SyncRedis
-from redis import RedisCluster as _SyncRedisCluster
-from redis.asyncio.client import Pipeline, PubSub, Redis
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import ConnectionPool
-
 from .calls import Call, Command, Transport, ignore
 from .commands import (
     BELL_TTL,
@@ -30,12 +20,10 @@ from .commands import (
     Released,
     acknowledged,
 )
-from .driver import Executor, Link, drivable
 from .faults import Fault
-from .keys import key
-from .multiplexed import Multiplexed
+from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .wakeups import NAMES as WAKEUPS
-from .wakeups import KeyspaceWakeup, OnRung, Wakeup, Wakeups
+from .wakeups import KeyspaceWakeup, OnRung, Wakeup
 
 __all__ = [
     "BELL_TTL",
@@ -62,89 +50,9 @@ __all__ = [
     "Wakeup",
     "acknowledged",
     "check_client",
+    "check_master",
     "ignore",
+    "master_label",
+    "open_quorum",
     "open_transport",
 ]
-
-
-def check_client(client: object, *, or_session: bool = False) -> None:
-    """Says what is wrong with a client that is not one.
-
-    Args:
-        client: What was given.
-        or_session: A session would have been as good; it is for the text only.
-
-    Raises:
-        TypeError: It is not a `redis.asyncio.Redis` or `redis.asyncio.RedisCluster`.
-    """
-    if isinstance(client, (Redis, RedisCluster)) and not isinstance(client, Pipeline):
-        return
-    if isinstance(client, (_SyncRedis, _SyncRedisCluster)):
-        what = "a synchronous client: make it with redis.asyncio.Redis instead"
-    elif isinstance(client, (Pipeline, PubSub)):
-        what = f"a {type(client).__name__}: give the client that it came from"
-    elif isinstance(client, str):
-        what = (
-            "a URL: make a client of it with redis.asyncio.Redis.from_url()"
-            if "://" in client
-            else "a str: the client comes first, then the name"
-        )
-    elif isinstance(client, type):
-        what = f"the class {client.__name__}: make a client of it"
-    else:
-        what = type(client).__name__
-    allowed = "Redis, RedisCluster or an aiolocks.Session" if or_session else "Redis or RedisCluster"
-    raise TypeError(f"client must be a redis.asyncio.{allowed}, not {what}")
-
-
-def open_transport(
-    client: Any,
-    loop: asyncio.AbstractEventLoop,
-    *,
-    prefix: str,
-    session: str,
-    wakeup: Wakeup,
-    on_rung: OnRung,
-) -> Transport:
-    """The best way to this client's server; connects when first needed.
-
-    `on_rung` is told of bells that were rung; `prefix` and `session` make the key with which the wakeup is
-    tried out.
-
-    Raises:
-        ConfigurationError: A wakeup was asked for by name that this client cannot have.
-    """
-    wakeups = Wakeups(wakeup, probe=key(prefix, "lock", session, "bell.probe"), on_rung=on_rung)
-    if isinstance(client, Redis) and drivable(client):
-        # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
-        # close it.
-        pool = client.connection_pool
-        return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _over_pool(pool, loop), loop
-        )
-    wakeups.require_none(f"connections of this {type(client).__name__} cannot be driven directly")
-    if isinstance(client, Redis):
-        return _over_pool(client.connection_pool, loop)
-    from .scanning import over_nodes  # noqa: PLC0415 - as below
-
-    # The cluster's own connections: it alone knows which node has the slot.
-    return _plain(over_nodes(client), _nothing_to_close, loop)
-
-
-def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
-    executor = Executor(pool)
-    return _plain(executor, executor.aclose, loop)
-
-
-def _plain(
-    execute_command: Callable[..., Awaitable[Any]],
-    close: Callable[[], Awaitable[None]],
-    loop: asyncio.AbstractEventLoop,
-) -> Transport:
-    from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
-
-    return Plain(execute_command, close, loop)
-
-
-async def _nothing_to_close() -> None:
-    pass

@@ -49,7 +49,6 @@ class Script:
         return f"<Script {self.name}>"
 
 
-@final
 class Command(Generic[T]):
     """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
 
@@ -146,11 +145,20 @@ class Call(Generic[T]):
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
         self.done = False
 
+    @property
+    def made_anew(self) -> bool:
+        """Whether its command depends on when it is written."""
+        return self._make is not None
+
     def words(self) -> tuple[Argument, ...]:
         """The words of the request, as they are right now: it may have waited for a connection."""
+        return self.as_of_now().words(in_full=self.in_full)
+
+    def as_of_now(self) -> Command[T]:
+        """The command, made anew where what it says depends on when."""
         if self._make is not None:
             self.command = self._make()
-        return self.command.words(in_full=self.in_full)
+        return self.command
 
     def reply(self, raw: Any) -> None:
         """Ends it with the server's answer."""
@@ -196,6 +204,11 @@ class Transport(Protocol):
     @property
     def connections(self) -> int:
         """How many connections have been made so far; 0 where each request may have another one."""
+        ...
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether a step must not have keys of several slots."""
         ...
 
     @property

@@ -10,12 +10,14 @@ at the object; where either is not as expected, the plain transport serves.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, final
+from collections.abc import Callable
+from typing import Any, Final, Protocol, final
 
 import hiredis
 import redis.exceptions as driver
 from redis._parsers.base import BaseParser
 from redis.asyncio.client import Redis
+from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import (
     AbstractConnection,
     Connection,
@@ -31,6 +33,21 @@ CONNECT_TIMEOUT: Final = 5.0
 _OWN_CONNECT: Final = {Connection._connect, UnixDomainSocketConnection._connect}
 # Maintenance pushes are for the pool's connections, and none is of use to a lock.
 _POOL_MATTERS: Final = ("maint_notifications_config", "maint_notifications_pool_handler")
+# Of a cluster's client; what refers back to it must not keep it alive.
+_CLUSTER_MATTERS: Final = (
+    "himport_registry",
+    "oss_cluster_maint_notifications_handler",
+    "redis_connect_func",
+)
+
+Address = tuple[str, int]
+
+
+class Connecting(Protocol):
+    """What knows how its connections are made: a pool, or the door to a node."""
+
+    connection_class: Any
+    connection_kwargs: Any
 
 
 class NotDrivableError(Exception):
@@ -39,8 +56,10 @@ class NotDrivableError(Exception):
 
 def drivable(client: Redis) -> bool:
     """Whether connections of this client's pool can be expected to carry the multiplexed protocol."""
-    pool = client.connection_pool
-    cls: Any = getattr(pool, "connection_class", None)
+    return _drivable_class(getattr(client.connection_pool, "connection_class", None))
+
+
+def _drivable_class(cls: Any) -> bool:
     return (
         isinstance(cls, type)
         and issubclass(cls, AbstractConnection)
@@ -75,7 +94,7 @@ class Link:
         self.database = database
 
     @classmethod
-    async def open(cls, pool: ConnectionPool, *, protocol: int) -> Link:
+    async def open(cls, pool: Connecting, *, protocol: int) -> Link:
         """Connects as the pool would, but not out of the pool: none of its places is taken.
 
         Raises:
@@ -116,11 +135,71 @@ class Link:
         await self._writer.wait_closed()
 
 
-def _arguments(pool: ConnectionPool) -> dict[str, Any]:
+def _arguments(pool: Connecting) -> dict[str, Any]:
     """What the pool's connections are made with, but for what would send or connect again behind our back."""
     kept = {name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS}
     retry = {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "retry_on_timeout": False}
     return {**kept, **retry, "health_check_interval": 0}
+
+
+@final
+class Door:
+    """How connections to one node of a cluster are made."""
+
+    __slots__ = ("connection_class", "connection_kwargs")
+
+    def __init__(self, connection_class: Any, connection_kwargs: dict[str, Any]) -> None:
+        self.connection_class = connection_class
+        self.connection_kwargs = connection_kwargs
+
+    async def cluster_slots(self) -> Any:
+        """What this node knows of who serves which slots, over a connection for just this question."""
+        arguments = _arguments(self)
+        arguments.update(protocol=2, decode_responses=False)
+        connection: Any = self.connection_class(**arguments)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await connection.connect()
+                await connection.send_command("CLUSTER", "SLOTS")
+                return await connection.read_response(disable_decoding=True)
+        finally:
+            connection._close()
+
+
+@final
+class Doors:
+    """How the connections of a cluster's client are made: to any node, with what the client was given.
+
+    What it needs is copied: it neither keeps the client alive nor disturbs it. The client's own table is not
+    used, for each time that redis-py learns it anew all the connections of the user's commands are closed.
+
+    Attributes:
+        seeds: The nodes that the client knows by now.
+        drivable: Whether its connections can be expected to carry the multiplexed protocol.
+    """
+
+    __slots__ = ("_arguments", "_class", "_remap", "drivable", "seeds")
+
+    def __init__(self, client: RedisCluster) -> None:
+        manager = client.nodes_manager
+        nodes = [*client.get_nodes(), *manager.startup_nodes.values()]
+        self._class = nodes[0].connection_class
+        arguments = nodes[0].connection_kwargs
+        self._arguments = {name: arguments[name] for name in arguments if name not in _CLUSTER_MATTERS}
+        self._remap: Callable[[Address], Address] | None = manager.address_remap
+        self.seeds: tuple[Address, ...] = tuple(dict.fromkeys((node.host, int(node.port)) for node in nodes))
+        self.drivable = _drivable_class(self._class)
+
+    def address(self, host: str, port: int) -> Address:
+        """Where the client finds a node that the cluster knows by this address."""
+        if self._remap is None:
+            return host, port
+        host, port = self._remap((host, port))
+        return host, int(port)
+
+    def door(self, address: Address) -> Door:
+        host, port = address
+        return Door(self._class, {**self._arguments, "host": host, "port": port})
 
 
 @final

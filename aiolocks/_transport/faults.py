@@ -41,6 +41,15 @@ _QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTAL
 _INNER_DENIAL: Final = re.compile(
     r"can't run this command or subcommand|can't access at least one of the keys|ACL failure in script"
 )
+# What a script meets on its way that begins on a key that is here, but goes on to one that is not.
+_HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
+_CODES: Final = (
+    (driver.TryAgainError, "TRYAGAIN"),
+    (driver.ClusterDownError, "CLUSTERDOWN"),
+    (driver.MasterDownError, "MASTERDOWN"),
+    (driver.BusyLoadingError, "LOADING"),
+    (driver.ReadOnlyError, "READONLY"),
+)
 # Of these, some are connection errors in redis-py; all were sent by the server.
 _ANSWERS: Final = (
     driver.AuthenticationError,
@@ -86,10 +95,10 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = "KILLED"
     elif isinstance(error, driver.OutOfMemoryError):
         code = "OOM"
-    elif isinstance(error, driver.BusyLoadingError):
-        code = "LOADING"
-    elif isinstance(error, driver.ReadOnlyError):
-        code = "READONLY"
+    elif _HALF_WAY.search(text):
+        code = "TRYAGAIN"
+    else:
+        code = code or _code_of_class(error)
     meaning = _TRANSIENT.get(code) or _FATAL.get(code)
     # Of a wrong type, the server does not say which key has it.
     named = keys if code == "WRONGTYPE" else keys[:1]
@@ -105,6 +114,41 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         unknown=False,
         foreign=code == "WRONGTYPE",
     )
+
+
+def _code_of_class(error: Exception) -> str:
+    return next((code for cls, code in _CODES if isinstance(error, cls)), "")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """A node of a cluster did not execute a request: another one does, or it does so later.
+
+    Attributes:
+        to: Host and port of the other one; None: to be tried again.
+        once: The other one has it for this request only.
+        begun: A part of it may have been executed.
+        lost: It is not known who serves the slot.
+    """
+
+    to: tuple[str, int] | None = None
+    once: bool = False
+    begun: bool = False
+    lost: bool = False
+
+
+def detour(error: Exception) -> Detour | None:
+    """Where else, or when, a request is to be sent, as a node's answer says; None for any other."""
+    if isinstance(error, driver.AskError):
+        return Detour((error.host, error.port), once=not isinstance(error, driver.MovedError))
+    if isinstance(error, driver.TryAgainError):
+        return Detour()
+    if isinstance(error, (driver.ClusterDownError, driver.MasterDownError, driver.BusyLoadingError)):
+        return Detour(lost=True)
+    if _HALF_WAY.search(str(error)):
+        return Detour(begun=True)
+    return None
 
 
 def unreachable(error: BaseException) -> Fault:

@@ -18,7 +18,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 import hiredis
 import redis.exceptions as driver
@@ -41,6 +41,18 @@ _STALL: Final = 2.0
 _STALL_MAXIMUM: Final = 30.0
 
 
+class Detours(Protocol):
+    """Where several connections serve one session: who knows of the others."""
+
+    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
+        """That was refused here. Whether it goes on elsewhere, or later."""
+        ...
+
+    def broken(self, node: Multiplexed) -> None:
+        """It has no connection any more."""
+        ...
+
+
 @final
 class Multiplexed(asyncio.Protocol):
     """The transport over one redis-py connection, driven directly.
@@ -49,7 +61,10 @@ class Multiplexed(asyncio.Protocol):
         open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
         wakeups: How bells are heard.
         fallback: Makes the transport that serves when the connection cannot be driven.
+        detours: Told of what other connections may serve; None where there are no others.
     """
+
+    by_slot = False
 
     def __init__(
         self,
@@ -57,7 +72,10 @@ class Multiplexed(asyncio.Protocol):
         wakeups: Wakeups,
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
+        *,
+        detours: Detours | None = None,
     ) -> None:
+        self._detours = detours
         self._open_link = open_link
         self._wakeups = wakeups
         self._make_fallback = fallback
@@ -192,6 +210,12 @@ class Multiplexed(asyncio.Protocol):
             call.written = False
             self.send(call)
             return
+        if (
+            self._detours is not None
+            and call.command.script is not None
+            and self._detours.redirected(self, call, error)
+        ):
+            return
         fault = faults.refused(error, call.command.keys)
         if fault.demoted:
             self._abort()
@@ -267,6 +291,46 @@ class Multiplexed(asyncio.Protocol):
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
         if self._queue:
             self._connector.start()
+        if self._detours is not None:
+            self._detours.broken(self)
+
+    # -- one of several
+
+    @property
+    def way(self) -> str:
+        """How bells are heard here; empty while that is not known."""
+        return self._wakeups.name
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its reply, or to be sent."""
+        return bool(self._inflight) or self._wanted()
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests need not wait for a connection."""
+        return self._ready or self._fallback is not None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether requests wait for a connection."""
+        return not self.ready and self._wanted()
+
+    def waiting(self) -> tuple[Call[Any], ...]:
+        """What was not written yet."""
+        return tuple(self._queue)
+
+    def awaited(self) -> list[Call[Any]]:
+        """What was sent here, or waits to be, and was not answered yet; also when nobody waits for it."""
+        return [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+
+    def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
+        """Those that wait here for a connection and are to be sent elsewhere: they do not wait any more."""
+        waiting = [call for call in self._queue if not call.done and call.command.script is not None]
+        taken = [call for call in waiting if elsewhere(call)]
+        gone = set(taken)
+        self._queue = deque(call for call in self._queue if call not in gone)
+        return taken
 
     # -- connecting
 

@@ -1,10 +1,26 @@
-"""A client from a URL, for who has nothing else."""
+"""From a client to the way to its server, or servers."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from redis.asyncio import Redis
+from redis import Redis as _SyncRedis
+from redis import RedisCluster as _SyncRedisCluster
+from redis.asyncio.client import Pipeline, PubSub, Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import ConnectionPool
+
+from .calls import Transport
+from .driver import Address, Doors, Executor, Link, drivable
+from .keys import key
+from .multiplexed import Multiplexed
+from .wakeups import OnRung, Wakeup, Wakeups
+
+if TYPE_CHECKING:
+    from .cluster import Clustered
 
 
 def open_client(url: str) -> Any:
@@ -18,3 +34,182 @@ def open_client(url: str) -> Any:
     except ValueError:
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
         raise ValueError("this is not a URL of a Redis server: redis://, rediss:// or unix://") from None
+
+
+def check_client(client: object, *, or_session: bool = False) -> None:
+    """Says what is wrong with a client that is not one.
+
+    Args:
+        client: What was given.
+        or_session: A session would have been as good; it is for the text only.
+
+    Raises:
+        TypeError: It is not a `redis.asyncio.Redis` or `redis.asyncio.RedisCluster`.
+    """
+    if isinstance(client, (Redis, RedisCluster)) and not isinstance(client, Pipeline):
+        return
+    if isinstance(client, (_SyncRedis, _SyncRedisCluster)):
+        what = "a synchronous client: make it with redis.asyncio.Redis instead"
+    elif isinstance(client, (Pipeline, PubSub)):
+        what = f"a {type(client).__name__}: give the client that it came from"
+    elif isinstance(client, str):
+        what = (
+            "a URL: make a client of it with redis.asyncio.Redis.from_url()"
+            if "://" in client
+            else "a str: the client comes first, then the name"
+        )
+    elif isinstance(client, type):
+        what = f"the class {client.__name__}: make a client of it"
+    else:
+        what = type(client).__name__
+    allowed = "Redis, RedisCluster or an aiolocks.Session" if or_session else "Redis or RedisCluster"
+    raise TypeError(f"client must be a redis.asyncio.{allowed}, not {what}")
+
+
+def check_master(client: object) -> None:
+    """Says what is wrong with a client that does not lead to one master.
+
+    Raises:
+        TypeError: It is not a `redis.asyncio.Redis`.
+    """
+    check_client(client)
+    if isinstance(client, RedisCluster):
+        raise TypeError(
+            "clients must lead to one master each, and a RedisCluster leads to many, which share the slots: "
+            "give a redis.asyncio.Redis for each of several independent servers"
+        )
+
+
+def master_label(client: Any) -> str:
+    """What people call the server of a client; never with credentials."""
+    arguments: dict[str, Any] = client.connection_pool.connection_kwargs
+    if path := arguments.get("path"):
+        return str(path)
+    if host := arguments.get("host"):
+        return f"{host}:{arguments.get('port', 6379)}"
+    return (
+        f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
+    )
+
+
+def open_transport(
+    client: Any,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    prefix: str,
+    session: str,
+    wakeup: Wakeup,
+    on_rung: OnRung,
+) -> Transport:
+    """The best way to this client's server; connects when first needed.
+
+    `on_rung` is told of bells that were rung; `prefix` and `session` make the key with which the wakeup is
+    tried out.
+
+    Raises:
+        ConfigurationError: A wakeup was asked for by name that this client cannot have.
+    """
+    if isinstance(client, RedisCluster):
+        return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
+    probe = key(prefix, "lock", session, "bell.probe")
+    wakeups = Wakeups(wakeup, probe=lambda: probe, on_rung=on_rung)
+    if drivable(client):
+        # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
+        # close it.
+        pool = client.connection_pool
+        return Multiplexed(
+            lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _over_pool(pool, loop), loop
+        )
+    wakeups.require_none(_not_driven(client))
+    return _over_pool(client.connection_pool, loop)
+
+
+def open_quorum(
+    clients: Sequence[Any],
+    loop: asyncio.AbstractEventLoop,
+    *,
+    prefix: str,
+    session: str,
+    wakeup: Wakeup,
+    on_rung: OnRung,
+) -> Transport:
+    """The way to several independent masters, each as by `open_transport`."""
+    from .quorum import Quorum  # noqa: PLC0415 - few need it
+
+    return Quorum(
+        [
+            (
+                master_label(client),
+                open_transport(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung),
+            )
+            for client in clients
+        ],
+        loop,
+    )
+
+
+def _clustered(
+    client: RedisCluster,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    prefix: str,
+    session: str,
+    wakeup: Wakeup,
+    on_rung: OnRung,
+) -> Transport:
+    from .cluster import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .scanning import over_nodes  # noqa: PLC0415
+    from .slots import Slots  # noqa: PLC0415
+
+    doors = Doors(client)
+    here = weakref.ref(client)
+    probe = f"{prefix}:lock.bell.probe.{session}:".encode()
+
+    def wakeups(probe: Callable[[], bytes]) -> Wakeups:
+        return Wakeups(wakeup, probe=probe, on_rung=on_rung, asking=True)
+
+    def plain() -> Transport:
+        # The cluster's own connections: it alone knows which node has the slot.
+        client = here()
+        if client is None:
+            raise ReferenceError("the client is gone")
+        return _plain(over_nodes(client), _nothing_to_close, loop)
+
+    def open_node(address: Address, cluster: Clustered) -> Multiplexed:
+        door = doors.door(address)
+        node = Multiplexed(
+            lambda protocol: Link.open(door, protocol=protocol),
+            wakeups(lambda: cluster.probe(node, probe)),
+            plain,
+            loop,
+            detours=cluster,
+        )
+        return node
+
+    if not doors.drivable:
+        wakeups(lambda: probe).require_none(_not_driven(client))
+        return plain()
+    return Clustered(Slots(doors), open_node, on_rung, loop)
+
+
+def _not_driven(client: object) -> str:
+    return f"connections of this {type(client).__name__} cannot be driven directly"
+
+
+def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
+    executor = Executor(pool)
+    return _plain(executor, executor.aclose, loop)
+
+
+def _plain(
+    execute_command: Callable[..., Awaitable[Any]],
+    close: Callable[[], Awaitable[None]],
+    loop: asyncio.AbstractEventLoop,
+) -> Transport:
+    from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
+
+    return Plain(execute_command, close, loop)
+
+
+async def _nothing_to_close() -> None:
+    pass

@@ -1,6 +1,6 @@
 """The transport for clients whose connections cannot be driven: each request takes a connection by itself.
 
-Serves `RedisCluster`, fakeredis and connection classes of the user's own. A few worker tasks, which live
+Serves fakeredis and connection classes of the user's own. A few worker tasks, which live
 while there is something to do, make the calls: no cancellation of a caller ever reaches the driver.
 
 What it cannot give is one ordered connection. A request whose connection broke may still arrive after its
@@ -45,6 +45,7 @@ class Plain:
     hears = False
     ordered = False
     connections = 0
+    by_slot = False
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -29,6 +29,27 @@ def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
         return [b"%b@%d" % (node.name.encode(), there) if there else _behind(nodes, node.name), keys]
 
     return execute
+
+
+def position(cursor: object, nodes: Sequence[tuple[str, int]]) -> tuple[int, bytes]:
+    """Where in these nodes a scan goes on, and with which cursor there."""
+    at, _, there = (
+        bytes(cursor if isinstance(cursor, bytes) else str(cursor).encode()).decode().rpartition("@")
+    )
+    if not at:
+        return 0, b"0"
+    host, _, port = at.rpartition(":")
+    # A node that serves nothing any more: what it has not told, the others have.
+    following = [number for number, node in enumerate(nodes) if node >= (host, int(port))]
+    number = following[0] if following else len(nodes) - 1
+    return number, there.encode() if nodes[number] == (host, int(port)) else b"0"
+
+
+def cursor_behind(nodes: Sequence[tuple[str, int]], at: int, there: bytes) -> bytes:
+    """Where the scan goes on behind what one of the nodes has told; `0` behind the last one."""
+    if int(there) == 0:
+        at, there = at + 1, b"0"
+    return b"0" if at == len(nodes) else b"%b:%d@%b" % (nodes[at][0].encode(), nodes[at][1], there)
 
 
 def _behind(nodes: list[ClusterNode], name: str) -> bytes:

@@ -122,9 +122,11 @@ class _Keyspace:
 
     name: Final = "keyspace"
 
-    def __init__(self, probe: bytes, *, configure: bool) -> None:
-        self._probe = probe
+    def __init__(self, probe: Callable[[], bytes], *, configure: bool, asking: bool) -> None:
+        self._next_probe = probe
+        self._probe = b""
         self._configure = configure
+        self._asking = asking
         self._channel = b""  # what the channels begin with
         self._bells: set[bytes] = set()
         self._heard_probe = False
@@ -132,12 +134,15 @@ class _Keyspace:
     async def open(self, ask: Ask, database: int) -> None:
         """Tries it out: whether an event arrives says more than the setting, which may be hidden."""
         self._channel = f"__keyspace@{database}__:".encode()
+        self._probe = self._next_probe()
         self._bells.clear()
         try:
             if await self._try_out(ask):
                 return
             why = await self._silence(ask)
         except driver.ResponseError as error:
+            if self._asking and faults.detour(error) is not None:
+                raise driver.ConnectionError("the node has just lost the slot of the trial") from error
             raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
         if self._configure and await self._try_out(ask):
             return
@@ -145,13 +150,12 @@ class _Keyspace:
 
     async def _try_out(self, ask: Ask) -> bool:
         self._heard_probe = False
+        replies = [ask("SUBSCRIBE", self._channel + self._probe)]
         # An event comes before the reply to the next command: there is nothing to wait for.
-        replies = [
-            ask("SUBSCRIBE", self._channel + self._probe),
-            ask("SET", self._probe, "", "PX", 1000),
-            ask("DEL", self._probe),
-            ask("DEL", self._probe),
-        ]
+        for words in (("SET", self._probe, "", "PX", 1000), ("DEL", self._probe), ("DEL", self._probe)):
+            if self._asking:
+                ask("ASKING")  # needed by few, and may be denied
+            replies.append(ask(*words))
         for reply in replies:
             await reply
         return self._heard_probe
@@ -225,18 +229,26 @@ class Wakeups:
     Args:
         wanted: `"auto"` takes the first of tracking, keyspace and poll that there is. Asked for by name, it
             must be there on the first connection; if a later one does not offer it, the poll serves.
-        probe: A key that nobody else uses, in the place of bells.
+        probe: Gives a key that nobody else uses, in the place of bells.
+        asking: Whether this is a node of a cluster, to which the probe's slot may only be about to come.
         on_rung: Told of bells that were rung, and of every new connection, on which any may have been.
     """
 
-    def __init__(self, wanted: Wakeup, *, probe: bytes, on_rung: OnRung) -> None:
+    def __init__(
+        self, wanted: Wakeup, *, probe: Callable[[], bytes], on_rung: OnRung, asking: bool = False
+    ) -> None:
         self._wanted = wanted if isinstance(wanted, str) else "keyspace"
         configure = isinstance(wanted, KeyspaceWakeup) and wanted.configure
-        ways = (_Tracking(), _Keyspace(probe, configure=configure))
+        ways = (_Tracking(), _Keyspace(probe, configure=configure, asking=asking))
         self._ways: list[_Tracking | _Keyspace] = [way for way in ways if self._wanted in ("auto", way.name)]
         self._on_rung = on_rung
         self._ear: Ear = _DEAF
         self._name = ""  # of the way that was chosen
+
+    @property
+    def name(self) -> str:
+        """The way that was chosen; empty before the first connection."""
+        return self._name
 
     async def begin(self, ask: Ask, *, protocol: int, database: int) -> None:
         """Opens the hearing on a new connection.

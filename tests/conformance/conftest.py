@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis
@@ -24,7 +24,9 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from tests.conftest import Connect
+from tests.conftest import Connect, Surroundings, clustered
+from tests.support.clusters import Cluster
+from tests.support.masters import MASTERS, OneServerAsThree, open_three
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
@@ -35,12 +37,14 @@ class Kind:
 
     Attributes:
         make: Describes a lock: `make(client_or_session, name, **common)`.
-        way: The transport and wakeup over which it is tested; over all of them with `AIOLOCKS_TEST_WAYS=all`.
+        ways: The transports and wakeups over which it is tested; all of them with `AIOLOCKS_TEST_WAYS=all`.
+        masters: To how many each request goes.
     """
 
     name: str
     make: Callable[..., Any]
-    way: str
+    ways: tuple[str, ...]
+    masters: int = 1
 
     def __str__(self) -> str:
         return self.name
@@ -87,18 +91,20 @@ def _semaphore(*, fair: bool) -> Callable[..., Any]:
 
 
 KINDS = [
-    Kind("lock", Lock, "all"),
-    Kind("reentrant", EachItsOwn, "tracking"),
-    Kind("fair", FairLock, "tracking"),
-    Kind("multi", _several, "keyspace"),
-    Kind("semaphore", _semaphore(fair=False), "poll"),
-    Kind("fair semaphore", _semaphore(fair=True), "plain"),
-    Kind("rwlock.writer", _mode("writer"), "tracking"),
-    Kind("rwlock.upgradable", _mode("upgradable"), "plain"),
-    Kind("rangelock.writer", _part("writer"), "keyspace"),
-    Kind("rangelock.upgradable", _part("upgradable"), "poll"),
+    Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain")),
+    Kind("reentrant", EachItsOwn, ("tracking",)),
+    Kind("fair", FairLock, ("tracking",)),
+    Kind("multi", _several, ("keyspace", "cluster-tracking")),
+    Kind("semaphore", _semaphore(fair=False), ("poll",)),
+    Kind("fair semaphore", _semaphore(fair=True), ("plain",)),
+    Kind("rwlock.writer", _mode("writer"), ("tracking",)),
+    Kind("rwlock.upgradable", _mode("upgradable"), ("plain",)),
+    Kind("rangelock.writer", _part("writer"), ("keyspace",)),
+    Kind("rangelock.upgradable", _part("upgradable"), ("poll",)),
+    Kind("redlock", OneServerAsThree, ("tracking",), masters=MASTERS),
 ]
-WAYS = ["tracking", "keyspace", "poll", "plain"]
+WAYS = ["tracking", "keyspace", "poll", "plain", "cluster-tracking", "cluster-keyspace", "cluster-poll"]
+"""Those of a cluster are on three nodes, between which the keys of a `MultiLock` are divided."""
 ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
 
 
@@ -109,7 +115,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(kind, way, id=f"{kind}-{way}")
             for kind in KINDS
             for way in WAYS
-            if ALL_WAYS or kind.way in (way, "all")
+            if (ALL_WAYS and not (kind.masters > 1 and way.startswith("cluster"))) or way in kind.ways
         ]
         metafunc.parametrize(("kind", "way"), pairs)
 
@@ -131,14 +137,41 @@ def transport(way: str) -> str:
     return "plain" if way == "plain" else "multiplexed"
 
 
-@pytest.fixture
-def join(connect: Connect, way: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Redis]:
-    """Makes a client whose sessions use the transport and the wakeup under test."""
-    wakeups = {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}
-    monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeups.get(way, way))
+class Join(Protocol):
+    """The `join` fixture: makes one more client, with the transport and the wakeup under test."""
 
-    def join(to: Server | Proxy | None = None, **kwargs: Any) -> Redis:
-        client = connect(to, **kwargs)
+    def __call__(self, **kwargs: Any) -> Any: ...
+
+
+@pytest.fixture
+def cluster(surroundings: Surroundings, way: str, request: pytest.FixtureRequest) -> Cluster | None:
+    """The cluster that is under test, empty, if one is."""
+    if not way.startswith("cluster"):
+        return None
+    cluster: Cluster = request.getfixturevalue("shared_cluster")
+    cluster.begin(surroundings)
+    return cluster
+
+
+@pytest.fixture
+def join(
+    connect: Connect,
+    kind: Kind,
+    way: str,
+    cluster: Cluster | None,
+    surroundings: Surroundings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Join:
+    if kind.masters > 1:
+        monkeypatch.setattr("aiolocks._core.session.open_transport", open_three)
+    wakeup = way.removeprefix("cluster-")
+    wakeups = {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeups.get(wakeup, wakeup))
+
+    def join(**kwargs: Any) -> Any:
+        if cluster is not None:
+            return clustered(surroundings, cluster, **kwargs)
+        client = connect(**kwargs)
         if way == "plain":
             pool = client.connection_pool
             own = OwnUnix if issubclass(pool.connection_class, UnixDomainSocketConnection) else OwnTcp
@@ -149,5 +182,35 @@ def join(connect: Connect, way: str, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 @pytest.fixture
-def client(join: Callable[..., Redis]) -> Redis:
-    return join()
+async def client(join: Join, cluster: Cluster | None) -> Any:
+    client = join()
+    if cluster is not None:
+        await client.initialize()  # it computes for a while when it first is used for itself, as tests do
+    return client
+
+
+@pytest.fixture
+async def far_away(
+    join: Join, proxy: Callable[[Any], Awaitable[Proxy]], server: Server, cluster: Cluster | None
+) -> Callable[[float], Awaitable[Any]]:
+    """Makes a client at the other end of a link on which bytes take so many seconds."""
+
+    async def far_away(delay: float) -> Any:
+        if cluster is None:
+            link = await proxy(server)
+            link.delay = delay
+            return join(to=link)
+        ports: dict[int, int] = {}
+        for node in cluster.nodes:
+            link = await proxy(node)
+            link.delay = delay
+            ports[node.port] = link.port
+        return join(address_remap=lambda address: (address[0], ports[address[1]]))
+
+    return far_away
+
+
+@pytest.fixture
+def keys(keys: Callable[..., list[str]], cluster: Cluster | None) -> Callable[..., list[str]]:
+    """The keys of the server or of the cluster under test, but those of fencing tokens."""
+    return keys if cluster is None else cluster.keys

@@ -91,7 +91,9 @@ async def test_blocking_timeout_of_zero_tries_once(kind: Kind, client: Redis) ->
         sent = Session.of(client).statistics().commands_sent
         with pytest.raises(LockTimeoutError):
             await lock.acquire()
-        assert Session.of(client).statistics().commands_sent == sent + 1
+        sent = Session.of(client).statistics().commands_sent - sent
+        # One to each; of several, who has not answered when the rest has decided is told to undo it.
+        assert kind.masters <= sent < 2 * kind.masters
 
 
 async def test_own_blocking_timeout_wins_over_the_locks(kind: Kind, client: Redis) -> None:

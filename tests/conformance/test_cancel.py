@@ -17,21 +17,16 @@ from redis.asyncio import Redis
 from aiolocks import LockError, LockTimeoutError, Session
 from tests.conformance.conftest import Kind
 from tests.support.cancel import Shot, sweep, sweep_scopes
-from tests.support.proxy import Proxy
-from tests.support.servers import Server
 from tests.support.waiting import eventually
 
 LINK = 0.01
 Keys = Callable[..., list[str]]
-Through = Callable[[Server], Awaitable[Proxy]]
 
 
 @pytest.fixture
-async def far(join: Callable[..., Redis], proxy: Through, server: Server) -> Redis:
+async def far(far_away: Callable[[float], Awaitable[Any]]) -> Redis:
     """A client at the other end of a slow link."""
-    link = await proxy(server)
-    link.delay = LINK
-    client = join(link)
+    client: Redis = await far_away(LINK)
     await client.ping()
     return client
 

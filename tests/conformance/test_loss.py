@@ -181,7 +181,7 @@ async def test_without_renewal_it_ends_with_its_ttl(kind: Kind, client: Redis) -
     with pytest.raises(LockLostError, match="auto_renew is off"):
         async with kind.make(client, "a", ttl=TTL, auto_renew=False):
             await asyncio.sleep(5)
-    assert TTL * 0.9 < loop.time() - began < TTL + 0.1
+    assert TTL * 0.9 < loop.time() - began < TTL + 0.4  # it counts from when there is a connection
 
 
 async def test_max_hold(kind: Kind, client: Redis, join: Callable[..., Redis]) -> None:
@@ -241,9 +241,10 @@ async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, transp
     number_of, ttl, renewed_after = (10_000, 5, 3) if kind.name == "lock" else (500, 2.5, 1.2)
     before = ours(transport)
     leases = []
-    for start in range(0, number_of, 500):
+    at_once = 500 if kind.masters == 1 else 50  # each of several masters has to answer within ttl / 20
+    for start in range(0, number_of, at_once):
         leases += await asyncio.gather(
-            *(kind.make(client, f"a{number}", ttl=ttl).acquire() for number in range(start, start + 500))
+            *(kind.make(client, f"a{number}", ttl=ttl).acquire() for number in range(start, start + at_once))
         )
     most = 3
     if transport == "plain":  # it takes a few tasks to call the client, and the client has some of its own

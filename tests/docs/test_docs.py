@@ -6,6 +6,7 @@ How pages are run:
   ``await``.
 - Wherever a page writes ``redis://localhost:6379``, it gets a server of ours, empty at the start of the
   page.
+- Wherever it writes ``redis://localhost:7000``, it gets a cluster of three nodes.
 - A block ``title="Output"`` is what the Python block before it prints; what is printed is also shown. Numbers
   may differ where they do for every reader: those with a decimal point are times and are right within
   `TIME_TOLERANCE`; those of twelve digits or more are fencing tokens and only need as many digits. All others
@@ -20,6 +21,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import functools
 import inspect
 import io
 import os
@@ -30,26 +32,28 @@ import subprocess
 import sys
 import tomllib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Self
 
 import click
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
 from aiolocks import Session
 from aiolocks.cli.app import app
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import blocking
 from tests.docs.markdown import Block, Page, read
+from tests.support.clusters import Cluster
 
 ROOT = Path(__file__).parents[2]
 README = read(ROOT / "README.md")
 PAGES = [README, *(read(path) for path in sorted((ROOT / "docs").rglob("*.md")))]
 
 URL = "redis://localhost:6379"
+CLUSTER_URL = "redis://localhost:7000"
 OUTPUT = "Output"
 TIME_TOLERANCE = 0.1
 """As a share of the time shown."""
@@ -67,15 +71,25 @@ def running() -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def running_cluster() -> Iterator[Callable[[], str]]:
+    """Gives the URL of one node; the cluster is formed when it is first asked for."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(Cluster(None)).masters[0].url)
+
+
 @each_page
 def test_python_blocks_run_and_print_what_is_shown(
-    page: Page, running: EmbeddedServer, tmp_path: Path
+    page: Page, running: EmbeddedServer, running_cluster: Callable[[], str], tmp_path: Path
 ) -> None:
     with blocking(running.url) as client:
         client.flushall()
     shown = "the page does not show what this prints"
     printed: str | None = None
-    with Reader(running.url, tmp_path) as reader:
+    urls = {URL: running.url}
+    if any(CLUSTER_URL in block.text for block in page.blocks):
+        urls[CLUSTER_URL] = running_cluster()
+    with Reader(urls, tmp_path) as reader:
         for block in page.blocks:
             if block.title == OUTPUT:
                 assert printed is not None, f"{block}: no Python block before this output"
@@ -91,12 +105,12 @@ class Reader:
     """Somebody who does what a page says.
 
     Args:
-        url: Of the server that the page calls `URL`.
+        urls: Of the servers, by what the page calls them.
         directory: Where the page's files go.
     """
 
-    def __init__(self, url: str, directory: Path) -> None:
-        self._url = url
+    def __init__(self, urls: dict[str, str], directory: Path) -> None:
+        self._urls = urls
         self._directory = directory
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._runner = asyncio.Runner()
@@ -110,7 +124,7 @@ class Reader:
 
     async def _close(self) -> None:
         left = self._namespace.values()
-        for kind in (Session, Redis):
+        for kind in (Session, Redis, RedisCluster):
             for opened in [value for value in left if isinstance(value, kind)]:
                 await opened.aclose()
         for database in [value for value in left if isinstance(value, sqlite3.Connection)]:
@@ -118,7 +132,9 @@ class Reader:
 
     def follow(self, block: Block) -> str | None:
         """Do what a block says; what a Python block has printed."""
-        text = block.text.replace(URL, self._url)
+        text = block.text
+        for shown, real in self._urls.items():
+            text = text.replace(shown, real)
         if "." in block.title:
             (self._directory / block.title).write_text(text, encoding="utf-8")
         if block.language != "python":

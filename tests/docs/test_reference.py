@@ -69,7 +69,7 @@ def test_it_has_every_public_name() -> None:
     assert public == described - contrib - {"aiolocks.errors"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "Redlock"])
 def test_each_kind_has_its_pages(kind: str) -> None:
     assert f"::: aiolocks.{kind}\n" in REFERENCE[kind.lower()]
     how_to = read(ROOT / "docs" / "how-to" / f"{kind.lower()}.md")

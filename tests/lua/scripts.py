@@ -372,6 +372,14 @@ class MultiScripts(Scripts):
     async def release(self, token: str, **kwargs: Any) -> Any:
         return await self.run(self.releasing(token, **kwargs))
 
+    async def seal(self, token: str, minted: int, *, retention: int = HOUR, queued: str | None = None) -> Any:
+        arguments = (len(self.all), token, minted, retention)
+        return await self.run(self.words("multi_seal", self.keys(queued), *arguments))
+
+    async def give_back(self, token: str, who: str, *, retention: int = HOUR, wake: bool = False) -> Any:
+        arguments = (len(self.all), token, retention, int(wake))
+        return await self.run(self.words("multi_return", self.keys(who), *arguments))
+
     async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
         keys = self.keys(queues=False)
         return await self.run(self.words("multi_renew", keys, len(self.all), token, ttl, retention))

@@ -59,7 +59,7 @@ class Surroundings:
         self.longest_sleep: float | None = None
         self.loop = Mock(time=self.now)
         self.bells: Any = Bells(self.loop)
-        self.bell = b"bell"
+        self.all_bells = (b"bell",)
         self.commands = self
         self.manner = SIMPLE
         self.settings = Mock(command_timeout=5)

@@ -28,6 +28,7 @@ from aiolocks import (
     RangeLock,
     RangeUpgradableLease,
     RangeWriterLease,
+    Redlock,
     ReentrantLease,
     ReentrantLock,
     RWLock,
@@ -74,6 +75,7 @@ NAMES = {
     "RangeLock",
     "RangeUpgradableLease",
     "RangeWriterLease",
+    "Redlock",
     "ReentrantLease",
     "ReentrantLock",
     "RemoteCallError",
@@ -111,6 +113,7 @@ MEMBERS = {
     Lock: ACQUIRABLE,
     FairLock: ACQUIRABLE,
     MultiLock: f"{ACQUIRABLE} names",
+    Redlock: ACQUIRABLE,
     ReentrantLock: ACQUIRABLE,
     Semaphore: f"{ACQUIRABLE} available resize value fair",
     SpanLock: ACQUIRABLE,
@@ -221,6 +224,11 @@ def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, nam
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
     assert parameters(Lock) == COMMON | {"replicas": 0}
+
+
+def test_redlock_takes_what_the_contract_says() -> None:
+    assert positional(Redlock) == ["clients", "name"]
+    assert parameters(Redlock) == {"node_timeout": None, **COMMON}
 
 
 def test_session_takes_what_the_contract_says() -> None:

@@ -56,16 +56,24 @@ class Refused:
             wait go first.
         rung: The bells of who was woken, if anybody was.
         error: Why there is nothing to wait for, and the asker is not in the queue any more; else None.
+        detail: What else there is to say of why, for people; where several servers were asked, what each
+            said.
     """
 
-    __slots__ = ("error", "remaining_ms", "rung")
+    __slots__ = ("detail", "error", "remaining_ms", "rung")
 
     def __init__(
-        self, remaining_ms: int | None, rung: Sequence[bytes] = (), *, error: LockError | None = None
+        self,
+        remaining_ms: int | None,
+        rung: Sequence[bytes] = (),
+        *,
+        error: LockError | None = None,
+        detail: str = "",
     ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
         self.error = error
+        self.detail = detail
 
 
 Answer = Granted | Refused

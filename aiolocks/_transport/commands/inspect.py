@@ -129,6 +129,7 @@ _LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", 
 
 FAMILIES: Final = {
     "lock": _LOCKS,
+    "redlock": _LOCKS,
     "fairlock": _PERMITS,
     "semaphore": _PERMITS,
     "rwlock": _SPANS,

@@ -25,17 +25,21 @@ class LockCommands(Steps):
     Args:
         retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
         session: Who stands in the queue: an id of which no two sessions have the same.
+        kind: The name space; locks of one name in two of them do not know of each other.
     """
 
-    __slots__ = ("_held", "_in_queue", "_name", "_prefix", "_session", "_with_queue")
+    __slots__ = ("_held", "_in_queue", "_kind", "_name", "_prefix", "_session", "_with_queue")
 
-    def __init__(self, prefix: str, name: str, *, retention_ms: int, session: str) -> None:
+    def __init__(
+        self, prefix: str, name: str, *, retention_ms: int, session: str, kind: str = "lock"
+    ) -> None:
         super().__init__(retention_ms)
         self._prefix = prefix
         self._name = name
         self._session = session
-        self._held = (key(prefix, "lock", name), key(prefix, "lock", name, "fence"))
-        self._with_queue = (*self._held, key(prefix, "lock", name, "queue"))
+        self._kind = kind
+        self._held = (key(prefix, kind, name), key(prefix, kind, name, "fence"))
+        self._with_queue = (*self._held, key(prefix, kind, name, "queue"))
         self._in_queue: tuple[bytes, ...] = ()  # with the bell; of most names, nobody ever waits for one
 
     @property
@@ -45,7 +49,7 @@ class LockCommands(Steps):
 
     def _queued_keys(self) -> tuple[bytes, ...]:
         if not self._in_queue:
-            bell = key(self._prefix, "lock", self._name, f"bell.{self._session}")
+            bell = key(self._prefix, self._kind, self._name, f"bell.{self._session}")
             self._in_queue = (*self._with_queue, bell)
         return self._in_queue
 

@@ -21,39 +21,45 @@ _RENEW: Final = Script("multi_renew", "locks")
 
 @final
 class MultiCommands(Steps):
-    """The steps by which all locks of these names are acquired, or none."""
+    """The steps by which all locks of these names are acquired, or none.
 
-    __slots__ = ("_fences", "_locks", "_number", "_queues", "bell")
+    Args:
+        part_of: Of more names than these, what tells them from others.
+    """
 
-    def __init__(self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str) -> None:
+    __slots__ = ("_fences", "_locks", "_queues", "bell", "number")
+
+    def __init__(
+        self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str, part_of: str = ""
+    ) -> None:
         super().__init__(retention_ms)
-        self._number = len(names)
+        self.number = len(names)
         self._locks = tuple(key(prefix, "lock", name) for name in names)
         self._fences = tuple(key(prefix, "lock", name, "fence") for name in names)
         self._queues = tuple(key(prefix, "lock", name, "queue") for name in names)
         # One bell in all the queues; the same names are always in the same order.
-        others = ".".join(name.encode().hex() for name in names[1:])
+        others = part_of or ".".join(name.encode().hex() for name in names[1:])
         self.bell = key(prefix, "lock", names[0], f"bell.{session}.{others}")
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        args = (self._number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
-        return Command(_ACQUIRE, self._keys(with_bell=bool(standing & QUEUED)), args, answer, lane=token)
+        args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
+        return Command(_ACQUIRE, self.keys(with_bell=bool(standing & QUEUED)), args, answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._queues, lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (self._number, token, ttl_ms, self._retention(ttl_ms))
+        args = (self.number, token, ttl_ms, self._retention(ttl_ms))
         return Command(_RENEW, self._locks + self._fences, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        args = (self._number, token, self._retention(ttl_ms), int(ring))
-        return Command(_RELEASE, self._keys(with_bell=leave), args, released, lane=token)
+        args = (self.number, token, self._retention(ttl_ms), int(ring))
+        return Command(_RELEASE, self.keys(with_bell=leave), args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (self._number, old, new, ttl_ms, self._retention(ttl_ms), metadata)
+        args = (self.number, old, new, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_ADOPT, self._locks + self._fences, args, fencing_token, lane=min(old, new))
 
     def owned(self, token: str) -> Command[bool]:
@@ -62,6 +68,7 @@ class MultiCommands(Steps):
     def locked(self) -> Command[bool]:
         return Command(_LOCKED, self._locks, (), truth)
 
-    def _keys(self, *, with_bell: bool) -> tuple[bytes, ...]:
+    def keys(self, *, with_bell: bool) -> tuple[bytes, ...]:
+        """Locks, fences and queues, as the scripts want them."""
         keys = self._locks + self._fences + self._queues
         return (*keys, self.bell) if with_bell else keys

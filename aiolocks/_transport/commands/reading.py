@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Self, final
 
 # A token of ours is hexadecimal; a fencing token has no more digits than 2^53.
-_LOCK: Final = re.compile(rb"([0-9a-f]+):(\d{1,16}):(.*)", re.DOTALL)
+# A leading zero is that of a Redlock's token which was written back.
+_LOCK: Final = re.compile(rb"([0-9a-f]+):(0?\d{1,16}):(.*)", re.DOTALL)
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,16}):(.*)", re.DOTALL)
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
 _MODES: Final = {b"r": "reader", b"u": "upgradable", b"w": "writer"}

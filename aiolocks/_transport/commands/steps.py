@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol, cast
 
 from ..calls import Argument, Command, Script
 from .answers import BELL_TTL_MS, QUEUE_TTL_MS
 
 _ARM: Final = Script("queue_arm")
+
+
+class _Belled(Protocol):
+    @property
+    def bell(self) -> bytes: ...
 
 
 class Steps:
@@ -21,6 +26,11 @@ class Steps:
 
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
+
+    @property
+    def all_bells(self) -> tuple[bytes, ...]:
+        """All of them, where it waits in several places at once."""
+        return (cast("_Belled", self).bell,)
 
     @property
     def nests(self) -> bool:

@@ -1,0 +1,203 @@
+"""One command put to several masters: how their answers become one. State machines without I/O.
+
+A ballot is told what came back, and says what to send next and how it ended; who sends (`quorum`, or a
+simulation) decides nothing. A majority is always one of all masters, never of those that answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, final
+
+from ..errors import BackendError
+from .calls import Command
+from .commands.answers import HUNG, NEW, RUNG, Released
+from .faults import Fault
+
+T = TypeVar("T")
+
+VOTE, LOOK, TAKE, TOLD, UNDO, CONFIRM = range(6)
+"""What an errand is for. Of an undo nobody waits for the end; from CONFIRM on, each proposal has its own."""
+
+UNDECIDED: Final[Any] = object()
+
+
+class Errand(NamedTuple):
+    """What is to be sent to one master."""
+
+    master: int
+    command: Command[Any]
+    phase: int = VOTE
+
+
+class Ballot(Generic[T]):
+    """One command at all masters.
+
+    Invariants:
+    - `outcome` is decided once, and does not change when late answers come;
+    - each master is in `_pending` until its vote is known, or known not to come.
+
+    Args:
+        labels: What people call the masters.
+        vote: What each of them is asked.
+    """
+
+    __slots__ = ("_faults", "_labels", "_pending", "_vote", "enough_against", "majority", "outcome")
+
+    def __init__(self, labels: Sequence[str], vote: Command[Any]) -> None:
+        self._labels = labels
+        self._vote = vote
+        self.majority = len(labels) // 2 + 1
+        self.enough_against = len(labels) - self.majority + 1
+        self.outcome: T | Fault = UNDECIDED
+        self._pending = set(range(len(labels)))
+        self._faults: dict[int, Fault] = {}
+
+    @property
+    def decided(self) -> bool:
+        return self.outcome is not UNDECIDED
+
+    @property
+    def executed(self) -> bool:
+        """Whether it ended with a fault, although some have done it."""
+        return False
+
+    def open(self) -> list[Errand]:
+        return [Errand(master, self._vote) for master in range(len(self._labels))]
+
+    def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
+        """One has answered; what is to be sent now."""
+        if phase == VOTE:
+            self._pending.discard(master)
+            self._voted(master, reply)
+        return [] if self.decided else self._decide()
+
+    def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
+        """One did not answer in its time, or refused to."""
+        if phase == VOTE or phase >= CONFIRM:
+            self._pending.discard(master)
+            self._faults[master] = fault
+        return [] if self.decided else self._decide()
+
+    def _voted(self, master: int, reply: Any) -> None:
+        raise NotImplementedError
+
+    def _decide(self) -> list[Errand]:
+        raise NotImplementedError
+
+    # -- when there is no majority
+
+    def _said(self, master: int) -> str:
+        """What became of one, for people."""
+        raise NotImplementedError
+
+    def _report(self) -> str:
+        said: list[str] = []
+        for master, label in enumerate(self._labels):
+            fault = self._faults.get(master)
+            if fault is None:
+                what = "no answer yet" if master in self._pending else self._said(master)
+            else:
+                what = f"{'unreachable' if fault.unknown else 'refuses'} ({fault.error})"
+            said.append(f"{label}: {what}")
+        return f"of {len(self._labels)} masters, {'; '.join(said)}"
+
+    def _no_majority(self) -> Fault:
+        faults = self._faults.values()
+        error = BackendError(f"no majority: {self._report()}")
+        error.__cause__ = next((fault.error for fault in faults), None)
+        return Fault(
+            error,
+            transient=sum(not fault.transient for fault in faults) < self.enough_against,
+            unknown=any(fault.unknown for fault in faults),
+            foreign=sum(fault.foreign for fault in faults) >= self.enough_against,
+        )
+
+
+class Voting(Ballot[bool]):
+    """A question that a majority answers."""
+
+    __slots__ = ("_no", "_yes")
+
+    def __init__(self, labels: Sequence[str], vote: Command[bool]) -> None:
+        super().__init__(labels, vote)
+        self._yes: dict[int, None] = {}  # in the order in which they came
+        self._no: dict[int, None] = {}
+
+    def _voted(self, master: int, reply: Any) -> None:
+        (self._yes if reply else self._no)[master] = None
+
+    def _decide(self) -> list[Errand]:
+        if len(self._yes) >= self.majority:
+            self.outcome = True
+        elif len(self._no) >= self.enough_against:
+            self.outcome = False
+        elif (
+            len(self._yes) + len(self._pending) < self.majority
+            and len(self._no) + len(self._pending) < self.enough_against
+        ):
+            self.outcome = self._no_majority()
+        return []
+
+    def _said(self, master: int) -> str:
+        return "yes" if master in self._yes else "no"
+
+
+@final
+class Freeing(Ballot[Released]):
+    """Let go by a majority; the rest goes on in the background."""
+
+    __slots__ = ("_freed", "_not_held", "_rung")
+
+    def __init__(self, labels: Sequence[str], vote: Command[Released]) -> None:
+        super().__init__(labels, vote)
+        self._freed: set[int] = set()
+        self._not_held: set[int] = set()
+        self._rung: dict[bytes, None] = {}
+
+    @property
+    def executed(self) -> bool:
+        return bool(self._freed)
+
+    def _voted(self, master: int, reply: Any) -> None:
+        released = cast("Released", reply)
+        (self._freed if released.freed else self._not_held).add(master)
+        self._rung.update(dict.fromkeys(released.rung))
+
+    def _decide(self) -> list[Errand]:
+        if len(self._freed) >= self.majority:
+            self.outcome = Released(freed=True, rung=tuple(self._rung))
+        elif len(self._not_held) >= self.enough_against:
+            self.outcome = Released(freed=False, rung=tuple(self._rung))
+        elif not self._pending:
+            self.outcome = self._no_majority()
+        return []
+
+    def _said(self, master: int) -> str:
+        return "released" if master in self._freed else "not held"
+
+
+@final
+class Arming(Ballot[int]):
+    """A place in the queue of a majority."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, labels: Sequence[str], vote: Command[int]) -> None:
+        super().__init__(labels, vote)
+        self._states: dict[int, int] = {}
+
+    def _voted(self, master: int, reply: Any) -> None:
+        self._states[master] = cast("int", reply)
+
+    def _decide(self) -> list[Errand]:
+        states = list(self._states.values())
+        if len(states) >= self.majority:
+            hangs = states.count(HUNG) >= self.majority or (HUNG in states and NEW not in states)
+            self.outcome = RUNG if RUNG in states else HUNG if hangs else NEW
+        elif len(self._faults) >= self.enough_against:
+            self.outcome = self._no_majority()
+        return []
+
+    def _said(self, master: int) -> str:
+        return "armed"

@@ -1,0 +1,354 @@
+"""One connection to each node of a cluster, for a whole session.
+
+Each node has its `Multiplexed`, with its own wakeups: requests of one turn of the loop leave in one write a
+node. This is what stands before them: it knows which slot is whose, and what becomes of a request that a node
+does not execute.
+
+Invariants:
+- what was sent to one slot reaches it in the order of its sending, also while the slot moves: requests that a
+  node has turned away wait in one line (`Lines`) for all of the slot, behind which later ones queue, and the
+  line goes on only when the node that the slot has left owes no reply of the slot any more;
+- a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent behind
+  it, is the last word;
+- while a request waits for a table or a node, the table is learned again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import redis.exceptions as driver
+
+from . import faults
+from .calls import Call, Command, ignore
+from .courses import Course, Several
+from .driver import Address
+from .learning import Learner
+from .lines import PAUSE_FIRST, Lines
+from .multiplexed import Multiplexed
+from .scanning import cursor_behind, position
+from .slots import Slots, slot_of
+from .wakeups import OnRung
+
+_STUCK: Final = 0.1
+_STUCK_MAXIMUM: Final = 0.5
+"""Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
+_CLEARED_WITHIN: Final = 1.0
+"""Seconds for which a node that owes replies of a slot that it has lost holds up what comes later."""
+_ASKED_AGAIN: Final = 0.01
+"""Seconds after which a question about a connection is answered that is not the slot's own."""
+
+
+@final
+class Clustered:
+    """The transport over the nodes of a cluster.
+
+    Args:
+        slots: Which node serves which slot.
+        open_node: Makes the transport to one node; it connects when first needed.
+        on_rung: Told of bells that may have been rung because their slot was moved.
+    """
+
+    by_slot = True
+
+    def __init__(
+        self,
+        slots: Slots,
+        open_node: Callable[[Address, Clustered], Multiplexed],
+        on_rung: OnRung,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._slots = slots
+        self._open_node = open_node
+        self._on_rung = on_rung
+        self._loop = loop
+        self._nodes: dict[Address, Multiplexed] = {}
+        self._lines = Lines(
+            loop,
+            self.send,
+            served=lambda slot: slots.owner(slot) is not None,
+            trouble=lambda: self._learner.trouble,
+        )
+        self._asked: set[int] = set()  # slots of which other nodes were asked than those that have them
+        self._turns = 0  # so often was a slot found elsewhere
+        self._bells: set[bytes] = set()  # hung up, and not ignored since
+        self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
+        self._learner = Learner(
+            loop, slots, needed=lambda: self._lines.unserved, learned=self._learned, gave_up=self._no_table
+        )
+        self._watch: asyncio.TimerHandle | None = None
+        self._patience = _STUCK
+        self._leaving: set[asyncio.Task[None]] = set()  # connections to former nodes, being closed
+        self._closed = False
+        self._commands = self._left = 0  # sent and made by nodes that are there no more
+
+    @property
+    def ordered(self) -> bool:
+        return all(node.ordered for node in self._nodes.values())
+
+    @property
+    def hears(self) -> bool:
+        """Whether all nodes that this session has talked to, and not lost, tell of bells.
+
+        One that is away, or is only being connected, makes everybody poll: of which bells it would have told
+        is not asked here.
+        """
+        return bool(self._nodes) and all(node.hears for node in self._nodes.values())
+
+    @property
+    def connections(self) -> int:
+        """How many have been made; one to another node counts too that a slot was found at."""
+        return self._turns + self._left + sum(node.connections for node in self._nodes.values())
+
+    @property
+    def commands_sent(self) -> int:
+        return self._commands + sum(node.commands_sent for node in self._nodes.values())
+
+    # -- sending
+
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+        if self._closed:
+            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            return
+        if isinstance(call.command, Several):
+            self._begin(call, at_once=at_once)
+            return
+        if not call.command.keys:
+            self._scan(call)
+            return
+        if call.command.bell:
+            self._bells.add(call.command.bell)
+        slot = _slot(call)
+        if call.command.script is None and slot in self._asked:
+            self._loop.call_later(_ASKED_AGAIN, call.fault, _not_here())
+        elif slot in self._lines:
+            self._lines.hold(slot, call)
+        else:
+            self._pass_on(slot, call, at_once=at_once, more=more)
+
+    def _begin(self, call: Call[Any], *, at_once: bool) -> None:
+        course = self._courses[call] = Course(
+            call,
+            send=self.send,
+            on_rung=lambda bells: self._on_rung("local", bells),
+            now=self._loop.time,
+            on_end=self._courses.pop,
+            at_once=at_once,
+        )
+        course.begin()
+
+    def _scan(self, call: Call[Any]) -> None:
+        """A `SCAN` goes from one node to the next; its cursor says where it has come to."""
+        if not self._slots.known:
+            self._lines.hold(0, call)
+            self._learner.start()
+            return
+        nodes = sorted(self._slots.owners())
+        at, cursor = position(call.command.args[1], nodes)
+
+        def replied(raw: Any) -> None:
+            call.reply([cursor_behind(nodes, at, raw[0]), raw[1]])
+
+        words = ("SCAN", cursor, *call.command.args[2:])
+        one = Call(Command(None, (), words, lambda raw: raw), replied, call.fault, until=call.until)
+        self._node(nodes[at]).send(one)
+        if not self._nodes[nodes[at]].ready:
+            self._look_after()
+
+    def forget(self, call: Call[Any]) -> bool:
+        if (course := self._courses.pop(call, None)) is not None and not call.done:
+            course.abandon()
+        call.done = True
+        return call.written or call.unconfirmed
+
+    def ignore_bell(self, bell: bytes) -> None:
+        self._bells.discard(bell)
+        for node in self._nodes.values():
+            node.ignore_bell(bell)
+
+    def _pass_on(self, slot: int, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+        owner = self._slots.owner(slot)
+        if owner is None:
+            self._lines.hold(slot, call)
+            self._learner.start()
+            return
+        node = self._node(owner)
+        node.send(call, at_once=at_once, more=more)
+        if self._watch is None and not node.ready:
+            self._look_after()
+
+    def _node(self, address: Address) -> Multiplexed:
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = self._open_node(address, self)
+        return node
+
+    def _address(self, node: Multiplexed) -> Address:
+        return next(address for address, other in self._nodes.items() if other is node)
+
+    # -- turned away
+
+    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
+        """A node has turned it away: whether it goes on from here."""
+        detour = faults.detour(error)
+        if detour is None or self._closed or node not in self._nodes.values():
+            return False
+        call.written = False
+        call.unconfirmed = call.unconfirmed or detour.begun
+        slot = _slot(call)
+        if detour.to is None:
+            self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
+            if detour.lost:
+                self._learner.start()
+            return True
+        to = self._slots.address(*detour.to, self._address(node))
+        if detour.once:
+            self._ask(slot, call, to, error)
+        else:
+            self._moved(slot, call, to, node)
+        return True
+
+    def _ask(self, slot: int, call: Call[Any], to: Address, error: Exception) -> None:
+        if slot in self._lines or call.command.bell:
+            # A bell is hung up where the queue is, which is not among its keys.
+            self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
+            return
+        self._asked.add(slot)
+        call.in_full = True  # if it did not know the script, it would have forgotten the asking
+        node = self._node(to)
+        node.send(_asking(call.until), more=True)
+        node.send(call, at_once=True)
+        if not node.ready:
+            self._look_after()
+
+    def _moved(self, slot: int, call: Call[Any], to: Address, node: Multiplexed) -> None:
+        news = self._slots.move(slot, to)
+        self._turns += news
+        self._asked.discard(slot)
+        if slot in self._lines:
+            self._lines.hold(slot, call)
+        elif (pause := self._lines.pause(slot)) or any(_slot(other) == slot for other in node.awaited()):
+            self._lines.hold(slot, call, pause=pause)
+            self._clear_behind(slot, node)
+        else:
+            self._pass_on(slot, call, at_once=True)
+        if news:
+            self._rehang({slot})
+            self._learner.start()
+
+    def _clear_behind(self, slot: int, node: Multiplexed) -> None:
+        """The line waits until the node has answered whatever of the slot was sent to it before."""
+        cleared = self._lines.hold_up(slot)
+        until = self._loop.time() + _CLEARED_WITHIN
+        node.send(Call(Command(None, (), ("PING",), ignore), cleared, cleared, until=until))
+
+    def _rehang(self, slots: set[int]) -> None:
+        """Whoever has hung a bell in these slots is to look: it may have been rung, and hang nowhere."""
+        if bells := [bell for bell in self._bells if slot_of(bell) in slots]:
+            way = next((node.way for node in self._nodes.values() if node.way), "poll")
+            self._on_rung(way, bells)
+
+    # -- the table
+
+    def _learned(self, changed: set[int]) -> None:
+        for address, node in tuple(self._nodes.items()):
+            if node.stuck:
+                for call in node.take_back(self._served_elsewhere(address)):
+                    self.send(call)
+            elif changed:
+                for slot in {_slot(call) for call in node.awaited() if self._served_elsewhere(address)(call)}:
+                    self._clear_behind(slot, node)
+        self._lines.look_again()
+        owners = self._slots.owners()
+        for address, node in tuple(self._nodes.items()):
+            if address not in owners and not node.busy:
+                self._leave(address, node)
+        if changed:
+            self._turns += 1
+            self._asked -= changed
+            self._rehang(changed)
+
+    def _served_elsewhere(self, address: Address) -> Callable[[Call[Any]], bool]:
+        return lambda call: self._slots.owner(_slot(call)) != address
+
+    def _no_table(self, error: BaseException) -> None:
+        self._lines.fail(faults.of_driver(error))
+
+    # -- nodes that are away
+
+    def broken(self, node: Multiplexed) -> None:
+        """It has no connection any more; what it owes replies to is sent again, to whoever serves it."""
+        if self._closed or node not in self._nodes.values():
+            return
+        address = self._address(node)
+        if node.stuck:
+            self._learner.start()
+            self._look_after()
+        else:
+            self._leave(address, node)
+        self._rehang({slot for bell in self._bells if self._slots.owner(slot := slot_of(bell)) == address})
+
+    def _look_after(self) -> None:
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._patience, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if any(node.stuck for node in self._nodes.values()):
+            self._learner.start()
+            self._patience = min(2 * self._patience, _STUCK_MAXIMUM)
+            self._look_after()
+        else:
+            self._patience = _STUCK
+
+    def _leave(self, address: Address, node: Multiplexed) -> None:
+        del self._nodes[address]
+        self._commands += node.commands_sent
+        self._left += node.connections
+        closing = self._loop.create_task(node.aclose(0.0), name="aiolocks-leave")
+        self._leaving.add(closing)
+        closing.add_done_callback(self._leaving.discard)
+
+    def probe(self, node: Multiplexed, name: bytes) -> bytes:
+        """A key beside those that wait for this node: in a slot that it has, or is being given."""
+        keys = next((call.command.keys for call in node.waiting() if call.command.keys), (b"{}",))
+        tag = keys[0][keys[0].index(b"{") :]
+        return name + tag[: tag.index(b"}") + 1]
+
+    # -- closing
+
+    async def aclose(self, grace: float) -> None:
+        deadline = self._loop.time() + grace
+        try:
+            # Here, and not each node by itself: what one turns away another is to have. Polled, as its end is
+            # nobody else's business.
+            while self._loop.time() < deadline and self._busy:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        finally:
+            self._closed = True
+            if self._watch is not None:
+                self._watch.cancel()
+            self._lines.close()
+        await self._learner.aclose()
+        left = max(0.05, deadline - self._loop.time())
+        closing = [self._loop.create_task(node.aclose(left)) for node in self._nodes.values()]
+        if ending := {*closing, *self._leaving}:
+            await asyncio.wait(ending)
+
+    @property
+    def _busy(self) -> bool:
+        return self._lines.busy or any(node.busy for node in self._nodes.values())
+
+
+def _slot(call: Call[Any]) -> int:
+    return slot_of(call.command.keys[0])
+
+
+def _not_here() -> faults.Fault:
+    return faults.refused(driver.TryAgainError("TRYAGAIN the slot is being moved"))
+
+
+def _asking(until: float) -> Call[Any]:
+    return Call(Command(None, (), ("ASKING",), ignore), ignore, ignore, until=until)

@@ -1,0 +1,166 @@
+"""The steps of several simple locks at once that lie in several slots of a cluster.
+
+No script reaches more than one slot. So the slots are taken one after the other, in the order of their
+numbers, which is the same for all who want several: they cannot wait for each other in a ring. If one
+refuses, what was taken is given back at once, and nothing is held while it waits. This is not one atomic
+step: for the time of a try, others may find taken what is then given back.
+
+The fencing token. Each slot mints one, larger than every earlier one of its own names. The largest of them is
+written to all names (`multi_seal`), in each slot only where all the locks still carry the token, and the
+lease is given only when every slot has confirmed that. So it is larger than every earlier one of each name;
+and whoever gets one of the names later finds it behind that name's fence, and mints a larger one. If a slot
+has lost it meanwhile, nothing is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, final
+
+from ..calls import Command, Script
+from ..courses import FaultError, Several, Steps, TakeBack
+from ..keys import key
+from ..slots import slot_of
+from .answers import HUNG, NEW, RUNG, Answer, Granted, Refused, Released, released
+from .multi import MultiCommands
+from .standing import PASSING, QUEUED, STAYING
+from .steps import Steps as StepsOfAName
+
+_RETURN: Final = Script("multi_return", "locks")
+_SEAL: Final = Script("multi_seal", "locks")
+
+
+def commands_of(
+    prefix: str, names: Sequence[str], *, retention_ms: int, session: str
+) -> MultiCommands | MultiSlotCommands:
+    """The steps of these names in a cluster: in one script, where they share a slot."""
+    slots: dict[int, list[str]] = {}
+    for name in names:
+        slots.setdefault(slot_of(key(prefix, "lock", name)), []).append(name)
+    if len(slots) == 1:
+        return MultiCommands(prefix, names, retention_ms=retention_ms, session=session)
+    # In each slot a bell of its own, which those of other sets of names are not to be taken for.
+    everything = hashlib.sha1("\0".join(names).encode(), usedforsecurity=False).hexdigest()
+    parts = [
+        MultiCommands(
+            prefix, slots[slot], retention_ms=retention_ms, session=session, part_of=f"of-{everything}"
+        )
+        for slot in sorted(slots)
+    ]
+    return MultiSlotCommands(parts, retention_ms=retention_ms)
+
+
+@final
+class MultiSlotCommands(StepsOfAName):
+    """The steps by which all locks of these slots are acquired, or none."""
+
+    __slots__ = ("_parts", "bell")
+
+    def __init__(self, parts: Sequence[MultiCommands], *, retention_ms: int) -> None:
+        super().__init__(retention_ms)
+        self._parts = parts
+        self.bell = parts[0].bell
+
+    @property
+    def all_bells(self) -> tuple[bytes, ...]:
+        return tuple(part.bell for part in self._parts)
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        return self._several(lambda: self._acquiring(token, ttl_ms, metadata, standing), lane=token)
+
+    def _acquiring(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Steps[Answer]:
+        # The queues are left when all is had. Who was woken passes it on when it gives back.
+        asking = standing & ~(QUEUED | STAYING | PASSING)
+        minted = 0
+        reached = 0
+        try:
+            for part in self._parts:
+                reached += 1
+                (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
+                if isinstance(answer, Refused):
+                    # Of what is free in the slot that refused, only those behind may need to be told.
+                    woken = bool(standing & PASSING)
+                    yield self._give_back(token, ttl_ms, reached if woken else reached - 1, wake=woken)
+                    return answer
+                minted = max(minted, answer.fencing_token)
+            others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
+            if min(others) < 0:
+                yield self._give_back(token, ttl_ms, reached, wake=True)
+                return Refused(0)
+        except FaultError as error:
+            yield self._give_back(token, ttl_ms, reached, wake=True)
+            raise FaultError(replace(error.fault, unknown=True)) from error
+        return Granted(minted, max(others))
+
+    def _seal(self, part: MultiCommands, token: str, minted: int, ttl_ms: int, standing: int) -> Command[int]:
+        leaving = standing & (QUEUED | STAYING) == QUEUED
+        args = (part.number, token, str(minted), self._retention(ttl_ms))
+        return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
+
+    def _give_back(self, token: str, ttl_ms: int, reached: int, *, wake: bool) -> TakeBack:
+        commands = [
+            Command(
+                _RETURN,
+                part.keys(with_bell=True),
+                (part.number, token, self._retention(ttl_ms), int(wake)),
+                released,
+                lane=token,
+            )
+            for part in self._parts[:reached]
+        ]
+        return TakeBack(commands, ttl_ms / 1000)
+
+    def arm(self, token: str) -> Command[int]:
+        def told(states: list[int]) -> int:
+            return RUNG if RUNG in states else NEW if NEW in states else HUNG
+
+        return self._together([part.arm(token) for part in self._parts], told, lane=token)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        return self._together([part.renew(token, ttl_ms) for part in self._parts], all, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        def ended(answers: list[Released]) -> Released:
+            freed = all(answer.freed for answer in answers)
+            return Released(freed=freed, rung=[bell for answer in answers for bell in answer.rung])
+
+        commands = [part.release(token, ttl_ms, ring=ring, leave=leave) for part in self._parts]
+        return self._together(commands, ended, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        def adopting() -> Steps[int | None]:
+            minted: list[int] = []
+            for part in self._parts:
+                (answer,) = yield (part.adopt(old, new, ttl_ms, metadata),)
+                if answer is None:
+                    # Who was first in the first slot has all of them; what is gone in one is had by nobody.
+                    back = [done.adopt(new, old, ttl_ms, metadata) for done in self._parts[: len(minted)]]
+                    if back:
+                        yield back
+                    return None
+                minted.append(answer)
+            return max(minted)
+
+        return self._several(adopting, lane=min(old, new))
+
+    def owned(self, token: str) -> Command[bool]:
+        return self._together([part.owned(token) for part in self._parts], all, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return self._together([part.locked() for part in self._parts], any, lane="")
+
+    def _together(
+        self, commands: Sequence[Command[Any]], told: Callable[[list[Any]], Any], *, lane: str
+    ) -> Command[Any]:
+        def course() -> Steps[Any]:
+            return told((yield commands))
+
+        return self._several(course, lane=lane)
+
+    def _several(self, course: Callable[[], Steps[Any]], *, lane: str) -> Command[Any]:
+        keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
+        return Several(course, keys, lane=lane)

@@ -1,0 +1,168 @@
+"""The steps of a lock that a majority of several masters holds: at each of them, those of the simple lock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, final
+
+from ..ballots import Arming, Ballot, Freeing, Voting
+from ..calls import Command, Script
+from ..elections import Acquiring, Adopting, Carried, Renewing
+from .answers import Answer, Released, truth
+from .lock import LockCommands
+from .steps import Steps
+
+T = TypeVar("T")
+
+_KIND: Final = "redlock"
+_SEAL: Final = Script("redlock_seal")
+_CARRIED: Final = re.compile(rb"(?P<token>[0-9a-f]+):(?P<fencing>\d+):(?P<metadata>.*)", re.DOTALL)
+
+
+@final
+class Motion(Command[T]):
+    """A command for all masters of a quorum.
+
+    Attributes:
+        put: Makes the ballot, for masters with these labels.
+        node_timeout: Seconds after which a master that has not answered is counted out; None: when the
+            call's own time has passed.
+        elects: Only masters that are known to be servers of their own may vote.
+        lasts: Seconds after which the servers have undone it by themselves.
+        lane: As of a command. What an earlier one of the lane would still send by itself, it does not send
+            any more.
+    """
+
+    __slots__ = ("elects", "lasts", "node_timeout", "put")
+
+    def __init__(
+        self,
+        put: Callable[[Sequence[str]], Ballot[T]],
+        like: Command[Any],
+        *,
+        node_timeout: float | None,
+        elects: bool = False,
+        lasts: float = 0.0,
+        lane: str = "",
+    ) -> None:
+        super().__init__(None, like.keys, (), _as_decided, lane=lane)
+        self.put = put
+        self.node_timeout = node_timeout
+        self.elects = elects
+        self.lasts = lasts
+
+
+@final
+class RedlockCommands(Steps):
+    """The steps of one Redlock under its name.
+
+    Args:
+        retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
+        session: Who stands in the queue: an id of which no two sessions have the same.
+        node_timeout: Seconds within which one master has to answer.
+    """
+
+    __slots__ = ("_lock", "_node_timeout", "_one")
+
+    def __init__(
+        self, prefix: str, name: str, *, retention_ms: int, session: str, node_timeout: float
+    ) -> None:
+        super().__init__(retention_ms)
+        self._one = LockCommands(prefix, name, retention_ms=retention_ms, session=session, kind=_KIND)
+        self._lock = self._one.locked().keys
+        self._node_timeout = node_timeout
+
+    @property
+    def bell(self) -> bytes:
+        return self._one.bell
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        acquire = self._one.acquire(token, ttl_ms, metadata, standing)
+        put = partial(
+            Acquiring,
+            vote=acquire,
+            confirm=partial(self._confirm, acquire, token, ttl_ms),
+            undo=self._one.release(token, ttl_ms, ring=False),
+        )
+        return Motion(
+            put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
+        )
+
+    def arm(self, token: str) -> Command[int]:
+        arm = self._one.arm(token)
+        # Only where the try that follows goes too, which leaves the queue when it gets in.
+        return Motion(partial(Arming, vote=arm), arm, node_timeout=self._node_timeout, elects=True)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+        renew = self._one.renew(token, ttl_ms)
+        put = partial(
+            Renewing,
+            vote=renew,
+            look=Command(None, self._lock, ("GET", *self._lock), partial(_carried, token), lane=token),
+            take=partial(self._one.acquire, token, ttl_ms),
+            confirm=partial(self._confirm, renew, token, ttl_ms),
+        )
+        return Motion(put, renew, node_timeout=self._node_timeout, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        # Who does not answer has until the lease's own end, in the background: a majority is enough to go on.
+        release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
+        return Motion(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        adopt, back = self._swap(old, new, ttl_ms, metadata), self._swap(new, old, ttl_ms, metadata)
+        return self._question(
+            partial(Adopting, vote=adopt, undo=back), adopt, lane=adopt.lane, lasts=ttl_ms / 1000
+        )
+
+    def owned(self, token: str) -> Command[bool]:
+        owned = self._one.owned(token)
+        return self._question(partial(Voting, vote=owned), owned)
+
+    def locked(self) -> Command[bool]:
+        locked = self._one.locked()
+        return self._question(partial(Voting, vote=locked), locked)
+
+    def _question(
+        self,
+        put: Callable[[Sequence[str]], Ballot[T]],
+        like: Command[Any],
+        *,
+        lane: str = "",
+        lasts: float = 0.0,
+    ) -> Motion[T]:
+        """One that no lease gets shorter by: who hangs is waited for where a majority needs him."""
+        return Motion(put, like, node_timeout=None, lane=lane, lasts=lasts)
+
+    def _confirm(
+        self, after: Command[Any], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False
+    ) -> Command[bool]:
+        args = (token, fencing_token, self._retention(ttl_ms), int(given))
+        return Command(_SEAL, after.keys[:2], args, truth, lane=token)
+
+    def _swap(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[Carried | None]:
+        like = self._one.adopt(old, new, ttl_ms, metadata)
+        return Command(like.script, like.keys, like.args, _adopted, lane=like.lane)
+
+
+def _as_decided(outcome: Any) -> Any:
+    return outcome
+
+
+def _adopted(raw: Any) -> Carried | None:
+    """Reads the fencing token as it stands on the master; empty when neither token is there."""
+    return Carried(int(raw), raw.startswith(b"0"), "") if raw else None
+
+
+def _carried(token: str, raw: Any) -> Carried | None:
+    """Reads a lock key, if it is that token's."""
+    found = _CARRIED.match(raw or b"")
+    if found is None or found["token"].decode() != token:
+        return None
+    return Carried(
+        int(found["fencing"]), found["fencing"].startswith(b"0"), found["metadata"].decode(errors="replace")
+    )

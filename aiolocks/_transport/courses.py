@@ -1,0 +1,192 @@
+"""Calls that take several commands, where one script cannot reach all their keys.
+
+Only a cluster needs them, and only the transport to it runs them. What is to be sent when is a generator: it
+yields the commands that go out together, and is sent their results, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from .calls import Call, Command, ignore
+from .faults import Fault
+
+if TYPE_CHECKING:
+    from .commands.answers import Released
+
+T = TypeVar("T")
+
+TAKING_BACK: Final = 5.0
+"""Seconds for which what was taken is given back, at least; it ends with its ttl anyway."""
+
+
+@final
+class TakeBack:
+    """Yielded: commands that undo. Nobody waits for them, nor can take them back.
+
+    Attributes:
+        commands: Each answers as a release does.
+        seconds: How long they are of use.
+    """
+
+    __slots__ = ("commands", "seconds")
+
+    def __init__(self, commands: Sequence[Command[Released]], seconds: float) -> None:
+        self.commands = commands
+        self.seconds = seconds
+
+
+Wanted = Sequence[Command[Any]] | TakeBack
+Steps = Generator[Wanted, list[Any], T]
+
+
+class FaultError(Exception):
+    """Thrown into the generator: one of the commands ended without an answer."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault.error))
+        self.fault = fault
+
+
+@final
+class Several(Command[T]):
+    """What looks like one command and takes several.
+
+    Attributes:
+        course: Begins it.
+    """
+
+    __slots__ = ("course",)
+
+    def __init__(self, course: Callable[[], Steps[T]], keys: tuple[bytes, ...], *, lane: str) -> None:
+        super().__init__(None, keys, (), lambda result: result, lane=lane)
+        self.course = course
+
+
+@final
+class Course:
+    """One such call under way.
+
+    Invariant: once the call has ended, by any way, nothing more of it is sent but what takes back.
+
+    Args:
+        send: Sends one command's call.
+        on_rung: Told of bells that were rung while taking back.
+        on_end: Called when nothing more is to come, but not when it is abandoned.
+    """
+
+    __slots__ = (
+        "_at_once",
+        "_call",
+        "_first",
+        "_now",
+        "_on_end",
+        "_on_rung",
+        "_parts",
+        "_results",
+        "_send",
+        "_steps",
+    )
+
+    def __init__(
+        self,
+        call: Call[Any],
+        *,
+        send: Callable[..., None],
+        on_rung: Callable[[Sequence[bytes]], None],
+        now: Callable[[], float],
+        on_end: Callable[[Call[Any], None], object],
+        at_once: bool,
+    ) -> None:
+        command = call.as_of_now()
+        assert isinstance(command, Several)
+        self._call = call
+        self._send = send
+        self._on_rung = on_rung
+        self._now = now
+        self._on_end = on_end
+        self._at_once = at_once
+        self._steps: Steps[Any] = command.course()
+        self._parts: list[Call[Any]] = []
+        self._results: list[Any] = []
+        self._first = True  # the commands under way are those that it begins with
+
+    def begin(self) -> None:
+        self._call.sent = self._now()
+        self._call.written = True
+        self._go_on(lambda: next(self._steps))
+
+    def abandon(self) -> None:
+        """The caller has left, and will undo by himself what was done."""
+        for part in self._parts:
+            part.done = True
+        self._steps.close()
+
+    def _go_on(self, step: Callable[[], Wanted]) -> None:
+        try:
+            wanted = step()
+            while isinstance(wanted, TakeBack):
+                self._take_back(wanted)
+                wanted = self._steps.send([])
+        except StopIteration as end:
+            self._on_end(self._call, None)
+            self._call.reply(end.value)
+        except FaultError as error:
+            self._on_end(self._call, None)
+            self._call.fault(error.fault)
+        else:
+            self._send_together(wanted)
+
+    def _send_together(self, commands: Sequence[Command[Any]]) -> None:
+        self._results = [None] * len(commands)
+        left = len(commands)
+
+        def made(at: int) -> Callable[[], Command[Any]] | None:
+            if not (self._first and self._call.made_anew):
+                return None
+            return lambda: next(self._call.as_of_now().course())[at]  # type: ignore[attr-defined]
+
+        def replied(at: int) -> Callable[[Any], None]:
+            def keep(result: Any) -> None:
+                nonlocal left
+                left -= 1
+                self._results[at] = result
+                self._call.unconfirmed |= parts[at].unconfirmed
+                if not left:
+                    self._first = False
+                    self._go_on(lambda: self._steps.send(self._results))
+
+            return keep
+
+        def failed(fault: Fault) -> None:
+            self._first = False
+            for part in parts:
+                part.done = True
+            self._call.unconfirmed = True  # of the others, nobody knows
+            self._go_on(lambda: self._steps.throw(FaultError(fault)))
+
+        parts = self._parts = [
+            Call(
+                command,
+                replied(at),
+                failed,
+                until=self._call.until,
+                in_full=self._call.in_full,
+                make=made(at),
+            )
+            for at, command in enumerate(commands)
+        ]
+        for part in parts:
+            if not part.done:
+                self._send(part, at_once=self._at_once)
+
+    def _take_back(self, wanted: TakeBack) -> None:
+        until = self._now() + max(wanted.seconds, TAKING_BACK)
+
+        def rung(released: Released) -> None:
+            if released.rung:
+                self._on_rung(released.rung)
+
+        for command in wanted.commands:
+            self._send(Call(command, rung, ignore, until=until, in_full=True), at_once=True)

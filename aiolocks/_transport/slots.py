@@ -1,0 +1,112 @@
+"""Which node of a cluster serves which slot, as far as is known here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+import redis.exceptions as driver
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot as slot_of
+
+from . import faults
+from .driver import Address, Doors
+
+__all__ = ["SLOTS", "Slots", "slot_of"]
+
+_STAGGER: Final = 0.2
+"""Seconds after which the next node is asked too: one that hangs is not to hold up the others' answer."""
+
+
+@final
+class Slots:
+    """The table of a cluster's slots.
+
+    What it says may be out of date; whoever is asked in vain then says `MOVED`, or does not answer at all.
+    """
+
+    __slots__ = ("_doors", "_owners", "_seeds", "known")
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._seeds = doors.seeds
+        self._owners: list[Address | None] = [None] * SLOTS
+        self.known = False
+
+    def owner(self, slot: int) -> Address | None:
+        """The node that serves it; None: nobody is known to."""
+        return self._owners[slot]
+
+    def owners(self) -> set[Address]:
+        """All nodes that serve any."""
+        return {owner for owner in self._owners if owner is not None}
+
+    def move(self, slot: int, to: Address) -> bool:
+        """A node said `MOVED`. Whether that is news."""
+        if self._owners[slot] == to:
+            return False
+        self._owners[slot] = to
+        return True
+
+    async def learn(self) -> set[int]:
+        """Asks the nodes, of which the first that knows is believed: the slots that are served by others now.
+
+        Raises:
+            redis.exceptions.RedisError, OSError, TimeoutError: None could say.
+        """
+        fresh = await self._ask_around()
+        changed: set[int] = set()
+        if self.known and fresh != self._owners:
+            changed = {slot for slot in range(SLOTS) if fresh[slot] != self._owners[slot]}
+        self._owners = fresh
+        self.known = True
+        self._seeds = tuple(dict.fromkeys([*self.owners(), *self._seeds]))
+        return changed
+
+    async def _ask_around(self) -> list[Address | None]:
+        left = random.sample(self._seeds, len(self._seeds))
+        asked: set[asyncio.Task[list[Address | None]]] = set()
+        trouble: BaseException | None = None
+        try:
+            while left or asked:
+                if left:
+                    asked.add(asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots"))
+                done, asked = await asyncio.wait(
+                    asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    if (error := task.exception()) is None:
+                        return task.result()
+                    if not isinstance(error, (driver.RedisError, OSError, TimeoutError)):
+                        raise error
+                    if trouble is None or not faults.is_final(trouble):
+                        trouble = error
+            assert trouble is not None
+            raise trouble
+        finally:
+            for task in asked:
+                task.cancel()
+            if asked:
+                await asyncio.wait(asked)
+
+    async def _ask(self, address: Address) -> list[Address | None]:
+        rows = await self._doors.door(address).cluster_slots()
+        owners: list[Address | None] = [None] * SLOTS
+        for first, last, owner in self._read(rows, address):
+            owners[first : last + 1] = [owner] * (last + 1 - first)
+        if not any(owners):
+            raise driver.ClusterDownError("no node serves any slot")
+        return owners
+
+    def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:
+        for first, last, master, *_ in rows:
+            host, port = master[0], int(master[1])
+            if host == b"?":  # its name is not known to who was asked
+                continue
+            yield int(first), int(last), self.address(host.decode() if host else "", port, asked)
+
+    def address(self, host: str, port: int, said_by: Address) -> Address:
+        """Where a node is found that another one speaks of; without a host, at the same one."""
+        return self._doors.address(host or said_by[0], port)

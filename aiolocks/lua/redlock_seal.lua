@@ -1,0 +1,24 @@
+-- Writes the fencing token of a lease back to one of its masters, which has granted it before.
+-- Sent again, it is the same. The ttl stays.
+--
+-- KEYS  1 lock   2 fence
+-- ARGV  1 token   2 fencing token of the lease   3 retention of the fence, ms   4 the lease was given already ('1')
+-- Returns 1 when the lock carries the token and the fencing token, 0 when it does not
+--
+-- Invariants:
+-- - before it is given, a lease is confirmed only by who still carries its token, and minted nothing larger for it;
+-- - the fence is at least every fencing token that was confirmed here while it was kept;
+-- - a fencing token that was written back has a leading zero: it is the lease's, not what this master minted.
+local lock, fence = KEYS[1], KEYS[2]
+local token, sealed = ARGV[1], ARGV[2]
+
+local holder, minted, metadata = string.match(redis.call('GET', lock) or '', '^(%x+):(%d+):(.*)$')
+if holder ~= token then return 0 end
+if ARGV[4] ~= '1' and tonumber(minted) > tonumber(sealed) then return 0 end
+
+redis.call('PEXPIRE', fence, ARGV[3])
+redis.call('SET', lock, token .. ':0' .. sealed .. ':' .. metadata, 'KEEPTTL')
+if (tonumber(redis.call('GET', fence) or 0) or 0) < tonumber(sealed) then
+  redis.call('SET', fence, sealed, 'PX', ARGV[3])
+end
+return 1

@@ -1,0 +1,218 @@
+"""What clients of a cluster come with, and what the cluster tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.asyncio import RedisCluster
+
+from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, MultiLock, Semaphore, Session
+from aiolocks._transport.keys import key
+from aiolocks.testing import EmbeddedServer
+from tests.adversity.tools import PATIENT, elapsed
+from tests.conformance.conftest import OwnTcp
+from tests.conftest import PREFIX, Surroundings, clustered
+from tests.lua.test_acl import COMMANDS, KEYS, TRACKING
+from tests.support.clusters import Cluster
+from tests.support.processes import Workers, tell
+from tests.support.waiting import eventually
+
+ON_A_CLUSTER = ["cluster|slots"]
+WHILE_SLOTS_MOVE = ["asking"]
+
+
+@pytest.fixture
+def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Iterator[Cluster]:
+    shared_cluster.begin(surroundings)
+    yield shared_cluster
+    for node in shared_cluster.masters:
+        node.do("CONFIG", "SET", "notify-keyspace-events", "")
+
+
+async def use(session: Session) -> None:
+    for number in range(5):
+        async with Lock(session, f"name {number}", ttl=5) as lease:
+            assert await lease.owned()
+    async with MultiLock(session, ["a", "b", "c"]), Semaphore(session, "s", 2):
+        pass
+
+
+async def hand_over(one: Session, two: Session, name: str) -> None:
+    """From session to session; who is not woken sleeps for seconds."""
+    holder = await Lock(one, name).acquire()
+    waiting = asyncio.create_task(Lock(two, name).acquire())
+    await eventually(lambda: two.statistics().waiters == 1)
+    await asyncio.sleep(0.1)
+    await holder.release()
+    await (await asyncio.wait_for(waiting, 2)).release()
+
+
+@pytest.mark.parametrize("wakeup", ["tracking", KeyspaceWakeup(configure=True)], ids=str)
+async def test_is_woken_on_every_node(cluster: Cluster, surroundings: Surroundings, wakeup: Any) -> None:
+    names = [next(f"n{i}" for i in range(100) if owns(node, cluster, f"n{i}")) for node in cluster.masters]
+    async with (
+        Session(clustered(surroundings, cluster), wakeup=wakeup, backoff=PATIENT) as one,
+        Session(clustered(surroundings, cluster), wakeup=wakeup, backoff=PATIENT) as two,
+    ):
+        for name in names:
+            await hand_over(one, two, name)
+        way = "tracking" if wakeup == "tracking" else "keyspace"
+        assert two.statistics().wakeups[way] >= len(names)
+        async with MultiLock(one, ["a", "b", "c"]):
+            waiting = asyncio.create_task(MultiLock(two, ["b", "c", "d"]).acquire())
+            await asyncio.sleep(0.1)
+        await (await asyncio.wait_for(waiting, 2)).release()
+    await eventually(lambda: all(node.do("PUBSUB", "NUMPAT") == 0 for node in cluster.masters))
+
+
+def owns(node: Any, cluster: Cluster, name: str) -> bool:
+    return cluster.owner_of(key(PREFIX, "lock", name)) is node
+
+
+async def test_keyspace_by_name_where_it_is_off(cluster: Cluster, surroundings: Surroundings) -> None:
+    async with Session(clustered(surroundings, cluster), wakeup="keyspace") as session:
+        with pytest.raises(ConfigurationError, match="notify-keyspace-events must have at least 'Kg'"):
+            await Lock(session, "a").acquire()
+
+
+async def test_nodes_that_do_not_say_where_they_are(cluster: Cluster, surroundings: Surroundings) -> None:
+    """They are where the one is that was asked: at one host, behind several ports."""
+    setting = "cluster-preferred-endpoint-type"
+    if not cluster.masters[0].do("CONFIG", "GET", setting):
+        pytest.skip("this server always says it")
+    for node in cluster.masters:
+        node.do("CONFIG", "SET", setting, "unknown-endpoint")
+    try:
+        async with Session(clustered(surroundings, cluster)) as session:
+            await use(session)
+            slot = cluster.slot(key(PREFIX, "lock", "name 1"))
+            await asyncio.to_thread(cluster.move, slot, cluster.another(cluster.owner(slot)))
+            await use(session)  # MOVED says no host either
+    finally:
+        for node in cluster.masters:
+            node.do("CONFIG", "SET", setting, "ip")
+
+
+async def test_the_minimal_acl(cluster: Cluster, surroundings: Surroundings) -> None:
+    words = [*COMMANDS, *TRACKING, *ON_A_CLUSTER, *WHILE_SLOTS_MOVE]
+    words += ["zrank", "zscore"]  # those of MultiLock
+
+    def allow(words: list[str]) -> None:
+        rules = [*(f"+{word}" for word in words), *(f"~{pattern}" for pattern in KEYS)]
+        for node in cluster.masters:
+            node.do("ACL", "SETUSER", "locks", "reset", "on", ">secret", "resetchannels", "-@all", *rules)
+
+    try:
+        allow(words)
+        user = {"username": "locks", "password": "secret"}
+        async with (
+            Session(clustered(surroundings, cluster, **user), wakeup="tracking", backoff=PATIENT) as one,
+            Session(clustered(surroundings, cluster, **user), wakeup="tracking", backoff=PATIENT) as two,
+        ):
+            for name in ("a", "b", "c", "d"):
+                await hand_over(one, two, name)
+            async with MultiLock(one, ["a", "b", "c"]) as lease:
+                assert await lease.owned()
+            slot = cluster.slot(key(PREFIX, "lock", "a"))
+            await asyncio.to_thread(cluster.move, slot, cluster.another(cluster.owner(slot)))
+            await hand_over(one, two, "a")
+        allow([word for word in words if word not in ON_A_CLUSTER])
+        async with Session(clustered(surroundings, cluster, **user)) as session:
+            with pytest.raises(BackendError, match="minimal ACL"):
+                await Lock(session, "a").acquire()
+    finally:
+        for node in cluster.masters:
+            node.do("ACL", "DELUSER", "locks")
+
+
+async def test_a_wrong_password_is_told_at_once(cluster: Cluster, surroundings: Surroundings) -> None:
+    client = clustered(surroundings, cluster, username="nobody", password="wrong")
+    async with Session(client) as session:
+        with elapsed() as took, pytest.raises(BackendError, match="password is wrong"):
+            await Lock(session, "a").acquire(blocking_timeout=20)
+    assert took.seconds < 5
+
+
+async def test_a_server_that_is_no_cluster(cluster: Cluster) -> None:
+    with EmbeddedServer(port=0) as server:
+        client = RedisCluster(host="127.0.0.1", port=server.port)
+        async with Session(client) as session:
+            with pytest.raises(BackendError, match="cluster support disabled"):
+                await Lock(session, "a").acquire(blocking_timeout=20)
+        await client.aclose()
+
+
+async def test_nobody_answers() -> None:
+    client = RedisCluster(host="127.0.0.1", port=9)
+    async with Session(client) as session:
+        with elapsed() as took, pytest.raises(BackendError, match="did not answer in time"):
+            await Lock(session, "a").acquire(blocking_timeout=0.3)
+        assert took.seconds < 1
+    await client.aclose()
+
+
+async def test_connections_of_the_users_own_class(cluster: Cluster, surroundings: Surroundings) -> None:
+    """They cannot be driven: the client's own methods serve, and nobody is woken."""
+    client = clustered(surroundings, cluster)
+    client.nodes_manager.connection_kwargs["connection_class"] = OwnTcp
+    for node in client.nodes_manager.startup_nodes.values():
+        node.connection_class = OwnTcp
+    async with Session(client) as session:
+        for number in range(5):
+            async with Lock(session, f"name {number}"):
+                pass
+    with pytest.raises(ConfigurationError, match="cannot be driven"):
+        await Lock(Session(client, wakeup="tracking"), "a").acquire()
+
+
+async def test_a_session_ends_with_its_client(cluster: Cluster) -> None:
+    client: RedisCluster | None = cluster.client()
+    async with Lock(client, "a"):
+        pass
+    gone = weakref.ref(client)
+    transport = weakref.ref(Session.of(client)._engine._transport)  # type: ignore[union-attr]
+    client = None
+
+    def collected() -> bool:
+        gc.collect()
+        return gone() is None and transport() is None
+
+    await eventually(collected, within=3)
+
+
+# -- between processes ---------------------------------------------------------------------------------------
+
+
+async def hold_in_turn(port: int, names: list[str]) -> None:
+    """In a process of its own: gets each of them when it is let go, and says when that was."""
+    client = RedisCluster(host="127.0.0.1", port=port)
+    async with Session(client, wakeup="tracking", backoff=PATIENT) as session:
+        for name in names:
+            async with Lock(session, name):
+                tell("got", at=time.monotonic())
+    await client.aclose()
+
+
+async def test_hands_over_to_another_process_without_a_poll(
+    cluster: Cluster, surroundings: Surroundings, workers: Workers
+) -> None:
+    names = [f"name {number}" for number in range(20)]
+    took: list[float] = []
+    async with Session(clustered(surroundings, cluster)) as session:
+        held = [await Lock(session, name).acquire() for name in names]
+        worker = await workers.start(hold_in_turn, port=cluster.masters[0].port, names=names)
+        for lease in held:
+            queue = key(PREFIX, "lock", lease.name, "queue")
+            node = cluster.owner_of(queue)
+            await eventually(lambda queue=queue, node=node: node.do("ZCARD", queue), within=10)  # type: ignore[misc]
+            await asyncio.sleep(0.02)
+            released = time.monotonic()
+            await lease.release()
+            took.append((await worker.told("got"))["at"] - released)
+    assert sorted(took)[len(took) // 2] < 0.05  # 1 ms, where there is time; who polls sleeps for 5 s
