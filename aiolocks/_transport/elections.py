@@ -240,7 +240,8 @@ class Renewing(Voting):
 class Adopting(Ballot[int | None]):
     """Given from one token to another by a majority; given back where that fails.
 
-    Of several who adopt at a time at most one has a majority. If none has, the handle stays good.
+    Of several who adopt at a time at most one has a majority. If none has, the handle stays good; if one has,
+    what others give back to it on a minority of masters is nobody's, and free again after the ttl.
 
     Args:
         undo: Gives it back.

@@ -13,7 +13,7 @@ from .faults import Fault
 
 Told = Callable[[Fault | None], None]
 
-_OPENING: Final = 0.1
+_OPENING: Final = 0.15
 """Seconds for which the first vote of all waits for those that are slow to say who they are."""
 
 
