@@ -161,14 +161,16 @@ async def test_refusals_and_faults_are_told_apart(five: Masters) -> None:
     with pytest.raises(LockTimeoutError) as caught:
         await lock.acquire(blocking_timeout=0.4)
     assert caught.value.remaining == pytest.approx(1.5, abs=0.5)
-    assert caught.value.detail.count("held elsewhere") >= 3
+    # With one of five unreachable, two who refuse leave no majority: the rest may not have answered yet.
+    assert caught.value.detail.count("held elsewhere") >= 2
     for server in five.servers[1:3]:
         server.kill()
     with pytest.raises((BackendError, LockTimeoutError)) as refused:
         await lock.acquire(blocking_timeout=0)
     text = str(refused.value)
-    assert text.count("unreachable") >= 1  # whether the other two are as well need not be waited for
-    assert text.count("held elsewhere") == 2
+    # It ends as soon as there can be no majority, whoever of them has said so by then.
+    assert text.count("unreachable") >= 1
+    assert sum(text.count(said) for said in ("unreachable", "held elsewhere", "no answer yet")) == 5
     assert all(str(server.path) in text for server in five.servers)
     with pytest.raises(BackendError, match=r"of 5 masters, .*unreachable"):
         await lease.release()
