@@ -9,7 +9,7 @@ from ..calls import Argument, Command, Script
 from ..keys import key
 from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
 from .permits import SEAT_LENGTH
-from .standing import letters
+from .standing import leave_letters, letters
 from .steps import Steps, arming
 
 _PERMITS: Final = ("fence", "queue", "permits")
@@ -141,7 +141,7 @@ class JobCommands(Steps):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        flags = ("r" if ring else "") + ("l" if leave else "")
+        flags = leave_letters(ring=ring, leave=leave)
         if self.errand is not None:
             flags += self.errand.outcome
         args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)

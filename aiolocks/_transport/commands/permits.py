@@ -9,7 +9,7 @@ from ...errors import ConfigurationError
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
-from .standing import letters
+from .standing import leave_letters, letters
 from .steps import Steps, arming
 
 _SHARED: Final = ("fence", "queue", "permits")
@@ -91,7 +91,7 @@ class PermitCommands(Steps):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        flags = ("r" if ring else "") + ("l" if leave else "")
+        flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), self._seat(token), flags)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 

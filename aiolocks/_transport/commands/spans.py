@@ -8,7 +8,7 @@ from ...errors import LockLostError
 from ..calls import Command, Script
 from ..keys import key
 from .answers import BELL_TTL_MS, Answer, Released, answer, fencing_token, released, truth
-from .standing import letters
+from .standing import leave_letters, letters
 from .steps import Steps, arming
 
 _SHARED: Final = ("fence", "queue", "spans")
@@ -122,7 +122,7 @@ class SpanCommands(Steps):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        flags = ("r" if ring else "") + ("l" if leave else "")
+        flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), _SEAT, flags)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 

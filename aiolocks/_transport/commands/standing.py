@@ -20,6 +20,12 @@ WAITING: Final = 16
 
 
 @functools.cache
+def leave_letters(*, ring: bool, leave: bool) -> str:
+    """For the scripts of a release: `r` to wake who is next, `l` to leave the queue with its bell."""
+    return ("r" if ring else "") + ("l" if leave else "")
+
+
+@functools.cache
 def letters(standing: int) -> str:
     """The same for the scripts, and `l` for who is to leave the queue with its bell."""
     leaving = standing & (QUEUED | STAYING) == QUEUED
