@@ -215,4 +215,5 @@ async def test_hands_over_to_another_process_without_a_poll(
             released = time.monotonic()
             await lease.release()
             took.append((await worker.told("got"))["at"] - released)
+        await worker.finish()
     assert sorted(took)[len(took) // 2] < 0.05  # 1 ms, where there is time; who polls sleeps for 5 s

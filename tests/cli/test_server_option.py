@@ -10,8 +10,10 @@ import time
 
 import pytest
 
+from aiolocks.cli.server import connected
 from tests.cli.conftest import Aiolocks, gone
 from tests.conftest import OwnServer
+from tests.support.cancel import sweep
 from tests.support.servers import Server
 
 RUN = ("run", "job", "--", "echo", "ran")
@@ -42,6 +44,19 @@ async def refusal(aiolocks: Aiolocks, url: str, *, within: float = 5) -> str:
 )
 async def test_what_is_no_url_of_a_server(aiolocks: Aiolocks, url: str) -> None:
     assert "--redis takes redis://" in await refusal(aiolocks, url)
+
+
+@pytest.mark.filterwarnings(  # redis-py leaves a connection to the collector when cancelled while it connects
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+async def test_a_cancellation_is_not_swallowed(server: Server) -> None:
+    """As redis-py's commands may, before Python 3.12, where a `socket_timeout` bounds their writes."""
+
+    async def once() -> None:
+        async with connected(server.url) as reached:
+            await reached.client.ping()  # type: ignore[misc]
+
+    await sweep(once)
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
