@@ -83,8 +83,8 @@ async def connected(url: str) -> AsyncGenerator[Server, None]:
 def open_client(url: str, **options: Any) -> Redis:
     """A client, of which the caller takes care, and bounds what it asks.
 
-    It has no `socket_timeout`, unless the URL gives one: before Python 3.12, redis-py's way of bounding a write
-    (`asyncio.wait_for`) may swallow a cancellation, and with it Ctrl-C.
+    It has no `socket_timeout`, unless the URL gives one: before Python 3.12, redis-py's way of bounding a
+    write (`asyncio.wait_for`) may swallow a cancellation, and with it Ctrl-C.
 
     Raises:
         ValueError: It is no URL of a server. The text may quote a part of a password.
