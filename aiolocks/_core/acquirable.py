@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from abc import ABC, abstractmethod
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpe
 
 from .arguments import Options, Seconds, lock_name, optional_seconds, reject_slips
 from .binding import Binding
+from .entries import Entries
 from .handle import Handle
 from .lease import Lease
 from .pending import Pending
@@ -48,7 +48,7 @@ class Acquirable(ABC, Generic[LeaseT]):
         self._name = lock_name(name)
         self._options = options
         self._binding: Binding[LeaseT] | None = None
-        self._entered: dict[asyncio.Task[Any], list[LeaseT]] = {}
+        self._entered: Entries[LeaseT] = Entries()
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class Acquirable(ABC, Generic[LeaseT]):
     @final
     async def __aenter__(self) -> LeaseT:
         lease = await self._acquire(self._options.blocking_timeout)
-        self._entered.setdefault(lease.enter(), []).append(lease)
+        self._entered.add(lease.enter(), lease)
         return lease
 
     @final
@@ -162,25 +162,13 @@ class Acquirable(ABC, Generic[LeaseT]):
         return self._leaving().__aexit__(exc_type, exc, traceback)
 
     def _leaving(self) -> LeaseT:
-        """The lease that this exit belongs to: the task's latest, or the only one whose task has ended."""
-        # Asked for the loop of its last use first: to find out which loop runs, Python asks the kernel.
-        task = None if self._binding is None else asyncio.current_task(self._binding.engine.loop)
-        if task not in self._entered:
-            task = asyncio.current_task()
-        if task not in self._entered:
-            ended = [entered for entered in self._entered if entered.done()]
-            if len(ended) != 1 or len(self._entered[ended[0]]) != 1:
-                raise RuntimeError(
-                    f"{self!r} was not entered in this task, and it is not clear which lease is meant: "
-                    "write `async with lock.acquire()` where it is entered in one task and left in another"
-                )
-            task = ended[0]
-        assert task is not None
-        leases = self._entered[task]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[task]
-        return lease
+        try:
+            return self._entered.take(None if self._binding is None else self._binding.engine.loop)
+        except LookupError:
+            raise RuntimeError(
+                f"{self!r} was not entered in this task, and it is not clear which lease is meant: "
+                "write `async with lock.acquire()` where it is entered in one task and left in another"
+            ) from None
 
     @final
     def __call__(

@@ -9,6 +9,7 @@ from typing import Any, Final, Never, final
 from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, reject_slips, seconds
 from .._core.clock import milliseconds
 from .._core.engine import Engine
+from .._core.entries import Entries
 from .._core.releasing import Releasing
 from .._core.session import engine_of, source_of
 from .._core.shield import outlast
@@ -62,7 +63,7 @@ class Turnstile:
         self._name = lock_name(name)
         self._window = seconds("window", window, least=SHORTEST_TTL)
         # What `async with` on this very object has entered, by task, so that its exit finds it; nothing else.
-        self._entered: dict[asyncio.Task[Any] | None, list[_Passage]] = {}
+        self._entered: Entries[_Passage] = Entries()
 
     @property
     def name(self) -> str:
@@ -108,32 +109,23 @@ class Turnstile:
 
     async def __aenter__(self) -> int:
         passage = await self._enter()
-        self._entered.setdefault(asyncio.current_task(), []).append(passage)
+        task = asyncio.current_task()
+        assert task is not None
+        self._entered.add(task, passage)
         return passage.place
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        passage = self._leaving()
+        try:
+            passage = self._entered.take(None)
+        except LookupError:
+            raise RuntimeError(
+                f"{self!r} was not entered in this task, and it is not clear which entry is meant: "
+                "leave it in the task that entered it"
+            ) from None
         if passage.place == _FIRST:
             await passage.end(exc)
-
-    def _leaving(self) -> _Passage:
-        """What this exit belongs to: the task's latest entry, or the only one whose task has ended."""
-        task = asyncio.current_task()
-        if task not in self._entered:
-            ended = [entered for entered in self._entered if entered is not None and entered.done()]
-            if len(ended) != 1 or len(self._entered[ended[0]]) != 1:
-                raise RuntimeError(
-                    f"{self!r} was not entered in this task, and it is not clear which entry is meant: "
-                    "leave it in the task that entered it"
-                )
-            task = ended[0]
-        passages = self._entered[task]
-        passage = passages.pop()
-        if not passages:
-            del self._entered[task]
-        return passage
 
     def __repr__(self) -> str:
         return f"<Turnstile {self._name!r} window={self._window:g}>"

@@ -327,17 +327,17 @@ async def test_detached_and_adopted(
 
 
 async def test_adopted_is_renewed(kind: Kind, client: Redis) -> None:
-    lock = kind.make(client, "a", ttl=0.3)
+    lock = kind.make(client, "a", ttl=0.5)
     handle = (await lock.acquire()).detach()
     async with await lock.adopt(handle) as lease:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.8)
         assert lease.state is LeaseState.HELD
 
 
 async def test_detached_and_never_adopted_ends_with_its_ttl(kind: Kind, client: Redis) -> None:
-    lock = kind.make(client, "a", ttl=0.2)
+    lock = kind.make(client, "a", ttl=0.4)
     handle = (await lock.acquire()).detach()
-    async with lock.acquire(blocking_timeout=1):
+    async with lock.acquire(blocking_timeout=2):
         with pytest.raises(LockNotOwnedError):
             await lock.adopt(handle)
 
@@ -446,7 +446,7 @@ async def test_listeners(kind: Kind, client: Redis, keys: Keys) -> None:
             seen.append(("renewed", event.name))
 
     async with Session(client, listeners=[Listener()]) as session:
-        lock = kind.make(session, "a", ttl=0.3)
+        lock = kind.make(session, "a", ttl=0.5)
         async with lock:
             with pytest.raises(LockTimeoutError):
                 await lock.acquire(blocking_timeout=0.01)

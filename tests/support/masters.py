@@ -29,7 +29,7 @@ class OneServerAsThree(Acquirable[Lease]):
     def __init__(self, client: Any, name: str, **common: Any) -> None:
         defaults = {"ttl": 30.0, "blocking_timeout": None, "auto_renew": True, "max_hold": None}
         options = Options.checked(**{**defaults, "on_lost": "cancel", "metadata": None, **common})
-        self._node_timeout = max(options.first_ttl / 20, 0.05)
+        self._node_timeout = options.first_ttl / 2  # the masters of one server answer together
         super().__init__(client, name, options)
 
 

@@ -48,7 +48,7 @@ async def test_a_description_may_be_entered_again_and_again(lock, transport) -> 
             pass
 
     assert transport.verbs == ["acquire", "release"] * 3
-    assert lock._entered == {}
+    assert not lock._entered
 
 
 async def test_an_exit_in_another_task_takes_the_lease_whose_task_has_ended(lock) -> None:
@@ -57,7 +57,7 @@ async def test_an_exit_in_another_task_takes_the_lease_whose_task_has_ended(lock
     await lock.__aexit__(None, None, None)
 
     assert lease.state is LeaseState.RELEASED
-    assert lock._entered == {}
+    assert not lock._entered
 
 
 async def test_an_exit_in_another_task_leaves_those_alone_that_are_still_inside(offline, transport) -> None:

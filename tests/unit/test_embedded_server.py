@@ -446,6 +446,8 @@ class TestOrphans:
         def start(then: str) -> tuple[subprocess.Popen[str], int]:
             script = (
                 "import os, signal, subprocess, sys, time\n"
+                # Ignored, if the tests run in the background of a shell.
+                "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                 "from aiolocks.testing import EmbeddedServer\n"
                 f"with EmbeddedServer() as server:\n    {then}\n"
                 "    print(server.pid, flush=True)\n    time.sleep(60)\n"

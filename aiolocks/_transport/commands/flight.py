@@ -7,19 +7,14 @@ from typing import Any, Final, final
 from ...errors import FingerprintError, LockError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import Answer, Granted, Refused, Released, fencing_token, released, truth
+from .answers import Answer, Granted, Refused, Released, released
+from .lock import LockCommands
 from .standing import IN_TURN, QUEUED
-from .steps import Steps, arming
+from .steps import Steps
 
 _SHARED: Final = ("fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED)
 _PUBLISH: Final = Script("flight_publish", *_SHARED)
-# A run that leaves nothing is a simple lock.
-_ADOPT: Final = Script("lock_adopt")
-_LOCKED: Final = Script("lock_locked")
-_OWNED: Final = Script("lock_owned")
-_RELEASE: Final = Script("lock_release")
-_RENEW: Final = Script("lock_renew")
 
 LINGER_MS: Final = 5000
 """For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
@@ -48,6 +43,8 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 class FlightCommands(Steps):
     """The steps of those of one session who want the same run, or what it leaves.
 
+    A run that leaves nothing is a simple lock in a name space of its own.
+
     Invariant: `_told` is the first run that one of them was told of, or was granted: all that come later were
     begun while he waited.
 
@@ -58,7 +55,7 @@ class FlightCommands(Steps):
         session: Who stands in the queue: an id of which no two sessions have the same.
     """
 
-    __slots__ = ("_fingerprint", "_leaving", "_name", "_run", "_told", "bell")
+    __slots__ = ("_fingerprint", "_leaving", "_lock", "_name", "_run", "_told", "bell")
 
     def __init__(
         self, prefix: str, kind: str, name: str, *, fingerprint: str, retention_ms: int, session: str
@@ -66,11 +63,12 @@ class FlightCommands(Steps):
         super().__init__(retention_ms)
         self._name = name
         self._fingerprint = fingerprint
+        self._lock = LockCommands(prefix, name, retention_ms=retention_ms, session=session, kind=kind)
         self._run = (
             key(prefix, kind, name),
             *(key(prefix, kind, name, role) for role in ("value", "fence", "queue")),
         )
-        self.bell = key(prefix, kind, name, f"bell.{session}")
+        self.bell = self._lock.bell
         self._told: int | None = None
         self._leaving: tuple[str, int, int, str, bytes] | None = None
 
@@ -97,33 +95,29 @@ class FlightCommands(Steps):
         return Command(_ACQUIRE, keys, args, self._answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._run[3:], lane=token)
+        return self._lock.arm(token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (token, ttl_ms, self._retention(ttl_ms))
-        return Command(_RENEW, self._run[::2], args, truth, lane=token)
+        return self._lock.renew(token, ttl_ms)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         """Ends the run with what it is to leave, if that was said, or with nothing."""
-        run, value, fence, queue = self._run
-        if self._leaving is not None and self._leaving[0] == token and not leave:
-            _, minted, keep_ms, tag, payload = self._leaving
-            args = (token, str(minted), self._retention(ttl_ms), keep_ms, LINGER_MS, tag, payload)
-            return Command(_PUBLISH, (run, value, fence, queue), args, released, lane=token)
-        keys = (run, fence, queue, self.bell) if leave else (run, fence, queue)
-        return Command(_RELEASE, keys, (token, self._retention(ttl_ms), int(ring)), released, lane=token)
+        if self._leaving is None or self._leaving[0] != token or leave:
+            return self._lock.release(token, ttl_ms, ring=ring, leave=leave)
+        _, minted, keep_ms, tag, payload = self._leaving
+        args = (token, str(minted), self._retention(ttl_ms), keep_ms, LINGER_MS, tag, payload)
+        return Command(_PUBLISH, self._run, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, self._retention(ttl_ms), self._described(metadata))
-        return Command(_ADOPT, self._run[::2], args, fencing_token, lane=min(old, new))
+        return self._lock.adopt(old, new, ttl_ms, self._described(metadata))
 
     def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._run[:1], (token,), truth, lane=token)
+        return self._lock.owned(token)
 
     def locked(self) -> Command[bool]:
-        return Command(_LOCKED, self._run[:1], (), truth)
+        return self._lock.locked()
 
     def _described(self, metadata: str) -> str:
         """The fingerprint stands first, where a script finds it whatever the user has added."""
