@@ -135,7 +135,8 @@ async def test_ctrl_z_where_there_is_no_shell_stops_nothing(aiolocks: Aiolocks) 
 async def test_ctrl_z_and_fg(aiolocks: Aiolocks, pause: str, status: int) -> None:
     if shutil.which("bash") is None:
         pytest.skip("needs bash")
-    shell = await aiolocks(program=("bash", "--norc", "--noprofile", "-i"), terminal=True)
+    # Without an editor, which would drop what is typed before it is ready.
+    shell = await aiolocks(program=("bash", "--norc", "--noprofile", "--noediting", "-i"), terminal=True)
     run = shlex.join([*AIOLOCKS, "run", "job", "--ttl", "1", "--", "sh", "-c", "echo i''n; read x; exit 9"])
     await shell.type(f"{run}\n")
     await shell.says("in\r\n")
