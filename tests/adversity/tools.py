@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
 
-SLACK = 0.2
+SLACK = 0.4
 """Seconds that a busy machine may add to what the clock bounds."""
 
 _LUA = Path(aiolocks.__file__).parent / "lua"

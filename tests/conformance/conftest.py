@@ -29,6 +29,7 @@ from tests.support.clusters import Cluster
 from tests.support.masters import MASTERS, OneServerAsThree, open_three
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.waiting import eventually
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ class Kind:
 
     def __str__(self) -> str:
         return self.name
+
+
+async def nothing_left(kind: Kind, keys: Callable[..., list[str]]) -> None:
+    """At once where one server was asked; of several, a majority has answered, and the rest will."""
+    if kind.masters > 1:
+        await eventually(lambda: not keys())
+    assert keys() == []
 
 
 async def server_remaining(kind: Kind, client: Redis, name: str = "a") -> float:

@@ -20,7 +20,7 @@ from aiolocks import (
     LockTimeoutError,
     Session,
 )
-from tests.conformance.conftest import Kind, server_remaining
+from tests.conformance.conftest import Kind, nothing_left, server_remaining
 from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
@@ -36,7 +36,7 @@ async def test_held_inside_and_free_behind(kind: Kind, client: Redis, keys: Keys
     assert lease.state is LeaseState.RELEASED
     assert not await lock.locked()
     assert not await lease.owned()
-    assert keys() == []
+    await nothing_left(kind, keys)
 
 
 async def test_second_is_refused(kind: Kind, client: Redis) -> None:
@@ -117,7 +117,7 @@ async def test_awaited_is_released_by_hand(kind: Kind, client: Redis, keys: Keys
     assert isinstance(lease, Lease)
     await lease.release()
     await lease.release()  # idempotent
-    assert keys() == []
+    await nothing_left(kind, keys)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_entered_directly(kind: Kind, client: Redis, keys: Keys) -> None:
         assert lease.state is LeaseState.HELD
     async with await kind.make(client, "a").acquire() as lease:
         assert lease.state is LeaseState.HELD
-    assert keys() == []
+    await nothing_left(kind, keys)
 
 
 async def test_never_used_warns_of_nothing_and_holds_nothing(kind: Kind, client: Redis, keys: Keys) -> None:
@@ -241,7 +241,7 @@ async def test_left_in_another_task_than_entered(kind: Kind, client: Redis, keys
     with pytest.raises(StopAsyncIteration):
         await asyncio.create_task(anext(generator))
     assert lease.state is LeaseState.RELEASED
-    assert keys() == []
+    await nothing_left(kind, keys)
 
 
 async def test_left_where_it_is_not_clear_which_lease_is_meant(kind: Kind, client: Redis) -> None:
@@ -301,7 +301,7 @@ async def test_extend_of_what_is_not_ours(kind: Kind, client: Redis, keys: Keys)
     assert lease.state is LeaseState.LOST
     with pytest.raises(LockLostError):
         await lease.extend()
-    assert keys() == []  # never created anew
+    await nothing_left(kind, keys)  # never created anew
 
 
 async def test_detached_and_adopted(
@@ -323,7 +323,7 @@ async def test_detached_and_adopted(
         await lock.adopt(handle)
     async with adopted:
         assert await adopted.owned()
-    assert keys() == []
+    await nothing_left(kind, keys)
 
 
 async def test_adopted_is_renewed(kind: Kind, client: Redis) -> None:

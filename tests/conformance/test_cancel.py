@@ -33,7 +33,7 @@ async def far(far_away: Callable[[float], Awaitable[Any]]) -> Redis:
 
 def nothing_left(keys: Keys, lock: Any) -> Callable[[Shot], Awaitable[None]]:
     async def check(shot: Shot) -> None:
-        await eventually(lambda: not keys(), within=0.2 + LINK)
+        await eventually(lambda: not keys(), within=2)
         lease = await lock.acquire(blocking_timeout=1)  # who comes next is unharmed
         await lease.release()
 
@@ -105,7 +105,7 @@ async def test_t_c_1_cancelled_while_waiting(kind: Kind, far: Redis, client: Red
     await sweep(wait)
     assert await holder.owned()
     await holder.release()
-    await eventually(lambda: not keys(), within=0.2)
+    await eventually(lambda: not keys(), within=2)
 
 
 @pytest.mark.parametrize("by", ["timeout", "wait_for", "move_on_after"])
@@ -142,7 +142,7 @@ async def test_t_c_2_random_deadlines_around_acquire(
     rounds = 40 if kind.name == "lock" else 8
     for _ in range(rounds):
         await asyncio.gather(*(attempt(number) for number in range(50)))
-    await eventually(lambda: not keys(), within=0.2)
+    await eventually(lambda: not keys(), within=2)
     assert 0 < had < 50 * rounds  # both happened
 
 
@@ -186,7 +186,7 @@ async def test_a_failing_sibling_leaves_nothing(kind: Kind, far: Redis, keys: Ke
                 group.create_task(in_the_body(kind.make(far, "a")))
                 group.create_task(fail())
                 await asyncio.sleep(1)
-        await eventually(lambda: not keys(), within=0.2)
+        await eventually(lambda: not keys(), within=2)
 
 
 async def test_cancelled_adoption_gives_the_handle_back(kind: Kind, far: Redis, client: Redis) -> None:
