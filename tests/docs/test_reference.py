@@ -146,13 +146,13 @@ async def test_the_minimal_acl_is_enough(
     await admin.execute_command(*(word for word in minimal_acl() if word.removeprefix("+") not in without))
     client = connect(own, username="locks", password="secret", db=0 if without else 1)
     async with Session(client, prefix="shop") as session:
-        lock = Lock(session, "name", ttl=0.3)
+        lock = Lock(session, "name", ttl=1)
         async with lock as lease:
             assert await lock.locked()
             assert await lock.try_acquire() is None
-            await asyncio.sleep(0.15)  # a renewal
+            await asyncio.sleep(0.5)  # a renewal
             await admin.client_kill_filter(_type="normal", skipme=True)
-            await lease.extend(0.5)
+            await lease.extend(2)
             handle = lease.detach()
         await (await lock.adopt(handle)).release()
     denied = {str_of(entry["object"]) for entry in await admin.acl_log()}

@@ -56,8 +56,8 @@ async def test_acquire_says_for_how_many_more_of_the_same_there_is_room(permits)
 
 
 async def test_acquire_notes_the_end_of_the_lease(permits) -> None:
-    seconds, micros = await permits.redis.time()
     await permits.acquire(ME, 2, ttl=MINUTE)
+    seconds, micros = await permits.redis.time()
 
     [(token, end)] = await permits.redis.zrange(permits.holders, 0, -1, withscores=True)
     assert token == ME.encode()

@@ -51,8 +51,8 @@ async def test_acquire_takes_what_is_free(lock) -> None:
 
 
 async def test_acquire_notes_the_end_of_the_lease(lock) -> None:
-    seconds, micros = await lock.redis.time()
     await lock.acquire(ME, ttl=MINUTE)
+    seconds, micros = await lock.redis.time()
 
     end = (await lock.nested())[ME.encode()]
     assert about(end - seconds * 1000 - micros // 1000 - 1, MINUTE)

@@ -152,8 +152,8 @@ async def test_acquire_takes_what_is_free(spans) -> None:
 
 
 async def test_acquire_sets_the_ttls(spans) -> None:
-    seconds, micros = await spans.redis.time()
     await spans.acquire(ME, "w", ttl=MINUTE, retention=HOUR)
+    seconds, micros = await spans.redis.time()
 
     assert about(await spans.redis.zscore(spans.ends, ME) - seconds * 1000 - micros // 1000 - 1, MINUTE)
     for key in (spans.spans, spans.ends, spans.key("writers.a"), spans.key("writers.b")):
