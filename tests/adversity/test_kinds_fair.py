@@ -39,9 +39,7 @@ def seats(by_hand: ByHand, name: str = "a") -> list[str]:
 # -- the order over processes --------------------------------------------------------------------------------
 
 
-async def wait_in_turn(
-    url: str, way: str, number: int, of: int, waiters: int, begin: float, every: float
-) -> None:
+async def wait_in_turn(url: str, way: str, number: int, of: int, waiters: int, every: float) -> None:
     """In a process of its own: so many waiters, who come at their times, and tell who was when inside."""
     async with Redis.from_url(url) as redis, Session(redis, wakeup=wakeup(way)) as session:
         lock = FairLock(session, "a")
@@ -67,7 +65,12 @@ async def wait_in_turn(
                 }
             )
 
-        await asyncio.gather(lock.locked(), *(one(place) for place in range(waiters)))
+        await lock.locked()
+        tell("ready")
+        while (word := await redis.lpop("begin")) is None:
+            await asyncio.sleep(0.01)
+        begin = float(word)
+        await asyncio.gather(*(one(place) for place in range(waiters)))
         tell("done", holds=holds)
 
 
@@ -78,14 +81,16 @@ async def test_i3_order_of_arrival_over_processes(
     """Three processes, twenty waiters in each; they come one by one while it is held."""
     processes, waiters, every = 3, 20, 0.01
     lease = await FairLock(start(), "a").acquire()
-    begin = time.monotonic() + 1.8  # they start meanwhile
     crew = [
         await workers.start(
             wait_in_turn, url=server.url, way=way, number=number, of=processes,
-            waiters=waiters, begin=begin, every=every,
+            waiters=waiters, every=every,
         )
         for number in range(processes)
     ]  # fmt: skip
+    for worker in crew:
+        await worker.told("ready")
+    by_hand.redis.rpush("begin", *[time.monotonic() + 0.2] * processes)
     await eventually(lambda: len(seats(by_hand)) == processes * waiters, within=10)
     order = seats(by_hand)
     await asyncio.sleep(0.7)  # a heartbeat changes nothing in it

@@ -100,7 +100,7 @@ async def test_t_c_1_cancelled_while_waiting(kind: Kind, far: Redis, client: Red
 
     async def wait() -> None:
         with pytest.raises(LockTimeoutError):
-            await lock.acquire(blocking_timeout=0.2)
+            await lock.acquire(blocking_timeout=0.4)
 
     await sweep(wait)
     assert await holder.owned()
@@ -141,7 +141,10 @@ async def test_t_c_2_random_deadlines_around_acquire(
 
     rounds = 40 if kind.name == "lock" else 8
     for _ in range(rounds):
+        before = had
         await asyncio.gather(*(attempt(number) for number in range(50)))
+        if had - before in (0, 50):  # a machine that is busy, or idle
+            longest *= 2 if had == before else 0.5
     await eventually(lambda: not keys(), within=2)
     assert 0 < had < 50 * rounds  # both happened
 
