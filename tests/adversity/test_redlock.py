@@ -228,6 +228,37 @@ async def test_a_short_wait_is_not_held_up_by_who_is_met_for_the_first_time(five
     await asyncio.wait((patient,))
 
 
+async def test_who_waits_gets_in_once_masters_that_are_far_away_answer_again(
+    own_server: OwnServer, connect: Connect, proxy
+) -> None:
+    """To say who it is takes a master longer than it is waited for while it is suspect."""
+    links = [await proxy(await own_server()) for _ in range(3)]
+    for link in links:
+        link.delay = 0.12
+        link.hold_requests = True
+    lock = Redlock([connect(link) for link in links], "a", ttl=10, node_timeout=0.5)
+    waiting = asyncio.create_task(lock.acquire(blocking_timeout=10))
+    await asyncio.sleep(1.5)  # none has answered within its time
+    for link in links:
+        link.hold_requests = False
+    await (await waiting).release()
+
+
+async def test_who_has_little_time_takes_none_of_that_of_others(
+    own_server: OwnServer, connect: Connect, proxy
+) -> None:
+    links = [await proxy(await own_server()) for _ in range(3)]
+    for link in links:
+        link.delay = 0.03
+    clients = [connect(link) for link in links]
+    hasty = asyncio.create_task(Redlock(clients, "a").acquire(blocking_timeout=0.02))
+    await asyncio.sleep(0)
+    async with Redlock(clients, "b").try_acquire() as lease:
+        assert lease is not None
+    with pytest.raises(BackendError):
+        await hasty
+
+
 @pytest.mark.leaves_keys  # what a connection that was given up for dead still carried
 async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
     locks = [await warm(five.clients(), ttl=1, node_timeout=0.1) for _ in range(2)]
