@@ -72,7 +72,9 @@ class Slots:
         try:
             while left or asked:
                 if left:
-                    asked.add(asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots"))
+                    question = asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots")
+                    question.add_done_callback(_hear_out)
+                    asked.add(question)
                 done, asked = await asyncio.wait(
                     asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -110,3 +112,9 @@ class Slots:
     def address(self, host: str, port: int, said_by: Address) -> Address:
         """Where a node is found that another one speaks of; without a host, at the same one."""
         return self._doors.address(host or said_by[0], port)
+
+
+def _hear_out(question: asyncio.Task[Any]) -> None:
+    """Once one has answered, nobody wants to know what became of the others."""
+    if not question.cancelled():
+        question.exception()
