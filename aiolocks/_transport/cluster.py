@@ -326,16 +326,22 @@ class Clustered:
             # nobody else's business.
             while self._loop.time() < deadline and self._busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
+            self._end()
+            await self._learner.aclose()
+            left = max(0.05, deadline - self._loop.time())
+            closing = [self._loop.create_task(node.aclose(left)) for node in self._nodes.values()]
+            if ending := {*closing, *self._leaving}:
+                await asyncio.wait(ending)
         finally:
-            self._closed = True
-            if self._watch is not None:
-                self._watch.cancel()
-            self._lines.close()
-        await self._learner.aclose()
-        left = max(0.05, deadline - self._loop.time())
-        closing = [self._loop.create_task(node.aclose(left)) for node in self._nodes.values()]
-        if ending := {*closing, *self._leaving}:
-            await asyncio.wait(ending)
+            self._end()
+            for node in self._nodes.values():
+                node.close()  # if the loop ends meanwhile, nobody else does
+
+    def _end(self) -> None:
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        self._lines.close()
 
     @property
     def _busy(self) -> bool:
