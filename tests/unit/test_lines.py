@@ -18,7 +18,9 @@ def call(on_fault: Any = ignore, *, lasts: float = 60.0) -> Call[Any]:
 
 
 async def test_what_is_sent_by_who_is_out_of_time_goes_on_once() -> None:
-    loop, sent, wrong = asyncio.get_running_loop(), [], []
+    loop = asyncio.get_running_loop()
+    sent: list[Call[Any]] = []
+    wrong: list[Any] = []
     loop.set_exception_handler(lambda _, context: wrong.append(context))
 
     def send(held: Call[Any]) -> None:
