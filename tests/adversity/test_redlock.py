@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
+from aiolocks._core.engine import Engine
 from aiolocks.testing import EmbeddedServer, ServerState
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import Shot, sweep
@@ -739,6 +741,25 @@ async def test_bare_clients_share_one_engine_that_ends_with_them(five: Masters) 
         return await connections() < before
 
     await eventually(gone)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+async def test_one_client_that_stays_keeps_no_connections_for_those_that_go(
+    five: Masters, place: int
+) -> None:
+    stays = five.clients()[place]
+    engines: list[weakref.ref[Engine]] = []
+    for _ in range(5):
+        clients = [Redis(unix_socket_path=str(server.path)) for server in five.servers[:3]]
+        clients[place] = stays
+        lock = Redlock(clients, "a")
+        async with lock:
+            pass
+        assert lock._binding is not None
+        engines.append(weakref.ref(lock._binding.engine))
+        del lock, clients
+        gc.collect()
+    await eventually(lambda: sum(engine() is not None for engine in engines) <= 1)
 
 
 async def test_each_master_shows_it_and_is_freed_by_itself(five: Masters) -> None:
