@@ -339,6 +339,24 @@ async def test_replicas_are_those_of_the_slots_master(replicated: Cluster) -> No
 
 
 @pytest.mark.leaves_keys
+async def test_replicas_are_asked_again_after_a_move_that_came_to_nothing(replicated: Cluster) -> None:
+    cluster, slot = replicated, slot_of(replicated, "a")
+    source = cluster.settle(slot)
+    other = cluster.another(source)
+    client = cluster.client()
+    async with Session(client) as session:
+        other.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", other.id)
+        with pytest.raises(BackendError, match="moved"):
+            await Lock(session, "a", replicas=1).acquire(blocking_timeout=0.2)
+        for node in (other, source):
+            node.do("CLUSTER", "SETSLOT", slot, "STABLE")
+        async with Lock(session, "a", replicas=1, blocking_timeout=10):
+            pass
+    await client.aclose()
+
+
+@pytest.mark.leaves_keys
 async def test_t_f_8_a_failover_is_followed(replicated: Cluster, surroundings: Surroundings) -> None:
     cluster = replicated
     dead = cluster.masters[1]
