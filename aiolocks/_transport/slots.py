@@ -66,7 +66,9 @@ class Slots:
         return changed
 
     async def _ask_around(self) -> list[Address | None]:
-        left = random.sample(self._seeds, len(self._seeds))
+        # Those that served any by the last table come first: of the others, many may have gone for good.
+        owners = self.owners()
+        left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
         asked: set[asyncio.Task[list[Address | None]]] = set()
         trouble: BaseException | None = None
         try:

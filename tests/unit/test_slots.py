@@ -59,3 +59,39 @@ async def test_of_those_that_fail_beside_one_that_knows_nothing_is_heard(
     gc.collect()
     assert table.owner(0) == ("there", 1)
     assert not complaints
+
+
+class Gone:
+    async def cluster_slots(self) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+
+class One:
+    """One node is there; of the many that were there before, none answers."""
+
+    seeds = tuple(("gone", number) for number in range(50))
+
+    def __init__(self) -> None:
+        self.asked: list[Address] = []
+
+    def door(self, address: Address) -> Any:
+        self.asked.append(address)
+        there = address == ("there", 1) or len(self.asked) == len(self.seeds)
+        go = asyncio.Event()
+        go.set()
+        return Node(go, knows=True) if there else Gone()
+
+    def address(self, host: str, port: int) -> Address:
+        return host, port
+
+
+async def test_those_that_serve_any_are_asked_before_those_that_may_have_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "_STAGGER", 0.001)
+    nodes = One()
+    table = slots.Slots(cast("Any", nodes))
+    await table.learn()
+    del nodes.asked[:]
+    await table.learn()
+    assert nodes.asked[0] == ("there", 1)
