@@ -18,6 +18,8 @@ Outcome = Literal[True] | LockError | None
 
 _PAUSE: Final = 0.002
 """Seconds between two questions: each of them keeps the session's connection waiting for a millisecond."""
+_MOVING: Final = 0.01
+"""Seconds after which a grant is asked for anew that was given by a node to which its slot is being moved."""
 _POOLED: Final = (
     "replicas= needs a connection that this session does not have: WAIT speaks of what its own connection "
     "has written, and this client takes one out of its pool for each request"
@@ -35,6 +37,7 @@ class Acknowledgement:
         replicas: How many must have it.
         what: What was granted.
         sent: Loop time at which the request for it was sent.
+        elsewhere: It was executed by another node than the one that can be asked.
         until: Loop time after which it is too late.
         on_end: Told how it ended, in a later step of the loop.
     """
@@ -61,6 +64,7 @@ class Acknowledgement:
         *,
         what: str,
         sent: float,
+        elsewhere: bool,
         until: float,
         on_end: Callable[[Outcome], None],
     ) -> None:
@@ -75,10 +79,12 @@ class Acknowledgement:
         self._seen = 0
         self._call: Call[int] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        if engine.ordered:
-            self._ask()
-        else:
+        if not engine.ordered:
             self._timer = engine.loop.call_later(0, on_end, ConfigurationError(_POOLED))
+        elif elsewhere:
+            self._timer = engine.loop.call_later(_MOVING, self._cannot_say)
+        else:
+            self._ask()
 
     def _ask(self) -> None:
         self._timer = None
@@ -104,7 +110,10 @@ class Acknowledgement:
         if not fault.transient:
             self._on_end(fault.error)
         else:
-            self._on_end(self._too_few() if self._engine.now() >= self._until else None)
+            self._cannot_say()
+
+    def _cannot_say(self) -> None:
+        self._on_end(self._too_few() if self._engine.now() >= self._until else None)
 
     def _too_few(self) -> BackendError:
         return BackendError(

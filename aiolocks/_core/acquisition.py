@@ -274,7 +274,7 @@ class Acquisition:
             self._engine.undo(self.claim, self._ttl)
             self._go_on(until=now)
         elif self._options.replicas:
-            self._await_replicas(answer, call.sent)
+            self._await_replicas(answer, call)
         else:
             self._have(answer, call.sent)
 
@@ -313,9 +313,10 @@ class Acquisition:
         self._end()
         self._gate.granted(self, grant, self._engine.now())
 
-    def _await_replicas(self, grant: Granted, sent: float) -> None:
+    def _await_replicas(self, grant: Granted, call: Call[Answer]) -> None:
         """What the master has granted counts when enough replicas have it too."""
         self._unsettled = True
+        sent = call.sent
         patience = self._engine.now() + self._engine.settings.command_timeout
         self._acknowledgement = Acknowledgement(
             self._engine,
@@ -323,6 +324,7 @@ class Acquisition:
             self._options.replicas,
             what=f"{self._label} {self._name!r}",
             sent=sent,
+            elsewhere=call.elsewhere,
             until=min(self._ask_until(), patience, sent + dependable(self._ttl)),
             on_end=functools.partial(self._acknowledged, grant, sent),
         )

@@ -66,6 +66,7 @@ class Engine:
     """
 
     __slots__ = (
+        "__weakref__",
         "_asking",
         "_closing_task",
         "_gates",

@@ -91,7 +91,8 @@ class Session:
         )
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
-        self._joint: list[Engine] = []  # those that it serves together with other sessions
+        # Those that it serves together with other sessions; kept by the first of these, and by who uses them.
+        self._joint: weakref.WeakSet[Engine] = weakref.WeakSet()
         # Of these, those that have its settings, and with which sessions.
         self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []
         self._closed_unused = False
@@ -261,10 +262,15 @@ class Session:
             )
 
         engine = Engine(loop, self._settings, self._events, connect)
-        self._led = [*((those, other) for those, other in self._led if other.usable), (members, engine)]
+        # Who has gone will not come again.
+        self._led = [
+            (those, other)
+            for those, other in self._led
+            if other.usable and all(session() is not None for session in those)
+        ]
+        self._led.append((members, engine))
         for session in sessions:
-            open_ = [other for other in session._joint if other.usable]  # noqa: SLF001
-            session._joint = [*open_, engine]  # noqa: SLF001
+            session._joint.add(engine)  # noqa: SLF001
         return engine
 
 

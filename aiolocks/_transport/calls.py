@@ -113,6 +113,7 @@ class Call(Generic[T]):
         "_make",
         "command",
         "done",
+        "elsewhere",
         "ended_by",
         "in_full",
         "on_fault",
@@ -143,6 +144,7 @@ class Call(Generic[T]):
         self.sent = 0.0  # loop time right before it was last written
         self.written = False  # the server may have it, or have had it
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
+        self.elsewhere = False  # a node has it that does not serve its slot, for this request only
         self.done = False
 
     @property

@@ -37,8 +37,6 @@ _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
 _CLEARED_WITHIN: Final = 1.0
 """Seconds for which a node that owes replies of a slot that it has lost holds up what comes later."""
-_ASKED_AGAIN: Final = 0.01
-"""Seconds after which a question about a connection is answered that is not the slot's own."""
 
 
 @final
@@ -71,7 +69,6 @@ class Clustered:
             served=lambda slot: slots.owner(slot) is not None,
             trouble=lambda: self._learner.trouble,
         )
-        self._asked: set[int] = set()  # slots of which other nodes were asked than those that have them
         self._turns = 0  # so often was a slot found elsewhere
         self._bells: set[bytes] = set()  # hung up, and not ignored since
         self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
@@ -121,9 +118,7 @@ class Clustered:
         if call.command.bell:
             self._bells.add(call.command.bell)
         slot = _slot(call)
-        if call.command.script is None and slot in self._asked:
-            self._loop.call_later(_ASKED_AGAIN, call.fault, _not_here())
-        elif slot in self._lines:
+        if slot in self._lines:
             self._lines.hold(slot, call)
         else:
             self._pass_on(slot, call, at_once=at_once, more=more)
@@ -195,7 +190,7 @@ class Clustered:
         detour = faults.detour(error)
         if detour is None or self._closed or node not in self._nodes.values():
             return False
-        call.written = False
+        call.written = call.elsewhere = False
         call.unconfirmed = call.unconfirmed or detour.begun
         slot = _slot(call)
         if detour.to is None:
@@ -215,7 +210,7 @@ class Clustered:
             # A bell is hung up where the queue is, which is not among its keys.
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             return
-        self._asked.add(slot)
+        call.elsewhere = True
         call.in_full = True  # if it did not know the script, it would have forgotten the asking
         node = self._node(to)
         node.send(_asking(call.until), more=True)
@@ -226,7 +221,6 @@ class Clustered:
     def _moved(self, slot: int, call: Call[Any], to: Address, node: Multiplexed) -> None:
         news = self._slots.move(slot, to)
         self._turns += news
-        self._asked.discard(slot)
         if slot in self._lines:
             self._lines.hold(slot, call)
         elif (pause := self._lines.pause(slot)) or any(_slot(other) == slot for other in node.awaited()):
@@ -267,7 +261,6 @@ class Clustered:
                 self._leave(address, node)
         if changed:
             self._turns += 1
-            self._asked -= changed
             self._rehang(changed)
 
     def _served_elsewhere(self, address: Address) -> Callable[[Call[Any]], bool]:
@@ -326,16 +319,22 @@ class Clustered:
             # nobody else's business.
             while self._loop.time() < deadline and self._busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
+            self._end()
+            await self._learner.aclose()
+            left = max(0.05, deadline - self._loop.time())
+            closing = [self._loop.create_task(node.aclose(left)) for node in self._nodes.values()]
+            if ending := {*closing, *self._leaving}:
+                await asyncio.wait(ending)
         finally:
-            self._closed = True
-            if self._watch is not None:
-                self._watch.cancel()
-            self._lines.close()
-        await self._learner.aclose()
-        left = max(0.05, deadline - self._loop.time())
-        closing = [self._loop.create_task(node.aclose(left)) for node in self._nodes.values()]
-        if ending := {*closing, *self._leaving}:
-            await asyncio.wait(ending)
+            self._end()
+            for node in self._nodes.values():
+                node.close()  # if the loop ends meanwhile, nobody else does
+
+    def _end(self) -> None:
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        self._lines.close()
 
     @property
     def _busy(self) -> bool:
@@ -344,10 +343,6 @@ class Clustered:
 
 def _slot(call: Call[Any]) -> int:
     return slot_of(call.command.keys[0])
-
-
-def _not_here() -> faults.Fault:
-    return faults.refused(driver.TryAgainError("TRYAGAIN the slot is being moved"))
 
 
 def _asking(until: float) -> Call[Any]:

@@ -15,7 +15,9 @@ Told = Callable[[Fault | None], None]
 
 _OPENING: Final = 0.15
 """Seconds for which the first vote of all waits for those that are slow to say who they are."""
-
+_ANSWERED_WITHIN: Final = 1.0
+"""Seconds that a question has at least, however little time those have who wait for the answer: it takes a
+connection and two round trips, and who is heard of again only after they have gone may vote the next time."""
 
 _MISCONFIGURED: Final = 1.0
 """Seconds for which what is wrong with the masters is taken for granted."""
@@ -87,18 +89,23 @@ class Electorate:
         self._misconfigured: Fault | None = None  # what was found to be wrong
         self._ask_again_at = 0.0  # loop time until which that is not asked again
 
-    def ask(self, master: Master, told: Told, *, until: float) -> None:
-        """Tells, later, why it may not vote, or None."""
+    def ask(self, master: Master, told: Told, *, until: float, patience: float) -> None:
+        """Tells, later, why it may not vote, or None.
+
+        `until` is the loop time after which that is of no use to who asks; `patience` are the seconds that
+        this master has for one request.
+        """
         if self._misconfigured is not None and self._loop.time() < self._ask_again_at:
             self._loop.call_soon(told, self._misconfigured)
             return
         master.waiting.append(told)
         if not self._opened and self._opening is None:
-            patience = min(_OPENING, max(0.0, until - self._loop.time()))
-            self._opening = self._loop.call_later(patience, self._open)
+            opening = min(_OPENING, max(0.0, until - self._loop.time()))
+            self._opening = self._loop.call_later(opening, self._open)
         if master.asking or master in self._outcomes:
             return
         master.asking = True
+        until = self._loop.time() + max(patience, _ANSWERED_WITHIN)
         self._question(master, "replication", b"role", until, partial(self._role, master, until))
 
     def close(self) -> None:

@@ -137,11 +137,14 @@ class Lines:
             self._end(slot, line, faults.unreachable(driver.ConnectionError("the session was closed")))
 
     def _end(self, slot: int, line: _Line, fault: Fault) -> None:
+        self._remove(slot, line)
+        for call in line.calls:
+            call.fault(fault)
+
+    def _remove(self, slot: int, line: _Line) -> None:
         del self._lines[slot]
         if line.timer is not None:
             line.timer.cancel()
-        for call in line.calls:
-            call.fault(fault)
 
     def _set_timer(self, slot: int, line: _Line) -> None:
         if line.timer is not None:
@@ -165,6 +168,6 @@ class Lines:
         if line.held_up or (line.calls and (line.due > now or not self._served(slot))):
             self._set_timer(slot, line)
             return
-        del self._lines[slot]
+        self._remove(slot, line)  # who was told that his time is over may have sent an undo into it
         for call in line.calls:
             self._send(call)

@@ -424,7 +424,7 @@ class Multiplexed(asyncio.Protocol):
             self._closed = True
             await self._connector.aclose()
         finally:
-            self._close()
+            self.close()
         if (link := self._link) is not None:
             try:
                 async with asyncio.timeout(1.0):
@@ -439,8 +439,8 @@ class Multiplexed(asyncio.Protocol):
                 self._connector.start()
             await asyncio.sleep(0.001)
 
-    def _close(self) -> None:
-        """Closes without waiting; what was written is still sent."""
+    def close(self) -> None:
+        """Closes without waiting; what was written is still sent. Idempotent."""
         self._closed = True
         for timer in (self._sweeper, self._stall_timer):
             if timer is not None:

@@ -147,11 +147,18 @@ class _Round:
             if electorate is None or master.admitted:
                 self._send(errand, at_once=at_once, more=more)
             else:
-                loop = self._quorum.loop
-                until = min(self._until, loop.time() + self._patience(master))
-                # Others may have asked already, and have more time.
-                self._applied[errand] = loop.call_at(until, self._admitted, errand, faults.unanswered(None))
-                electorate.ask(master, partial(self._admitted, errand), until=until)
+                loop, patience_ends = self._quorum.loop, self._quorum.loop.time() + self._patience(master)
+                until = min(self._until, patience_ends)
+                # The question itself has more time, and is everybody's.
+                self._applied[errand] = loop.call_at(
+                    until, self._admitted, errand, faults.unanswered(None), patience_ends <= self._until
+                )
+                electorate.ask(
+                    master,
+                    partial(self._admitted, errand),
+                    until=until,
+                    patience=self._motion.node_timeout or 0.0,
+                )
 
     def stop(self) -> None:
         """Nothing more is sent for it, nor again by a transport whose server did not know the script."""
@@ -180,14 +187,14 @@ class _Round:
             return patience * _SUSPECT
         return patience if master.met else max(patience, _FIRST_CONTACT)
 
-    def _admitted(self, errand: Errand, fault: Fault | None) -> None:
+    def _admitted(self, errand: Errand, fault: Fault | None, in_its_time: bool = True) -> None:  # noqa: FBT001, FBT002 - a callback
         """The electorate: it may vote, or why it may not."""
         timer = self._applied.pop(errand, None)
         if timer is None:
             return
         timer.cancel()
         if fault is not None:
-            self._failed(errand, True, fault)  # noqa: FBT003 - as the partial below
+            self._failed(errand, in_its_time, fault)
             return
         if not self._stopped:
             self._go_on([] if self._ballot.decided else [errand])

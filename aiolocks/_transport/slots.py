@@ -66,13 +66,17 @@ class Slots:
         return changed
 
     async def _ask_around(self) -> list[Address | None]:
-        left = random.sample(self._seeds, len(self._seeds))
+        # Those that served any by the last table come first: of the others, many may have gone for good.
+        owners = self.owners()
+        left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
         asked: set[asyncio.Task[list[Address | None]]] = set()
         trouble: BaseException | None = None
         try:
             while left or asked:
                 if left:
-                    asked.add(asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots"))
+                    question = asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots")
+                    question.add_done_callback(_hear_out)
+                    asked.add(question)
                 done, asked = await asyncio.wait(
                     asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -110,3 +114,9 @@ class Slots:
     def address(self, host: str, port: int, said_by: Address) -> Address:
         """Where a node is found that another one speaks of; without a host, at the same one."""
         return self._doors.address(host or said_by[0], port)
+
+
+def _hear_out(question: asyncio.Task[Any]) -> None:
+    """Once one has answered, nobody wants to know what became of the others."""
+    if not question.cancelled():
+        question.exception()

@@ -20,6 +20,7 @@ from aiolocks import (
     LockNotOwnedError,
     LockTimeoutError,
     Session,
+    SessionClosedError,
 )
 from aiolocks._transport.keys import key
 from tests.adversity.tools import Witness
@@ -261,6 +262,36 @@ async def test_one_node_forgets_its_scripts(cluster: Cluster, sessions: list[Ses
         assert (len(holds), errors) == (100, []), number
 
 
+async def test_a_close_that_is_cut_off_leaves_no_connection(
+    cluster: Cluster, surroundings: Surroundings
+) -> None:
+    def connected() -> list[int]:
+        return [len(node.admin.client_list()) for node in cluster.masters]
+
+    client = clustered(surroundings, cluster)
+    await client.ping(target_nodes="all")
+    before = connected()
+    session = Session(client)
+    for name in NAMES:
+        async with Lock(session, name):
+            pass
+    assert all(now > then for now, then in zip(connected(), before, strict=True))
+    silent = cluster.owner_of(key(PREFIX, "lock", "a"))
+    silent.do("CLIENT", "PAUSE", 300, "ALL")
+    asking = asyncio.create_task(Lock(session, "a").locked())
+    await asyncio.sleep(0.01)
+    closing = asyncio.create_task(session.aclose())
+    await asyncio.sleep(0.05)
+    for task in asyncio.all_tasks():  # as asyncio.run() does at its end
+        if task.get_name() == "aiolocks-close":
+            task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(SessionClosedError):
+        await asking
+    await eventually(lambda: connected() == before, within=5)
+
+
 async def test_a_client_that_is_closed_or_never_used_is_left_alone(cluster: Cluster) -> None:
     """The table is the session's own: the client's connections are the user's."""
     client: RedisCluster = cluster.client()
@@ -302,6 +333,24 @@ async def test_replicas_are_those_of_the_slots_master(replicated: Cluster) -> No
         async with Lock(session, there, replicas=1):
             pass
         replica.server.resume()
+        async with Lock(session, "a", replicas=1, blocking_timeout=10):
+            pass
+    await client.aclose()
+
+
+@pytest.mark.leaves_keys
+async def test_replicas_are_asked_again_after_a_move_that_came_to_nothing(replicated: Cluster) -> None:
+    cluster, slot = replicated, slot_of(replicated, "a")
+    source = cluster.settle(slot)
+    other = cluster.another(source)
+    client = cluster.client()
+    async with Session(client) as session:
+        other.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", other.id)
+        with pytest.raises(BackendError, match="moved"):
+            await Lock(session, "a", replicas=1).acquire(blocking_timeout=0.2)
+        for node in (other, source):
+            node.do("CLUSTER", "SETSLOT", slot, "STABLE")
         async with Lock(session, "a", replicas=1, blocking_timeout=10):
             pass
     await client.aclose()

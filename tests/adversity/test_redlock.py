@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
+from aiolocks._core.engine import Engine
 from aiolocks.testing import EmbeddedServer, ServerState
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import Shot, sweep
@@ -226,6 +228,37 @@ async def test_a_short_wait_is_not_held_up_by_who_is_met_for_the_first_time(five
     assert time.monotonic() - began < 0.4
     patient.cancel()
     await asyncio.wait((patient,))
+
+
+async def test_who_waits_gets_in_once_masters_that_are_far_away_answer_again(
+    own_server: OwnServer, connect: Connect, proxy
+) -> None:
+    """To say who it is takes a master longer than it is waited for while it is suspect."""
+    links = [await proxy(await own_server()) for _ in range(3)]
+    for link in links:
+        link.delay = 0.12
+        link.hold_requests = True
+    lock = Redlock([connect(link) for link in links], "a", ttl=10, node_timeout=0.5)
+    waiting = asyncio.create_task(lock.acquire(blocking_timeout=10))
+    await asyncio.sleep(1.5)  # none has answered within its time
+    for link in links:
+        link.hold_requests = False
+    await (await waiting).release()
+
+
+async def test_who_has_little_time_takes_none_of_that_of_others(
+    own_server: OwnServer, connect: Connect, proxy
+) -> None:
+    links = [await proxy(await own_server()) for _ in range(3)]
+    for link in links:
+        link.delay = 0.03
+    clients = [connect(link) for link in links]
+    hasty = asyncio.create_task(Redlock(clients, "a").acquire(blocking_timeout=0.02))
+    await asyncio.sleep(0)
+    async with Redlock(clients, "b").try_acquire() as lease:
+        assert lease is not None
+    with pytest.raises(BackendError):
+        await hasty
 
 
 @pytest.mark.leaves_keys  # what a connection that was given up for dead still carried
@@ -708,6 +741,25 @@ async def test_bare_clients_share_one_engine_that_ends_with_them(five: Masters) 
         return await connections() < before
 
     await eventually(gone)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+async def test_one_client_that_stays_keeps_no_connections_for_those_that_go(
+    five: Masters, place: int
+) -> None:
+    stays = five.clients()[place]
+    engines: list[weakref.ref[Engine]] = []
+    for _ in range(5):
+        clients = [Redis(unix_socket_path=str(server.path)) for server in five.servers[:3]]
+        clients[place] = stays
+        lock = Redlock(clients, "a")
+        async with lock:
+            pass
+        assert lock._binding is not None
+        engines.append(weakref.ref(lock._binding.engine))
+        del lock, clients
+        gc.collect()
+    await eventually(lambda: sum(engine() is not None for engine in engines) <= 1)
 
 
 async def test_each_master_shows_it_and_is_freed_by_itself(five: Masters) -> None:

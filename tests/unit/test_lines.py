@@ -1,0 +1,43 @@
+"""The lines in which the requests of a slot wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiolocks._transport.calls import Call, Command, ignore
+from aiolocks._transport.faults import Fault
+from aiolocks._transport.lines import Lines
+
+SLOT = 1
+
+
+def call(on_fault: Any = ignore, *, lasts: float = 60.0) -> Call[Any]:
+    until = asyncio.get_running_loop().time() + lasts
+    return Call(Command(None, (b"{a}",), (), ignore), ignore, on_fault, until=until)
+
+
+async def test_what_is_sent_by_who_is_out_of_time_goes_on_once() -> None:
+    loop = asyncio.get_running_loop()
+    sent: list[Call[Any]] = []
+    wrong: list[Any] = []
+    loop.set_exception_handler(lambda _, context: wrong.append(context))
+
+    def send(held: Call[Any]) -> None:
+        sent.append(held)
+        if len(sent) == 1:  # turned away again
+            lines.hold(SLOT, held, pause=0.01)
+
+    lines = Lines(loop, send, served=lambda _: True, trouble=lambda: None)
+    undo = call()
+
+    def out_of_time(_: Fault) -> None:
+        lines.hold(SLOT, undo)
+
+    lines.hold(SLOT, call(out_of_time, lasts=0.0))
+    while len(sent) < 2:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+    assert sent == [undo, undo]
+    assert SLOT not in lines
+    assert not wrong

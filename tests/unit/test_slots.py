@@ -1,0 +1,97 @@
+"""Learning which node of a cluster serves which slot."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any, cast
+
+import pytest
+
+from aiolocks._transport import slots
+from aiolocks._transport.driver import Address
+
+NODES = 4
+
+
+class Node:
+    """One of several that all answer at the same time; one of them knows."""
+
+    def __init__(self, go: asyncio.Event, *, knows: bool) -> None:
+        self._go = go
+        self._knows = knows
+
+    async def cluster_slots(self) -> Any:
+        await self._go.wait()
+        if not self._knows:
+            raise ConnectionRefusedError("not here")
+        return [[0, slots.SLOTS - 1, [b"there", 1]]]
+
+
+class Nodes:
+    seeds = tuple(("node", number) for number in range(NODES))
+
+    def __init__(self, knows: int) -> None:
+        self.go = asyncio.Event()
+        self._knows = knows
+        self._asked = 0
+
+    def door(self, _: Address) -> Node:
+        self._asked += 1
+        if self._asked == NODES:
+            self.go.set()
+        return Node(self.go, knows=self._asked == self._knows)
+
+    def address(self, host: str, port: int) -> Address:
+        return host, port
+
+
+@pytest.mark.parametrize("knows", range(1, NODES + 1))
+async def test_of_those_that_fail_beside_one_that_knows_nothing_is_heard(
+    monkeypatch: pytest.MonkeyPatch, knows: int
+) -> None:
+    monkeypatch.setattr(slots, "_STAGGER", 0.001)
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    table = slots.Slots(cast("Any", Nodes(knows)))
+    await table.learn()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert table.owner(0) == ("there", 1)
+    assert not complaints
+
+
+class Gone:
+    async def cluster_slots(self) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+
+class One:
+    """One node is there; of the many that were there before, none answers."""
+
+    seeds = tuple(("gone", number) for number in range(50))
+
+    def __init__(self) -> None:
+        self.asked: list[Address] = []
+
+    def door(self, address: Address) -> Any:
+        self.asked.append(address)
+        there = address == ("there", 1) or len(self.asked) == len(self.seeds)
+        go = asyncio.Event()
+        go.set()
+        return Node(go, knows=True) if there else Gone()
+
+    def address(self, host: str, port: int) -> Address:
+        return host, port
+
+
+async def test_those_that_serve_any_are_asked_before_those_that_may_have_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "_STAGGER", 0.001)
+    nodes = One()
+    table = slots.Slots(cast("Any", nodes))
+    await table.learn()
+    del nodes.asked[:]
+    await table.learn()
+    assert nodes.asked[0] == ("there", 1)
