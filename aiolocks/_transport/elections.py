@@ -172,10 +172,8 @@ class Renewing(Voting):
     """A majority has it renewed; and where it is missing, it is put back.
 
     A master that came back empty, or was away when the lease was given, is taken again for the same token, if
-    it is
-    free: only once a majority has said that the lease is held, and with what one of them carries. So a
-        renewal
-    creates nothing that is gone. It restores what further failures may take, not what has happened.
+    it is free: only once a majority has said that the lease is held, and with what one of them carries. So a
+    renewal creates nothing that is gone. It restores what further failures may take, not what has happened.
 
     Args:
         look: Reads what a master carries of it.
