@@ -91,6 +91,8 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = code or "WRONGPASS"
     elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL.search(text):
         code = "NOPERM"
+    elif "Protocol error: unauthenticated" in text:
+        code = "NOAUTH"  # as it says to long requests
     elif "killed by user" in text:
         code = "KILLED"
     elif isinstance(error, driver.OutOfMemoryError):

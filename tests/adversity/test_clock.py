@@ -60,18 +60,18 @@ async def test_t_s_10_clock_steps_back_while_it_is_held(
 ) -> None:
     """The lease would last an hour; its next renewal gives it its ttl again."""
     looking = connect(skewed_server.server)
-    async with Lock(skewed_client, "a", ttl=0.9) as lease:
+    async with Lock(skewed_client, "a", ttl=2.4) as lease:
         (key,) = keys(skewed_server.server)
         await skewed_server.advance(-seconds)
         assert await looking.pttl(key) > (seconds - 1) * 1000
-        await eventually(lambda: _ends_soon(looking, key), within=0.3 + SLACK)
+        await eventually(lambda: _ends_soon(looking, key), within=0.8 + SLACK)
         assert lease.state is LeaseState.HELD
-        assert lease.remaining() <= 0.9
+        assert lease.remaining() <= 2.4
     assert keys(skewed_server.server) == []
 
 
 async def _ends_soon(redis: Redis, key: str) -> bool:
-    return await redis.pttl(key) <= 900
+    return await redis.pttl(key) <= 2400
 
 
 async def test_t_s_10_clock_stepped_back_under_a_dead_holder(

@@ -261,6 +261,24 @@ async def test_who_has_little_time_takes_none_of_that_of_others(
         await hasty
 
 
+async def test_what_was_adopted_and_released_is_free_on_a_master_that_was_slow_to_connect(
+    own_server: OwnServer, connect: Connect, proxy
+) -> None:
+    links = [await proxy(await own_server()) for _ in range(3)]
+    clients = [connect(link) for link in links]
+    handles = [(await Redlock(clients, f"a{n}").acquire()).detach() for n in range(6)]
+    links[2].hold_requests = True
+    elsewhere = [connect(link) for link in links]
+    for number, handle in enumerate(handles):  # a majority gives it, and lets it go
+        await (await Redlock(elsewhere, f"a{number}").adopt(handle)).release()
+    links[2].hold_requests = False
+
+    async def is_free() -> bool:
+        return not [key for key in await clients[2].keys("*redlock*") if b".fence" not in key]
+
+    await eventually(is_free)
+
+
 @pytest.mark.leaves_keys  # what a connection that was given up for dead still carried
 async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
     locks = [await warm(five.clients(), ttl=1, node_timeout=0.1) for _ in range(2)]

@@ -84,6 +84,8 @@ FATAL = [
     *((text, "something that aiolocks did not write") for text in everywhere(WRONGTYPE)),
     (REDIS_6_2.format(WRONGTYPE), "something that aiolocks did not write"),  # really without the dash
     ("NOAUTH Authentication required.", "credentials"),
+    ("Protocol error: unauthenticated multibulk length", "credentials"),
+    ("Protocol error: unauthenticated bulk length", "credentials"),
     (NO_HELLO, "credentials"),
     ("WRONGPASS invalid username-password pair or user is disabled.", "password is wrong"),
     ("ERR invalid password", "password is wrong"),

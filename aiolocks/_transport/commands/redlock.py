@@ -115,9 +115,8 @@ class RedlockCommands(Steps):
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         adopt, back = self._swap(old, new, ttl_ms, metadata), self._swap(new, old, ttl_ms, metadata)
-        return self._question(
-            partial(Adopting, vote=adopt, undo=back), adopt, lane=adopt.lane, lasts=ttl_ms / 1000
-        )
+        # In the lane of who gives: what the heir sends next goes behind this, and does not take its place.
+        return self._question(partial(Adopting, vote=adopt, undo=back), adopt, lane=old, lasts=ttl_ms / 1000)
 
     def owned(self, token: str) -> Command[bool]:
         owned = self._one.owned(token)
