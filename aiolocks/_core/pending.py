@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 if TYPE_CHECKING:
     from .lease import Lease
@@ -17,7 +17,8 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     """What `acquire()` and `try_acquire()` return: a coroutine that is also an async context manager.
 
     Nothing happens before it is awaited, entered, or run by a task; one that is never used warns of
-    nothing and holds nothing. Like every coroutine it is used once.
+    nothing and holds nothing. Like every coroutine it is used once. It has no truth value, so that
+    `if lock.try_acquire():`, without the `await`, is an error and does not run what is to be guarded.
 
     `async with` enters the lease: the body is cancelled when it is lost, and it is released on exit. With
     `try_acquire()` the lease may be None, and then the exit does nothing.
@@ -70,6 +71,18 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.__aexit__(exc_type, exc, traceback)
+
+    # -- used without an await
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("this acquisition has not been awaited: write `await lock.try_acquire()`")
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"an acquisition has no attribute {name!r}: await it, or enter it, and it gives a lease"
+            )
 
     def __repr__(self) -> str:
         state = "not started" if self._start is not None else "started"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -60,6 +61,26 @@ class SessionOptions(TypedDict, total=False):
     listeners: Any
 
 
+def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """What would fail at each request had better fail when the application is made."""
+    hint = "as in kind=lambda session, name: Semaphore(session, name, 3)"
+    made: object = kind
+    if isinstance(made, type) and not issubclass(made, Acquirable):
+        raise TypeError(
+            f"kind must make something that can be acquired, {hint} or RWLock(session, name).writer, "
+            f"not {made.__name__}"
+        )
+    try:
+        inspect.signature(kind).bind(None, "", **options)
+    except TypeError as error:
+        named = "".join(f", {option}=" for option in options)
+        raise TypeError(
+            f"kind is called with a session and a name{named}: {error}; write a function, {hint}"
+        ) from None
+    except ValueError:
+        pass  # it does not tell how it is called
+
+
 @final
 class Recipe:
     """Which lock, how long to wait, and what to answer if it cannot be had; checked.
@@ -89,6 +110,7 @@ class Recipe:
                 "kind must be a class of locks, or a function of a session and a name that makes one, as in "
                 f"kind=lambda session, name: Semaphore(session, name, 3), not {kind!r}"
             )
+        _check_call(kind, options)
         self._kind = cast("Kind", kind)
         self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)
         self.conflict: Conflict = conflict_status(status)

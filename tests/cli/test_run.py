@@ -141,8 +141,9 @@ async def test_a_command_that_cannot_be_run(
         (("job", "--"), "run NAME -- COMMAND"),
         (("job", "ls", "-l"), "run NAME -- COMMAND"),
         (("", "--", "true"), "name"),
-        (("job", "--ttl", "0.001", "--", "true"), "ttl"),
-        (("job", "--wait", "-1", "--", "true"), "blocking_timeout"),
+        (("job", "--ttl", "0.001", "--", "true"), "--ttl"),
+        (("job", "--ttl", "nan", "--", "true"), "ttl"),
+        (("job", "--wait", "-1", "--", "true"), "--wait"),
         (("job", "--kill-after", "-1", "--", "true"), "--kill-after"),
     ],
 )

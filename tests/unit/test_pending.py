@@ -113,6 +113,14 @@ async def test_is_used_once(lock, method) -> None:
             raise AssertionError("entered")
 
 
+async def test_one_without_its_await_is_not_taken_for_a_lease(lock) -> None:
+    with pytest.raises(TypeError, match=r"has not been awaited: write `await lock\.try_acquire"):
+        if lock.try_acquire():
+            raise AssertionError("nobody holds it")
+    with pytest.raises(AttributeError, match="no attribute 'fencing_token': await it"):
+        lock.acquire().fencing_token  # noqa: B018
+
+
 async def test_repr(lock) -> None:
     pending = lock.acquire()
     assert repr(pending) == "<acquisition not started>"

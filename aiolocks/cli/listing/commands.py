@@ -71,7 +71,7 @@ def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: st
     else:
         click.echo("\n\n".join(_in_full(info) for info in infos), nl=bool(infos))
     if not any(info.holders or info.problem for info in infos):
-        raise CommandError(f"nobody holds '{visible(name)}'", NOT_HELD)
+        raise CommandError(_nobody(name, prefix), NOT_HELD)
 
 
 @click.command(help=texts.RELEASE, short_help="Free a lock, whoever holds it.")
@@ -88,7 +88,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
         freed = [as_json(info) for info in infos] if force else []
         click.echo(document(prefix=prefix, name=name, freed=freed))
     if not infos:
-        raise CommandError(f"nobody holds '{visible(name)}'", NOT_HELD)
+        raise CommandError(_nobody(name, prefix), NOT_HELD)
     if not force:
         would = "; ".join(map(sentence, infos))
         raise CommandError(f"--force would free {would}: its holder may still be at work", 2)
@@ -100,7 +100,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
 @click.command(help=texts.TOP, short_help="Watch who holds what.")
 @click.argument("pattern", default="*")
 @click.option(
-    "--interval", type=float, default=1.0, show_default="1", metavar="S",
+    "--interval", type=float, default=1, show_default=True, metavar="S",
     help="Seconds between two looks.",
 )  # fmt: skip
 @prefix_option
@@ -113,6 +113,10 @@ def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     from .top import watch  # noqa: PLC0415 - the others do not need it
 
     sys.exit(watch(url, prefix, pattern, interval))
+
+
+def _nobody(name: str, prefix: str) -> str:
+    return f"nobody holds '{visible(name)}' under the prefix '{visible(prefix)}'"
 
 
 def _space(kind: str | None) -> str | None:
