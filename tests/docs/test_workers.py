@@ -95,13 +95,13 @@ async def test_arq(module: Callable[..., Any], tmp_path: Path) -> None:
             refreshes = [await pool.enqueue_job("refresh", "sales") for _ in range(20)]
             shipped = await asyncio.gather(*(jobs.order_shipped(pool, 17) for _ in range(10)))
             (invoice,) = [job for job in shipped if job is not None]
-            outcomes = [await job.result(timeout=SOON, poll_delay=0.05) for job in refreshes]
+            outcomes = [await arq_result(job) for job in refreshes]
             assert 2 <= outcomes.count("refreshed") < 10
-            assert await invoice.result(timeout=SOON, poll_delay=0.05) == "sent"
+            assert await arq_result(invoice) == "sent"
 
             info = await invoice.info()
             again = await pool.enqueue_job("invoice", *info.args)  # the queue delivers it again
-            assert await again.result(timeout=SOON, poll_delay=0.05) == "done before"
+            assert await arq_result(again) == "done before"
             assert await jobs.order_shipped(pool, 17) is not None  # the key is free
 
             # Who is stopped in the midst of a job leaves it to the others.
@@ -109,10 +109,19 @@ async def test_arq(module: Callable[..., Any], tmp_path: Path) -> None:
             await eventually(lambda: is_running(pool, "refresh:stock"), within=SOON)
             for worker in crew[1:]:
                 worker.send_signal(signal.SIGTERM)
-            assert await last.result(timeout=SOON, poll_delay=0.05) == "refreshed"
+            assert await arq_result(last) == "refreshed"
     finally:
         await Session.of(pool).aclose()
         await pool.aclose(close_connection_pool=True)
+
+
+async def arq_result(job: Any) -> Any:
+    from arq.jobs import ResultNotFound
+
+    # arq looks for the result, and then whether it is queued: a job that ends in between is neither.
+    with suppress(ResultNotFound):
+        return await job.result(timeout=SOON, poll_delay=0.05)
+    return await job.result(timeout=SOON, poll_delay=0.05)
 
 
 async def is_running(redis: Redis, key: str) -> bool:
