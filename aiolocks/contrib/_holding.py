@@ -22,8 +22,11 @@ from ._refusing import Conflict, conflict_status, gone_away, lost, refusal_of
 if TYPE_CHECKING:
     from .._core.pending import Pending
 
-Kind = Callable[..., Acquirable[Any]]
-"""What makes the lock: called with the session, the name, and the options that were given."""
+Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
+"""What makes the lock: called with the session, the name, and the options that were given.
+
+The first of the two is for type checkers, which take the types of a lambda's arguments from it.
+"""
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client has hung up."""
