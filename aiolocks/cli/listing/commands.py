@@ -14,7 +14,7 @@ from ... import LockInfo
 from ..._core.inspection import name_space
 from ..._transport.commands.inspect import HOLDABLE
 from ..exits import NOT_HELD, CommandError, say
-from ..server import redis_option
+from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
 from .shown import as_json, details, document, duration, sentence, visible
@@ -25,10 +25,6 @@ _SHORTEST: Final = 0.1
 _LONGEST: Final = 86_400.0
 _SERVER: Final = "redis://localhost:6379"
 
-prefix_option: Callable[[Any], Any] = click.option(
-    "--prefix", default="aiolocks", show_default=True, metavar="TEXT",
-    help="What the keys begin with: the prefix of the sessions whose locks are meant.",
-)  # fmt: skip
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_document", is_flag=True, help="Print one JSON document for scripts, and nothing else."
 )

@@ -10,7 +10,7 @@ import click
 
 from ..._core.arguments import SHORTEST_TTL
 from ..exits import CommandError
-from ..server import redis_option
+from ..server import prefix_option, redis_option
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -77,8 +77,11 @@ class _BehindDashes(click.Command):
     "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
+@prefix_option
 @redis_option("redis://localhost:6379")
-def run(*, name: str, ttl: float, wait: float | None, fair: bool, kill_after: float, url: str) -> None:
+def run(
+    *, name: str, ttl: float, wait: float | None, fair: bool, kill_after: float, prefix: str, url: str
+) -> None:
     """See `_HELP`."""
     if os.name != "posix":
         raise CommandError("run needs a POSIX system", 1)
@@ -86,7 +89,14 @@ def run(*, name: str, ttl: float, wait: float | None, fair: bool, kill_after: fl
 
     command: list[str] = click.get_current_context().meta[__name__]
     order = Order(
-        url=url, name=name, command=tuple(command), ttl=ttl, wait=wait, fair=fair, kill_after=kill_after
+        url=url,
+        prefix=prefix,
+        name=name,
+        command=tuple(command),
+        ttl=ttl,
+        wait=wait,
+        fair=fair,
+        kill_after=kill_after,
     )
     try:
         status = asyncio.run(Keeper.carry_out(order))
