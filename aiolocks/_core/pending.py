@@ -17,14 +17,15 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     """What `acquire()` and `try_acquire()` return: a coroutine that is also an async context manager.
 
     Nothing happens before it is awaited, entered, or run by a task; one that is never used warns of
-    nothing and holds nothing. Like every coroutine it is used once. It has no truth value, so that
-    `if lock.try_acquire():`, without the `await`, is an error and does not run what is to be guarded.
+    nothing and holds nothing. Like every coroutine it is used once.
 
     `async with` enters the lease: the body is cancelled when it is lost, and it is released on exit. With
     `try_acquire()` the lease may be None, and then the exit does nothing.
     """
 
     __slots__ = ("_coroutine", "_lease", "_start")
+
+    __name__ = "acquisition"  # by which the `repr` of a task calls what it runs
 
     def __init__(self, start: Callable[[], Coroutine[Any, Any, LeaseT_co]]) -> None:
         self._start: Callable[[], Coroutine[Any, Any, LeaseT_co]] | None = start
@@ -74,8 +75,7 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
 
     # -- used without an await
 
-    def __bool__(self) -> NoReturn:
-        raise TypeError("this acquisition has not been awaited: write `await lock.try_acquire()`")
+    # NOTE: no `__bool__` that refuses `if lock.try_acquire():`: asyncio asks for it, in the `repr` of a task.
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
 
