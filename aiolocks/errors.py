@@ -87,10 +87,10 @@ class LockLostError(LockError):
         reason: What showed the loss.
     """
 
-    def __init__(self, kind: str, name: str, reason: str) -> None:
+    def __init__(self, kind: str, name: str, reason: str, *, lost: bool = True) -> None:
         self.name = name
         self.reason = reason
-        super().__init__(f"{kind} {name!r} was lost: {reason}")
+        super().__init__(f"{kind} {name!r} {'was lost' if lost else 'is not held'}: {reason}")
 
 
 class LockNotOwnedError(LockError):

@@ -147,6 +147,14 @@ class Acquirable(ABC, Generic[LeaseT]):
             )
         return binding
 
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> Never:
+            wrong = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(Lease, name):
+                raise AttributeError(f"{wrong}: the lease that acquire() gives has it")
+            raise AttributeError(wrong)
+
     # -- as a context manager and a decorator
 
     @final

@@ -23,45 +23,66 @@ LONGEST: Final = 10 * 365.25 * 24 * 3600
 _NAME_BYTES: Final = 1024
 _REPLICAS: Final = 1000
 
+_OF_SESSION: Final = "Session(client, {}=...), given as the client"
+
 # What the same thing is called elsewhere, or what is easily taken for it.
 _SLIPS: Final = {
     "auto_renew": "Lock(..., auto_renew=...)",
     "blocking_timeout": "acquire(blocking_timeout=...)",
     "max_hold": "Lock(..., max_hold=...)",
     "ttl": "Lock(..., ttl=...), or lease.extend(ttl)",
+    "auto_release_time": "ttl= (how long the lease lasts)",
     "auto_renewal": "auto_renew=",
+    "backoff": _OF_SESSION.format("backoff"),
     "blocking": "try_acquire(), or blocking_timeout=0 for one try",
+    "command_timeout": _OF_SESSION.format("command_timeout"),
     "expire": "ttl= (how long the lease lasts)",
     "expires": "ttl= (how long the lease lasts)",
     "ex": "ttl= (how long the lease lasts)",
     "px": "ttl= (in seconds)",
+    "fence_retention": _OF_SESSION.format("fence_retention"),
     "key": "name=",
     "lease": "ttl= (how long the lease lasts)",
     "lease_time": "ttl= (how long the lease lasts)",
+    "lease_timeout": "ttl= (how long the lease lasts)",
+    "listeners": _OF_SESSION.format("listeners"),
     "lock_name": "name=",
+    "lock_timeout": "ttl= (how long the lease lasts)",
+    "prefix": _OF_SESSION.format("prefix"),
     "redis": "client= (the first argument)",
     "renew": "auto_renew=",
     "sleep": "Session(client, backoff=Backoff(...))",
-    "thread_local": "nothing: every acquisition has a lease of its own",
     "timeout": "ttl= (how long the lease lasts, redis-py's timeout) "
     "or blocking_timeout= (how long to wait, threading's timeout)",
-    "token": "nothing: every lease makes its own; hand a lease over with detach() and adopt()",
     "wait": "blocking_timeout= (how long to wait)",
     "wait_timeout": "blocking_timeout= (how long to wait)",
+    "wakeup": _OF_SESSION.format("wakeup"),
 }
+_NEEDLESS: Final = {
+    "thread_local": "every acquisition has a lease of its own",
+    "token": "every lease makes its own; hand a lease over with detach() and adopt()",
+}
+_COMMON: Final = ("ttl", "blocking_timeout", "auto_renew", "max_hold", "on_lost", "metadata", "replicas")
 
 
 def reject_slips(what: str, slips: Mapping[str, object], meanings: Mapping[str, str] = _SLIPS) -> None:
     """Says what was probably meant by keyword arguments that do not exist: `meanings` come first."""
     for slip in slips:
-        meant = meanings.get(slip) or _SLIPS.get(slip)
-        hint = f"; did you mean {meant}?" if meant else ""
-        raise TypeError(f"{what} has no argument {slip!r}{hint}")
+        wrong = f"{what} has no argument {slip!r}"
+        if (meant := meanings.get(slip) or _SLIPS.get(slip)) is not None:
+            raise TypeError(f"{wrong}; did you mean {meant}?")
+        if slip in _NEEDLESS:
+            raise TypeError(f"{wrong} and needs none: {_NEEDLESS[slip]}")
+        import difflib  # noqa: PLC0415 - who makes no slip need not load it
+
+        alike = difflib.get_close_matches(slip, _COMMON, n=1, cutoff=0.75)
+        raise TypeError(f"{wrong}; did you mean {alike[0]}=?" if alike else wrong)
 
 
 def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGEST) -> float:
     """A duration in seconds within bounds."""
-    allowed = f"a number of seconds or a timedelta, from {least:g} to {most:g}"
+    longest = "ten years" if most == LONGEST else f"{most:g}"
+    allowed = f"a number of seconds or a timedelta, from {least:g} to {longest}"
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -177,6 +198,11 @@ class Options:
         metadata: object,
         replicas: object = 0,
     ) -> Options:
+        if ttl is None:
+            raise TypeError(
+                "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
+                "its holder lives, and outlives him by its ttl"
+            )
         if on_lost not in ("cancel", "ignore"):
             raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
         return cls(

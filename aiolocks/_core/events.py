@@ -75,10 +75,14 @@ class Events:
     def __init__(self, listeners: Iterable[object]) -> None:
         self.tally: Final = Tally()
         self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in _HOOKS}
+        if not isinstance(listeners, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
         for listener in listeners:
             self._add(listener)
 
     def _add(self, listener: object) -> None:
+        if isinstance(listener, type):
+            raise TypeError(f"a listener must be an object, not the class {listener.__name__}")
         found = False
         for name, hooks in self._hooks.items():
             hook = getattr(listener, name, None)

@@ -87,7 +87,8 @@ class LockInfo:
         name: Name of the lock; where the key is none of ours, what stands behind the prefix.
         holders: Who holds it; those that were granted first come first.
         waiters: How many wait in the queue and live: one for each session, however many of its tasks wait,
-            but one for each task where waiting is fair.
+            but one for each task where waiting is fair. Of a `Lock`, who waits for a holder of his own
+            session is not in the queue, and not counted.
         value: How many permits a `Semaphore` has in all; how many have gone through a `Turnstile`.
         problem: What is wrong with what stands there, in words; empty when all is well.
     """

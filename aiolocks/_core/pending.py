@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 if TYPE_CHECKING:
     from .lease import Lease
@@ -24,6 +24,8 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     """
 
     __slots__ = ("_coroutine", "_lease", "_start")
+
+    __name__ = "acquisition"  # by which the `repr` of a task calls what it runs
 
     def __init__(self, start: Callable[[], Coroutine[Any, Any, LeaseT_co]]) -> None:
         self._start: Callable[[], Coroutine[Any, Any, LeaseT_co]] | None = start
@@ -70,6 +72,17 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.__aexit__(exc_type, exc, traceback)
+
+    # -- used without an await
+
+    # NOTE: no `__bool__` that refuses `if lock.try_acquire():`: asyncio asks for it, in the `repr` of a task.
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"an acquisition has no attribute {name!r}: await it, or enter it, and it gives a lease"
+            )
 
     def __repr__(self) -> str:
         state = "not started" if self._start is not None else "started"

@@ -143,7 +143,9 @@ class Possession:
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
         if self.remaining() <= 0.0:
-            raise LockLostError(self.label, self.name, self._why_not_held())
+            # Not lost, but used in a fork, or after its holder has let go of it.
+            lost = self.state is LeaseState.LOST
+            raise LockLostError(self.label, self.name, self._why_not_held(), lost=lost)
 
     def ensure_this_process(self) -> None:
         """Raises in a fork of the holder."""

@@ -44,7 +44,14 @@ class Outcome:
     @classmethod
     def of_value(cls, value: Any, serializer: Serializer) -> Outcome:
         """Raises what the serializer raises."""
-        payload: object = serializer.dumps(value)
+        try:
+            payload: object = serializer.dumps(value)
+        except Exception as error:
+            error.add_note(
+                "aiolocks: this is what the serializer of the SingleFlight says of what the function has "
+                f"given ({type(value).__name__}), which others are to have too"
+            )
+            raise
         if not isinstance(payload, bytes):
             raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
         return cls(value, None, payload)

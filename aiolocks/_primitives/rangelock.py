@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Any, Final, Literal, Never, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeVar, final
 
 from .._core.acquirable import AS_CONFIGURED
 from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
@@ -199,6 +199,14 @@ class RangeLock:
         return SpanLock(
             self._client, self._name, self._options, family=self._family, span=span, lease_type=lease_type
         )
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(
+                f"RangeLock has no attribute {name!r}: what is acquired is its .reader(lo, hi), "
+                ".upgradable(lo, hi) or .writer(lo, hi)"
+            )
 
     def __repr__(self) -> str:
         return f"<RangeLock {self._name!r} ttl={self._options.ttl:g}>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Never, final
+from typing import TYPE_CHECKING, Any, Final, Never, final
 
 from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
 from .._transport.commands.spans import Span
@@ -113,6 +113,13 @@ class RWLock:
     def writer(self) -> SpanLock[WriterLease]:
         """Alone; its lease has `downgrade()`."""
         return self._writer
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(
+                f"RWLock has no attribute {name!r}: what is acquired is its .reader, .upgradable or .writer"
+            )
 
     def __repr__(self) -> str:
         return repr(self._reader).replace(".reader", "", 1)

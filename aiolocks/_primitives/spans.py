@@ -9,7 +9,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Never, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, final
 
 from .._core.acquirable import AS_CONFIGURED, Acquirable
 from .._core.arguments import Options, Seconds, optional_seconds, reject_slips
@@ -34,6 +34,7 @@ _MANNERS: Final = {
     "w": Manner(noted=True),
 }
 _MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}
+_CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}
 
 
 @final
@@ -101,6 +102,13 @@ class SpanLease(Lease):
         self._upgrades: list[weakref.ref[SpanLease]] = []
         if under is not None:
             under._inherit(self)  # noqa: SLF001 - of this very class
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> Never:
+            wrong = f"{type(self).__name__!r} object has no attribute {name!r}"
+            mode = _CAPABLE.get(name)
+            raise AttributeError(wrong if mode is None else f"{wrong}: only a lease of {mode} has it")
 
     def _inherit(self, upgrade: SpanLease) -> None:
         """The fencing token, as on the server."""

@@ -27,7 +27,10 @@ _TRANSIENT: Final = {
 }
 # The same request would be refused again: whoever asked is told at once.
 _FATAL: Final = {
+    "CROSSSLOT": "it is a node of a cluster: give a redis.asyncio.RedisCluster, not a Redis",
+    "MOVED": "it is a node of a cluster: give a redis.asyncio.RedisCluster, not a Redis",
     "NOAUTH": "it wants a password: give the client its credentials",
+    "NOCLUSTER": "it is not a node of a cluster: give a redis.asyncio.Redis, not a RedisCluster",
     "NOPERM": "this user may not do it: see the minimal ACL in the documentation",
     "OOM": "it is out of memory (maxmemory)",
     "WRONGPASS": "the user name or the password is wrong",
@@ -49,6 +52,8 @@ _CODES: Final = (
     (driver.MasterDownError, "MASTERDOWN"),
     (driver.BusyLoadingError, "LOADING"),
     (driver.ReadOnlyError, "READONLY"),
+    (driver.MovedError, "MOVED"),
+    (driver.ClusterCrossSlotError, "CROSSSLOT"),
 )
 # Of these, some are connection errors in redis-py; all were sent by the server.
 _ANSWERS: Final = (
@@ -99,6 +104,8 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = "OOM"
     elif _HALF_WAY.search(text):
         code = "TRYAGAIN"
+    elif "cluster support disabled" in text:
+        code = "NOCLUSTER"
     else:
         code = code or _code_of_class(error)
     meaning = _TRANSIENT.get(code) or _FATAL.get(code)

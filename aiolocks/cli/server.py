@@ -42,6 +42,12 @@ def redis_option(default: str) -> Callable[[F], F]:
     )
 
 
+prefix_option: Callable[[Any], Any] = click.option(
+    "--prefix", default="aiolocks", show_default=True, metavar="TEXT",
+    help="What the keys begin with: the prefix of the sessions whose locks are meant.",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server that has answered.

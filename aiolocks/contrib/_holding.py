@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,8 +22,11 @@ from ._refusing import Conflict, conflict_status, gone_away, lost, refusal_of
 if TYPE_CHECKING:
     from .._core.pending import Pending
 
-Kind = Callable[..., Acquirable[Any]]
-"""What makes the lock: called with the session, the name, and the options that were given."""
+Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
+"""What makes the lock: called with the session, the name, and the options that were given.
+
+The first of the two is for type checkers, which take the types of a lambda's arguments from it.
+"""
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client has hung up."""
@@ -60,6 +64,26 @@ class SessionOptions(TypedDict, total=False):
     listeners: Any
 
 
+def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """What would fail at each request had better fail when the application is made."""
+    hint = "as in kind=lambda session, name: Semaphore(session, name, 3)"
+    made: object = kind
+    if isinstance(made, type) and not issubclass(made, Acquirable):
+        raise TypeError(
+            f"kind must make something that can be acquired, {hint} or RWLock(session, name).writer, "
+            f"not {made.__name__}"
+        )
+    try:
+        inspect.signature(kind).bind(None, "", **options)
+    except TypeError as error:
+        named = "".join(f", {option}=" for option in options)
+        raise TypeError(
+            f"kind is called with a session and a name{named}: {error}; write a function, {hint}"
+        ) from None
+    except ValueError:
+        pass  # it does not tell how it is called
+
+
 @final
 class Recipe:
     """Which lock, how long to wait, and what to answer if it cannot be had; checked.
@@ -89,6 +113,7 @@ class Recipe:
                 "kind must be a class of locks, or a function of a session and a name that makes one, as in "
                 f"kind=lambda session, name: Semaphore(session, name, 3), not {kind!r}"
             )
+        _check_call(kind, options)
         self._kind = cast("Kind", kind)
         self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)
         self.conflict: Conflict = conflict_status(status)

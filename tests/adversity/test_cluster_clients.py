@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from redis.asyncio import RedisCluster
+from redis.asyncio import Redis, RedisCluster
 
 from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, MultiLock, Semaphore, Session
 from aiolocks._transport.keys import key
@@ -143,9 +143,17 @@ async def test_a_server_that_is_no_cluster(cluster: Cluster) -> None:
     with EmbeddedServer(port=0) as server:
         client = RedisCluster(host="127.0.0.1", port=server.port)
         async with Session(client) as session:
-            with pytest.raises(BackendError, match="cluster support disabled"):
+            with pytest.raises(BackendError, match=r"give a redis\.asyncio\.Redis, not"):
                 await Lock(session, "a").acquire(blocking_timeout=20)
         await client.aclose()
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["elsewhere", "in several slots"])
+async def test_a_client_of_one_node_is_told_which_one_to_take(cluster: Cluster, names: list[str]) -> None:
+    other = cluster.another(cluster.owner(cluster.slot(key(PREFIX, "lock", "a"))))
+    async with Redis(port=other.port) as client, Session(client, prefix=PREFIX) as session:
+        with pytest.raises(BackendError, match=r"it is a node of a cluster: give a redis\.asyncio\.RedisC"):
+            await MultiLock(session, names).acquire(blocking_timeout=20)
 
 
 async def test_nobody_answers() -> None:

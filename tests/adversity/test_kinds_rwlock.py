@@ -349,6 +349,24 @@ async def test_t_p_5_dies_in_the_midst_of_an_upgrade(
 # -- upgrades ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("mode", "wrong", "capable"),
+    [
+        ("reader", "upgrade", "an upgradable"),
+        ("reader", "downgrade", "a writer"),
+        ("upgradable", "downgrade", "a writer"),
+        ("writer", "upgrade", "an upgradable"),
+    ],
+)
+async def test_only_those_who_can_have_the_method(start: Start, mode: str, wrong: str, capable: str) -> None:
+    async with getattr(RWLock(start(), "a"), mode) as lease:
+        assert not hasattr(lease, wrong)
+        with pytest.raises(AttributeError, match=f"no attribute '{wrong}': only a lease of {capable} has it"):
+            getattr(lease, wrong)
+        with pytest.raises(AttributeError, match=r"no attribute 'shrink'$"):
+            lease.shrink  # noqa: B018
+
+
 async def test_t_p_5_upgrade_passes_a_writer_that_waits(start: Start) -> None:
     here, elsewhere = start(), start()
     lock = RWLock(here, "a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import socket
 import sys
 from contextlib import AsyncExitStack
@@ -98,6 +99,15 @@ async def test_fields_of_the_document(aiolocks: Aiolocks, redis: Redis) -> None:
         "permits", "depth", "mode", "span",
     }  # fmt: skip
     assert (one["metadata"], one["mode"], one["span"]) == ({"order": 17}, "upgradable", [0.0, None])
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "span"), [(0, math.inf, [0.0, None]), (-math.inf, 3, [None, math.nextafter(3, 0)])]
+)
+async def test_an_end_that_is_infinite_is_null(aiolocks: Aiolocks, redis: Redis, lo, hi, span) -> None:
+    async with RangeLock(redis, "range").writer(lo, hi):  # of [0, inf), the server has the last double
+        document = json.loads((await (await aiolocks("ls", "--json")).end()).out)
+    assert document["locks"][0]["holders"][0]["span"] == span
 
 
 async def test_what_only_some_kinds_have(aiolocks: Aiolocks, redis: Redis) -> None:

@@ -59,7 +59,8 @@ async def test_nobody_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
     async with FairLock(redis, "job"):
         command = ("release", "job", "--kind", "lock")
         for ended in await several(aiolocks, command, (*command, "--force")):
-            assert (ended.status, ended.out, ended.err) == (1, "", "aiolocks: nobody holds 'job'\n")
+            said = "aiolocks: nobody holds 'job' under the prefix 'aiolocks'\n"
+            assert (ended.status, ended.out, ended.err) == (1, "", said)
     command = ("release", "job", "--json")
     for ended in await several(aiolocks, command, (*command, "--force")):
         assert (ended.status, json.loads(ended.out)["freed"]) == (1, [])

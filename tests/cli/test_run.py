@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock
+from aiolocks import FairLock, Lock, Session
 from tests.cli.conftest import Aiolocks
 from tests.conftest import OwnServer
 
@@ -88,6 +88,16 @@ async def test_75_when_the_lock_is_held_elsewhere(aiolocks: Aiolocks, redis: Red
     assert re.fullmatch(r"aiolocks: Lock 'job' was not acquired .*\n", ended.err)
 
 
+@pytest.mark.leaves_keys("shop:*")
+async def test_it_excludes_the_locks_of_the_prefix_that_it_is_given(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis, prefix="shop") as session, Lock(session, "job"):
+        command = ("run", "job", "--wait", "0")
+        refused = await (await aiolocks(*command, "--prefix", "shop", "--", "echo", "ran")).end()
+        elsewhere = await (await aiolocks(*command, "--", "echo", "ran")).end()
+    assert (refused.status, refused.out) == (75, "")
+    assert (elsewhere.status, elsewhere.out) == (0, "ran\n")
+
+
 async def test_fair_it_takes_its_place_behind_who_asked_before(aiolocks: Aiolocks, redis: Redis) -> None:
     async with FairLock(redis, "job"):
         before = asyncio.create_task(FairLock(redis, "job").acquire())
@@ -141,8 +151,10 @@ async def test_a_command_that_cannot_be_run(
         (("job", "--"), "run NAME -- COMMAND"),
         (("job", "ls", "-l"), "run NAME -- COMMAND"),
         (("", "--", "true"), "name"),
-        (("job", "--ttl", "0.001", "--", "true"), "ttl"),
-        (("job", "--wait", "-1", "--", "true"), "blocking_timeout"),
+        (("job", "--ttl", "0.001", "--", "true"), "--ttl"),
+        (("job", "--ttl", "nan", "--", "true"), "ttl"),
+        (("job", "--wait", "-1", "--", "true"), "--wait"),
+        (("job", "--prefix", "{shop}", "--", "true"), "prefix must not have braces"),
         (("job", "--kill-after", "-1", "--", "true"), "--kill-after"),
     ],
 )

@@ -20,7 +20,7 @@ RUN = ("run", "job", "--", "echo", "ran")
 SECRET = "sEcReT/pAsSwOrD"
 
 
-async def refusal(aiolocks: Aiolocks, url: str, *, within: float = 5) -> str:
+async def refusal(aiolocks: Aiolocks, url: str, *, within: float = 15) -> str:
     """What it says, in one line, when it cannot use this server."""
     began = time.monotonic()
     ended = await (await aiolocks("run", "job", "--redis", url, "--", "echo", "ran")).end()

@@ -60,7 +60,8 @@ async def test_nobody_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
         nobody, other, document = await several(
             aiolocks, ("show", "job"), ("show", "other", "--kind", "fairlock"), ("show", "job", "--json")
         )
-    assert (nobody.status, nobody.out, nobody.err) == (1, "", "aiolocks: nobody holds 'job'\n")
+    said = "aiolocks: nobody holds 'job' under the prefix 'aiolocks'\n"
+    assert (nobody.status, nobody.out, nobody.err) == (1, "", said)
     assert (other.status, other.out) == (1, "")
     assert document.status == 1
     assert json.loads(document.out) == {"prefix": "aiolocks", "name": "job", "locks": []}

@@ -352,6 +352,7 @@ async def test_without_a_session_it_says_what_to_do(
         ({"max_hold": 0}, ValueError, "max_hold"),
         ({"expire": 3}, TypeError, r"locked\(\) has no argument 'expire'; did you mean ttl="),
         ({"kind": 3}, TypeError, "kind must be a class of locks"),
+        ({"kind": Semaphore}, TypeError, "a required argument: 'value'; write a function, as in kind="),
     ],
 )
 def test_arguments_are_checked_when_the_handler_is_made(

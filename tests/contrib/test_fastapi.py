@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import httpx
 import pytest
@@ -459,6 +459,7 @@ async def test_it_is_let_go_of_before_the_answer_or_behind_it(
 
     async with uvicorn_serves(app) as url:
         assert (await http.get(f"{url}/function")).text == "free"
+        await eventually(lambda: later, within=10)  # it runs in a thread, when the answer has been sent
         assert (await http.get(f"{url}/request")).text == "held"
     assert later == [0]
     assert session.statistics().leases_held == 0
@@ -756,6 +757,10 @@ async def test_a_websocket_is_not_a_request(session: Session) -> None:
         ({"timeout": 3}, TypeError, "Locked has no argument 'timeout'; did you mean ttl="),
         ({"nonsense": 3}, TypeError, "Locked has no argument 'nonsense'"),
         ({"kind": "fair"}, TypeError, "kind must be a class of locks"),
+        ({"kind": RWLock}, TypeError, r"RWLock\(session, name\)\.writer, not RWLock$"),
+        ({"kind": Semaphore}, TypeError, "a required argument: 'value'; write a function, as in kind="),
+        ({"kind": lambda name: name}, TypeError, "called with a session and a name: too many positional"),
+        ({"kind": lambda *_: None, "ttl": 3}, TypeError, "a session and a name, ttl=: .* argument 'ttl'"),
     ],
 )
 def test_arguments_are_checked_when_the_route_is_made(
@@ -769,7 +774,8 @@ async def test_a_kind_must_make_a_lock(app: FastAPI, session: Session) -> None:
     with pytest.raises(TypeError, match="kind must be a class of locks"):
         Locked("it", kind=Lock(session, "it"))
     with pytest.raises(TypeError, match="kind must make something that can be acquired"):
-        await anext(Locked("it", kind=RWLock).hold(connection=_request(method="GET"), session=session))
+        of_no_mode = Locked("it", kind=lambda session, name: cast("Any", RWLock(session, name)))
+        await anext(of_no_mode.hold(connection=_request(method="GET"), session=session))
 
 
 def _request(receive: Any = None, *, headers: dict[str, str] | None = None, **scope: Any) -> Request:

@@ -6,8 +6,9 @@ import asyncio
 import inspect
 
 import pytest
+from redis.asyncio import Redis
 
-from aiolocks import LeaseState, Lock
+from aiolocks import LeaseState, Lock, RangeLock, RWLock
 from tests.unit.fakes import generous
 
 
@@ -116,6 +117,25 @@ async def test_what_a_decorated_function_raises_gets_through(lock, transport) ->
     with pytest.raises(KeyError):
         await fail()
     assert transport.verbs == ["acquire", "release"]
+
+
+@pytest.mark.parametrize("name", ["release", "extend", "owned", "fencing_token", "ensure_held"])
+def test_what_a_lease_has_is_not_sought_in_the_lock(name) -> None:
+    with pytest.raises(AttributeError, match=f"^'Lock' object has no attribute '{name}': the lease"):
+        getattr(Lock(Redis(), "name"), name)
+
+
+@pytest.mark.parametrize("name", ["colour", "_release", "__enter__"])
+def test_what_nothing_has_is_just_missing(name) -> None:
+    with pytest.raises(AttributeError, match=f"^'Lock' object has no attribute '{name}'$"):
+        getattr(Lock(Redis(), "name"), name)
+
+
+@pytest.mark.parametrize("kind", [RWLock, RangeLock])
+@pytest.mark.parametrize("name", ["acquire", "read_lock", "locked"])
+def test_a_lock_of_several_modes_says_what_is_acquired(kind, name) -> None:
+    with pytest.raises(AttributeError, match=rf"^{kind.__name__} has no attribute '{name}': .* \.reader"):
+        getattr(kind(Redis(), "name"), name)
 
 
 async def test_repr(lock) -> None:

@@ -102,19 +102,20 @@ NOT_DURATIONS = [
     bad(-math.inf, ValueError, DURATION, "-inf"),
     bad(-1, ValueError, DURATION, "-1"),
     bad(timedelta(seconds=-1), ValueError, DURATION, "-1.0"),
-    bad(TEN_YEARS + 1, ValueError, DURATION, "315576001.0"),
+    bad(TEN_YEARS + 1, ValueError, DURATION, "to ten years, not 315576001.0"),
     bad(timedelta(days=3653), ValueError, DURATION),
     bad(1e18, ValueError, DURATION, "1e+18"),
     bad(2**63, ValueError, DURATION, str(2**63)),
 ]
 NO_END = bad(None, TypeError, DURATION, "None")
+NO_TTL = bad(None, TypeError, "not None", "renewed for as long as its holder lives")
 TOO_SHORT = [bad(value, ValueError, DURATION, "0.05") for value in (0, 0.0, -0.0, 0.0004, 0.049)]
 BACKOFF = ("initial", "maximum", "multiplier", "jitter")
 
 
 @pytest.mark.parametrize(
     ("ttl", "error", "said"),
-    [*NOT_DURATIONS, *TOO_SHORT, NO_END, bad(timedelta(milliseconds=49), ValueError, DURATION, "0.049")],
+    [*NOT_DURATIONS, *TOO_SHORT, NO_TTL, bad(timedelta(milliseconds=49), ValueError, DURATION, "0.049")],
 )
 def test_bad_ttl(ttl, error, said) -> None:
     check(lambda: lock(ttl=ttl), error, ("ttl", *said))
@@ -227,11 +228,17 @@ class AsyncListener:
         (object(), ("on_acquired, on_waiting, on_released, on_lost, on_renewed", "object has none")),
         (Listener(), ("on_lost", "plain method", "'not callable'")),
         (AsyncListener(), ("on_lost", "plain method", "AsyncListener.on_lost")),
+        (Listener, ("must be an object, not the class Listener",)),
     ],
-    ids=["without hooks", "not callable", "async"],
+    ids=["without hooks", "not callable", "async", "class"],
 )
 def test_bad_listener(listener, said) -> None:
     check(lambda: Session(Redis(), listeners=[listener]), TypeError, ("a listener", *said))
+
+
+def test_a_single_listener() -> None:
+    said = ("listeners must be several, as in [listener], not Listener",)
+    check(lambda: Session(Redis(), listeners=Listener()), TypeError, said)
 
 
 @pytest.mark.parametrize(
@@ -269,11 +276,14 @@ def test_bad_backoff_argument(argument, value, error, said) -> None:
         ("wait", "blocking_timeout="),
         ("blocking", "try_acquire(), or blocking_timeout=0"),
         ("sleep", "Backoff"),
-        ("thread_local", "every acquisition has a lease of its own"),
-        ("token", "detach() and adopt()"),
         ("auto_renewal", "auto_renew="),
         ("key", "name="),
         ("redis", "client="),
+        ("lock_timeout", "ttl="),
+        ("prefix", "Session(client, prefix=...)"),
+        ("listeners", "Session(client, listeners=...)"),
+        ("bloking_timeout", "blocking_timeout="),
+        ("autorenew", "auto_renew="),
     ],
 )
 @pytest.mark.parametrize(
@@ -287,6 +297,15 @@ def test_bad_backoff_argument(argument, value, error, said) -> None:
 )
 def test_a_likely_slip_is_told_what_was_meant(call, what, slip, meant) -> None:
     check(lambda: call(**{slip: 5}), TypeError, (f"{what} has no argument '{slip}'", "did you mean", meant))
+
+
+@pytest.mark.parametrize(
+    ("needless", "why"),
+    [("thread_local", "every acquisition has a lease of its own"), ("token", "detach() and adopt()")],
+)
+def test_what_is_needed_elsewhere_and_not_here_is_told_why(needless, why) -> None:
+    said = (f"Lock has no argument '{needless}' and needs none", why)
+    check(lambda: lock(**{needless: 5}), TypeError, said)
 
 
 def test_an_unknown_argument_is_just_refused() -> None:

@@ -102,13 +102,15 @@ FATAL = [
     (REDIS_7.format(f"ERR {DENIED_KEY}"), "minimal ACL"),
     (VALKEY_9.format(f"ERR ACL failure in script: {VALKEY_DENIED_COMMAND}"), "minimal ACL"),
     (VALKEY_9.format("ERR ACL failure in script: No permissions to access a key"), "minimal ACL"),
+    # The wrong one of the two clients.
+    ("CROSSSLOT Keys in request don't hash to the same slot", "give a redis.asyncio.RedisCluster"),
+    ("ERR This instance has cluster support disabled", "give a redis.asyncio.Redis, not a RedisCluster"),
 ]
+MOVED = "MOVED 3999 127.0.0.1:6381"
 UNKNOWN = [
     "ERR unknown command 'FOO', with args beginning with: 'a' 'b' ",
     "ERR Error compiling script (new function): user_script:1: unexpected symbol near '<eof>'",
     VALKEY_9.format("ERR user_script:1: attempt to concatenate a nil value"),
-    "CROSSSLOT Keys in request don't hash to the same slot",
-    "MOVED 3999 127.0.0.1:6381",
 ]
 
 
@@ -143,9 +145,7 @@ def test_what_is_turned_away_for_now_may_be_served_a_moment_later(text, _) -> No
     assert faults.refused(read(text), KEYS).transient
 
 
-@pytest.mark.parametrize(
-    "text", [*(text for text, _ in FATAL), "CROSSSLOT Keys in request don't hash to the same slot"]
-)
+@pytest.mark.parametrize("text", [text for text, _ in FATAL])
 def test_other_answers_lead_nowhere_else(text) -> None:
     assert faults.detour(read(text)) is None
 
@@ -158,7 +158,7 @@ def test_a_server_that_may_serve_a_moment_later_is_asked_again(text) -> None:
     assert not fault.unknown
 
 
-@pytest.mark.parametrize(("text", "hint"), FATAL)
+@pytest.mark.parametrize(("text", "hint"), [*FATAL, (MOVED, "give a redis.asyncio.RedisCluster")])
 def test_what_would_be_refused_again_is_told_at_once(text, hint) -> None:
     fault = faults.refused(read(text), KEYS)
 

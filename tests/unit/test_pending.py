@@ -49,6 +49,14 @@ async def test_can_be_given_to_a_task(lock) -> None:
     assert (await asyncio.create_task(lock.acquire())).state is LeaseState.HELD
 
 
+async def test_a_task_says_what_it_runs(lock) -> None:
+    task = asyncio.create_task(lock.acquire())
+
+    assert "coro=<acquisition()>" in repr(task)  # not begun
+    await task
+    assert "coro=<acquisition()>" in repr(task)
+
+
 async def test_can_be_given_to_a_task_group(lock) -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(lock.acquire())
@@ -111,6 +119,11 @@ async def test_is_used_once(lock, method) -> None:
     with pytest.raises(RuntimeError, match="used before"):
         async with pending:
             raise AssertionError("entered")
+
+
+async def test_one_without_its_await_is_not_taken_for_a_lease(lock) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fencing_token': await it"):
+        lock.acquire().fencing_token  # noqa: B018
 
 
 async def test_repr(lock) -> None:

@@ -158,6 +158,14 @@ def test_what_is_dumped_is_bytes() -> None:
         Outcome.of_value(1, json)  # type: ignore[arg-type]
 
 
+def test_a_value_that_cannot_be_dumped_is_told_why_it_is_dumped() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable") as caught:
+        Outcome.of_value({1}, JSON)
+    (note,) = caught.value.__notes__
+    assert "the serializer of the SingleFlight" in note
+    assert "(set)" in note
+
+
 class OddError(Exception):
     def __str__(self) -> str:
         raise ValueError("it cannot be said")

@@ -14,7 +14,7 @@ from ... import LockInfo
 from ..._core.inspection import name_space
 from ..._transport.commands.inspect import HOLDABLE
 from ..exits import NOT_HELD, CommandError, say
-from ..server import redis_option
+from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
 from .shown import as_json, details, document, duration, sentence, visible
@@ -25,10 +25,6 @@ _SHORTEST: Final = 0.1
 _LONGEST: Final = 86_400.0
 _SERVER: Final = "redis://localhost:6379"
 
-prefix_option: Callable[[Any], Any] = click.option(
-    "--prefix", default="aiolocks", show_default=True, metavar="TEXT",
-    help="What the keys begin with: the prefix of the sessions whose locks are meant.",
-)  # fmt: skip
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_document", is_flag=True, help="Print one JSON document for scripts, and nothing else."
 )
@@ -71,7 +67,7 @@ def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: st
     else:
         click.echo("\n\n".join(_in_full(info) for info in infos), nl=bool(infos))
     if not any(info.holders or info.problem for info in infos):
-        raise CommandError(f"nobody holds '{visible(name)}'", NOT_HELD)
+        raise CommandError(_nobody(name, prefix), NOT_HELD)
 
 
 @click.command(help=texts.RELEASE, short_help="Free a lock, whoever holds it.")
@@ -88,7 +84,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
         freed = [as_json(info) for info in infos] if force else []
         click.echo(document(prefix=prefix, name=name, freed=freed))
     if not infos:
-        raise CommandError(f"nobody holds '{visible(name)}'", NOT_HELD)
+        raise CommandError(_nobody(name, prefix), NOT_HELD)
     if not force:
         would = "; ".join(map(sentence, infos))
         raise CommandError(f"--force would free {would}: its holder may still be at work", 2)
@@ -100,7 +96,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
 @click.command(help=texts.TOP, short_help="Watch who holds what.")
 @click.argument("pattern", default="*")
 @click.option(
-    "--interval", type=float, default=1.0, show_default="1", metavar="S",
+    "--interval", type=float, default=1, show_default=True, metavar="S",
     help="Seconds between two looks.",
 )  # fmt: skip
 @prefix_option
@@ -113,6 +109,10 @@ def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     from .top import watch  # noqa: PLC0415 - the others do not need it
 
     sys.exit(watch(url, prefix, pattern, interval))
+
+
+def _nobody(name: str, prefix: str) -> str:
+    return f"nobody holds '{visible(name)}' under the prefix '{visible(prefix)}'"
 
 
 def _space(kind: str | None) -> str | None:

@@ -96,5 +96,10 @@ def as_json(info: LockInfo) -> dict[str, Any]:
     fields["problem"] = info.problem or None
     for holder in fields["holders"]:
         if holder["span"] is not None:
-            holder["span"] = [end if math.isfinite(end) else None for end in holder["span"]]
+            holder["span"] = [_end(holder["span"][0]), _end(holder["span"][1])]
     return fields
+
+
+def _end(end: float) -> float | None:
+    """None where it is infinite: of [0, inf), the last double below stands on the server."""
+    return end if math.isfinite(math.nextafter(end, math.copysign(math.inf, end))) else None

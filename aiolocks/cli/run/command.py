@@ -8,8 +8,9 @@ import sys
 
 import click
 
+from ..._core.arguments import SHORTEST_TTL
 from ..exits import CommandError
-from ..server import redis_option
+from ..server import prefix_option, redis_option
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -61,23 +62,26 @@ class _BehindDashes(click.Command):
 @click.command(cls=_BehindDashes, help=_HELP, short_help="Run a command while a lock is held.")
 @click.argument("name")
 @click.option(
-    "--ttl", type=float, default=30.0, show_default="30", metavar="S",
+    "--ttl", type=click.FloatRange(min=SHORTEST_TTL), default=30, show_default=True, metavar="S",
     help="Seconds after which the lock is free if this process dies, or is lost if Redis stays away.",
 )  # fmt: skip
 @click.option(
-    "--wait", type=float, metavar="S",
-    help="Seconds to wait for the lock; 0 for a single try.  [default: for ever]",
+    "--wait", type=click.FloatRange(min=0), metavar="S",
+    help="Seconds to wait for the lock, without it for ever; 0 for a single try.",
 )  # fmt: skip
 @click.option(
     "--fair", is_flag=True,
     help="In the order of asking, over all machines: a FairLock, which knows nothing of a Lock of that name.",
 )  # fmt: skip
 @click.option(
-    "--kill-after", type=click.FloatRange(min=0), default=5.0, show_default="5", metavar="S",
+    "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
+@prefix_option
 @redis_option("redis://localhost:6379")
-def run(*, name: str, ttl: float, wait: float | None, fair: bool, kill_after: float, url: str) -> None:
+def run(
+    *, name: str, ttl: float, wait: float | None, fair: bool, kill_after: float, prefix: str, url: str
+) -> None:
     """See `_HELP`."""
     if os.name != "posix":
         raise CommandError("run needs a POSIX system", 1)
@@ -85,7 +89,14 @@ def run(*, name: str, ttl: float, wait: float | None, fair: bool, kill_after: fl
 
     command: list[str] = click.get_current_context().meta[__name__]
     order = Order(
-        url=url, name=name, command=tuple(command), ttl=ttl, wait=wait, fair=fair, kill_after=kill_after
+        url=url,
+        prefix=prefix,
+        name=name,
+        command=tuple(command),
+        ttl=ttl,
+        wait=wait,
+        fair=fair,
+        kill_after=kill_after,
     )
     try:
         status = asyncio.run(Keeper.carry_out(order))

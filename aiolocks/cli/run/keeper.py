@@ -23,7 +23,7 @@ from ... import (
     Session,
 )
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, CommandError, of_signal, say
-from ..server import connected
+from ..server import Server, connected
 from .child import Child
 from .signals import ENDING, Arrival, Signals, stop_self
 
@@ -38,6 +38,7 @@ class Order:
     """What the command line asked for; times in seconds, `wait` None for ever."""
 
     url: str = field(repr=False)
+    prefix: str
     name: str
     command: tuple[str, ...]
     ttl: float
@@ -96,7 +97,7 @@ class Keeper:
             say(f"waiting for {self._order.name!r}, which is held elsewhere")
 
     async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
-        async with connected(self._order.url) as server, Session(server.client, listeners=[self]) as session:
+        async with connected(self._order.url) as server, self._session(server) as session:
             lease = await self._acquire(session)
             # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
             try:
@@ -110,6 +111,12 @@ class Keeper:
         if not self._ended_child:
             say(f"{loss}; the command has ended, but may not have been alone")
         return LOST
+
+    def _session(self, server: Server) -> Session:
+        try:
+            return Session(server.client, prefix=self._order.prefix, listeners=[self])
+        except ValueError as error:  # of the prefix
+            raise click.UsageError(str(error), click.get_current_context()) from None
 
     async def _acquire(self, session: Session) -> Lease:
         order = self._order

@@ -1,0 +1,203 @@
+"""What a type checker knows of a user's program. It is checked by mypy and pyright, and never run.
+
+`assert_type` fails where a type has become less exact; an ignored error, where it is an error no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, assert_type
+
+from aiohttp import web
+from fastapi import Depends, FastAPI
+from redis.asyncio import Redis, RedisCluster
+
+from aiolocks import (
+    FairLock,
+    HolderInfo,
+    JobLease,
+    Lease,
+    Lock,
+    LockEvent,
+    LockInfo,
+    MultiLock,
+    RangeLease,
+    RangeLock,
+    RangeUpgradableLease,
+    RangeWriterLease,
+    Redlock,
+    ReentrantLease,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+    SingleFlight,
+    SpanLease,
+    Turnstile,
+    UniqueJob,
+    UpgradableLease,
+    WriterLease,
+)
+from aiolocks.contrib.aiohttp import LEASE, SESSION, locked
+from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan
+from aiolocks.contrib.redis_py import Lock as RedisPyLock
+
+
+async def ways_to_acquire(redis: Redis) -> None:
+    lock = Lock(redis, "name", ttl=5)
+    async with lock as lease:
+        assert_type(lease, Lease)
+    async with lock.acquire(blocking_timeout=2) as lease:
+        assert_type(lease, Lease)
+    async with lock.try_acquire() as maybe:
+        assert_type(maybe, Lease | None)
+    assert_type(await lock.acquire(), Lease)
+    assert_type(await lock.try_acquire(), Lease | None)
+    assert_type(await lock.adopt("handle"), Lease)
+    assert_type(await lock.locked(), bool)
+    assert_type(await asyncio.wait_for(lock.acquire(), 1), Lease)
+    assert_type(await asyncio.gather(lock.acquire(), lock.try_acquire()), tuple[Lease, Lease | None])
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(lock.try_acquire())
+    assert_type(task.result(), Lease | None)
+
+
+async def decorated(redis: Redis) -> None:
+    @Lock(redis, "name")
+    async def function(number: int, *, text: str = "") -> float:
+        return number + len(text)
+
+    class Account:
+        @RWLock(redis, "name").reader
+        async def read(self, number: int) -> str:
+            return str(number)
+
+    assert_type(await function(1, text="a"), float)
+    assert_type(await Account().read(1), str)
+    await function("1")  # type: ignore[arg-type]
+    await Account().read()  # type: ignore[call-arg]
+
+
+async def kinds(redis: Redis, cluster: RedisCluster, session: Session) -> None:
+    for lock in (Lock(redis, "a"), FairLock(cluster, "a"), MultiLock(session, ["a", "b"])):
+        assert_type(await lock.acquire(), Lease)
+    assert_type(await Redlock([redis, session, redis], "a").acquire(), Lease)
+    async with ReentrantLock(redis, "a", owner="me") as reentrant:
+        assert_type(reentrant, ReentrantLease)
+    semaphore = Semaphore(redis, "a", 3, fair=True)
+    assert_type(await semaphore.acquire(2), Lease)
+    assert_type(await semaphore.try_acquire(2), Lease | None)
+    assert_type(await semaphore.available(), int)
+
+
+async def modes(redis: Redis) -> None:
+    rw = RWLock(redis, "a")
+    async with rw.reader as reader, rw.upgradable as upgradable, rw.writer as writer:
+        assert_type(reader, SpanLease)
+        assert_type(upgradable, UpgradableLease)
+        assert_type(writer, WriterLease)
+        async with upgradable.upgrade(blocking_timeout=1) as upgraded:
+            assert_type(upgraded, WriterLease)
+        assert_type(await rw.writer.try_acquire(), WriterLease | None)
+        reader.upgrade()  # type: ignore[attr-defined]
+    ranges = RangeLock(redis, "a", bounds="[]")
+    async with (
+        ranges.reader(0, 1) as part,
+        ranges.upgradable(0, 1) as planned,
+        ranges.writer(0, 1) as changed,
+    ):
+        assert_type(part, RangeLease)
+        assert_type(planned, RangeUpgradableLease)
+        assert_type(changed, RangeWriterLease)
+        assert_type(await planned.upgrade(0, 0.5), RangeWriterLease)
+
+
+async def what_is_built_with_them(redis: Redis) -> None:
+    async def make() -> dict[str, int]:
+        return {}
+
+    flight = SingleFlight(redis, keep=60)
+    assert_type(await flight.do("key", make), dict[str, int])
+    assert_type(await flight.do("key", lambda: make(), fingerprint=b"request"), dict[str, int])  # noqa: PLW0108
+    async with flight.turn("key") as turn:
+        assert_type(turn.first, bool)
+    job = UniqueJob(redis, "key")
+    assert_type(await job.enqueue("until_executed"), str)
+    assert_type(await job.enqueue("until_executed", on_conflict="replace"), str)
+    assert_type(await job.enqueue("until_executed", on_conflict="skip"), str | None)
+    async with job.run() as run, job.try_run() as maybe, job.perform("ticket") as performed:
+        assert_type(run, Lease)
+        assert_type(maybe, Lease | None)
+        assert_type(performed, JobLease)
+    async with job.try_perform("ticket") as maybe_performed:
+        assert_type(maybe_performed, JobLease | None)
+    async with Turnstile(redis, "name", window=2) as number:
+        assert_type(number, int)
+
+
+class Losses:
+    def on_lost(self, event: LockEvent) -> None:
+        assert_type(event.reason, str)
+
+
+async def sessions(redis: Redis) -> None:
+    async with Session(redis, listeners=[Losses()], metadata={"service": ["a", None]}) as session:
+        for info in await session.inspect():
+            assert_type(info, LockInfo)
+            assert_type(info.holders, tuple[HolderInfo, ...])
+        assert_type(await session.force_release("a", kind="lock"), list[LockInfo])
+
+
+async def slips(redis: Redis) -> None:
+    lock = Lock(redis, "name")
+    Lock(redis, "name", timeout=5)  # type: ignore[arg-type]
+    Lock("name", redis)  # type: ignore[arg-type]
+    lock.acquire(blocking=False)  # type: ignore[arg-type]
+    lock.release()  # type: ignore[attr-defined]
+    lock.acquire().fencing_token  # type: ignore[attr-defined] # noqa: B018
+    RWLock(redis, "name").acquire()  # type: ignore[attr-defined]
+    with lock:  # type: ignore[attr-defined]
+        pass
+    async with RWLock(redis, "name"):  # type: ignore[attr-defined]
+        pass
+
+
+# -- elsewhere
+
+app = FastAPI(lifespan=session_lifespan("redis://localhost", prefix="shop"))
+
+
+@app.post(
+    "/orders/{order}",
+    dependencies=[
+        Locked("seats", kind=FairLock, ttl=5),
+        Locked("report", kind=lambda session, name: Semaphore(session, name, 3)),
+        Locked("prices", kind=lambda session, name: RWLock(session, name).reader),
+    ],
+)
+async def pack(
+    order: int,
+    lease: Annotated[Lease, Locked("order:{order}")],
+    session: Annotated[Session, Depends(current_session)],
+) -> str:
+    return f"{order} {lease} {session}"
+
+
+@locked("order:{order}", kind=lambda session, name: Semaphore(session, name, 3))
+async def handle(request: web.Request) -> web.Response:
+    assert_type(request[LEASE], Lease)
+    assert_type(request.config_dict[SESSION], Session)
+    return web.Response()
+
+
+def application() -> web.Application:
+    application = web.Application()
+    application.router.add_get("/orders/{order}", handle)
+    return application
+
+
+async def alike(redis: Redis) -> None:
+    lock: Any = redis.lock("name", timeout=5, lock_class=RedisPyLock)
+    async with lock, RedisPyLock(redis, "name", timeout=5, auto_renew=True) as held:
+        assert_type(held, RedisPyLock)
+        assert_type(await held.acquire(blocking=False), bool)
