@@ -235,7 +235,8 @@ class Acquisition:
             | (0 if self._once else WAITING)
         )
         command = self.claim.acquire(self._options.first_ttl_ms, standing)
-        self._call = Call(command, self._answered, self._failed, until=until)
+        wake_own = self._engine.wake_own
+        self._call = Call(command, self._answered, self._failed, until=until, on_late=wake_own)
         self._engine.send(self._call)
 
     def _ask_until(self) -> float:
