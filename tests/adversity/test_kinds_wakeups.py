@@ -320,7 +320,9 @@ async def test_i4_whatever_lets_in_wakes(
 async def test_i4_cancelled_and_has_woken_somebody_here(start: Start, scene: str, mode: Mode) -> None:
     """The server tells nobody of bells that are rung by his own session: its answer does, whoever left."""
     here = start()
-    await Semaphore(here, "other", 1).resize(2)  # a script that the server does not know would not be sent again
+    await Semaphore(here, "other", 1).resize(
+        2
+    )  # a script that the server does not know would not be sent again
     async with RangeLock(here, "other").writer(0, 2) as lease:
         await lease.shrink(0, 1)
     played: Scene = await SCENES[scene](here, here)
