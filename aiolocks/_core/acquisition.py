@@ -456,8 +456,6 @@ class Acquisition:
         call, self._call = self._call, None
         executed = (call is not None and self._engine.forget(call)) or self._unsettled
         may_hold = executed or self.noted
-        if executed and self._takes_place_along:
-            self._gate.place.armed = False  # if it got in, its bell is gone
         last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
         # Where requests overtake each other, this one may be noted down behind what others took back.
         last = last or (self.noted and not self._engine.ordered)
@@ -466,6 +464,8 @@ class Acquisition:
         if last:
             self._gate.settled()
         self._gate.leave(self)
+        if executed and self._takes_place_along:
+            self._gate.bell_gone()
 
     def _end(self) -> None:
         self._stage = Stage.ENDED

@@ -662,7 +662,7 @@ async def test_a_single_try_that_is_cancelled_is_undone(offline, transport) -> N
 async def test_behind_a_head_that_may_have_taken_the_bell_along_it_is_hung_up_anew(
     make_session, transport, clock, how
 ) -> None:
-    """It was granted, perhaps, and so left the queue; and somebody elsewhere was quicker than the next here."""
+    """It may have been granted, and so have left the queue; then somebody elsewhere is quicker."""
     transport.hears = transport.arming = True
     session = make_session(backoff=Backoff(initial=0.3, maximum=0.3, jitter=0))
     head = waiting(session, blocking_timeout=0.4)
