@@ -542,6 +542,16 @@ async def test_a_grant_behind_a_cancellation_is_nobodys(offline, transport) -> N
     assert offline.statistics().leases_held == 0
 
 
+async def test_an_answer_behind_a_cancellation_that_cannot_be_read_is_nobodys(offline, transport) -> None:
+    task = waiting(offline)
+    call = await transport.asked("acquire")
+    await cancel(task)
+
+    call.reply([])
+
+    assert is_undo_of(await transport.asked("release"), call)
+
+
 async def test_cancelled_before_its_request_was_written_nothing_is_sent(offline, transport) -> None:
     transport.connected = False
     task = waiting(offline)
