@@ -235,7 +235,8 @@ class Acquisition:
             | (0 if self._once else WAITING)
         )
         command = self.claim.acquire(self._options.first_ttl_ms, standing)
-        self._call = Call(command, self._answered, self._failed, until=until)
+        wake_own = self._engine.wake_own
+        self._call = Call(command, self._answered, self._failed, until=until, on_late=wake_own)
         self._engine.send(self._call)
 
     def _ask_until(self) -> float:
@@ -344,8 +345,13 @@ class Acquisition:
         if self.arming is not None and not self.arming.done:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_place()
-        elif self._queued and not self._staying and self._armings == self._gate.place.armings:
+        elif self._takes_place_along:
             self._gate.left()
+
+    @property
+    def _takes_place_along(self) -> bool:
+        """Whether nothing of here stands in the queue once the last call has got in."""
+        return self._queued and not self._staying and self._armings == self._gate.place.armings
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -450,7 +456,8 @@ class Acquisition:
             self._gate.place.armed = False
         self._end()
         call, self._call = self._call, None
-        may_hold = (call is not None and self._engine.forget(call)) or self._unsettled or self.noted
+        executed = (call is not None and self._engine.forget(call)) or self._unsettled
+        may_hold = executed or self.noted
         last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
         # Where requests overtake each other, this one may be noted down behind what others took back.
         last = last or (self.noted and not self._engine.ordered)
@@ -459,6 +466,8 @@ class Acquisition:
         if last:
             self._gate.settled()
         self._gate.leave(self)
+        if executed and self._takes_place_along:
+            self._gate.bell_gone()
 
     def _end(self) -> None:
         self._stage = Stage.ENDED

@@ -17,11 +17,11 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
-from .._transport import Call, Command, Fault, OnRung, Released, Transport, ignore
+from .._transport import Call, Command, Fault, OnRung, Transport, ignore
 from ..errors import SessionClosedError
 from .backoff import Backoff
 from .events import Events
@@ -56,6 +56,13 @@ class Settings:
     command_timeout: float
     fence_retention: float
     metadata: dict[str, Any]
+
+
+class _Ringing(Protocol):
+    """What a step answers that may have woken somebody."""
+
+    @property
+    def rung(self) -> Sequence[bytes]: ...
 
 
 @final
@@ -222,12 +229,13 @@ class Engine:
         """
         until = self.now() + ttl
         command = claim.release(leave=leave)
-        self.send(Call(command, self.released, ignore, until=until, in_full=True), at_once=True)
+        call = Call(command, self.wake_own, ignore, until=until, in_full=True, on_late=self.wake_own)
+        self.send(call, at_once=True)
 
-    def released(self, released: Released) -> None:
+    def wake_own(self, answer: _Ringing) -> None:
         """Who was woken may wait in this very session: the server tells nobody of what he does himself."""
-        if released.rung:
-            self.bells.rung("local", released.rung)
+        if answer.rung:
+            self.bells.rung("local", answer.rung)
 
     def waiter(self) -> asyncio.Future[Any]:
         """A future for one who waits: it ends with the session at the latest."""
@@ -237,12 +245,22 @@ class Engine:
         return future
 
     def start(
-        self, command: Command[T], *, until: float, make: Callable[[], Command[T]] | None = None
+        self,
+        command: Command[T],
+        *,
+        until: float,
+        make: Callable[[], Command[T]] | None = None,
+        told: Callable[[T], object] | None = None,
     ) -> tuple[Call[T], asyncio.Future[T]]:
-        """Sends a command; its end is the future's, or the session's."""
+        """Sends a command; its end is the future's, or the session's.
+
+        `told` is called with the answer when it comes, whether anybody waits for it still or not.
+        """
         future: asyncio.Future[T] = self.waiter()
 
         def replied(result: T) -> None:
+            if told is not None:
+                told(result)
             if not future.done():
                 future.set_result(result)
 
@@ -250,18 +268,19 @@ class Engine:
             if not future.done():
                 future.set_exception(fault.error)
 
-        call = Call(command, replied, failed, until=until, make=make)
+        call = Call(command, replied, failed, until=until, make=make, on_late=told)
         self.send(call)
         return call, future
 
-    async def ask(self, command: Command[T]) -> T:
+    async def ask(self, command: Command[T], *, told: Callable[[T], object] | None = None) -> T:
         """One request that has no deadline of its own.
 
         Raises:
             BackendError: Refused, or no answer within `command_timeout`.
         """
         self.admit()
-        call, future = self.start(command, until=self.now() + self.settings.command_timeout)
+        until = self.now() + self.settings.command_timeout
+        call, future = self.start(command, until=until, told=told)
         try:
             return await future
         finally:

@@ -177,6 +177,12 @@ class Gate:
             self.place.taken = self.place.armed = False
             self._engine.bells.discard(self)
 
+    def bell_gone(self) -> None:
+        """Somebody may have taken it along who has left: who waits on needs another one."""
+        self.place.armed = False
+        if self._head is not None and self._head.asleep and not self._closed:
+            self._head.prompt("local", in_turn=False)
+
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
         self.left()

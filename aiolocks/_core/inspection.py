@@ -264,8 +264,8 @@ async def _force(engine: Engine, kind: str, name: str) -> Finding | None:
         finding = await engine.ask(family.look(prefix, kind, name))
         if not finding.stands and not finding.problems:
             return None
-        released = await engine.ask(family.force(prefix, kind, name, finding))
-        engine.released(released)
+        force = family.force(prefix, kind, name, finding)
+        released = await engine.ask(force, told=engine.wake_own)
         if released.freed or not finding.holders:
             return finding
     return None  # it went from hand to hand: nobody stays on it

@@ -40,16 +40,15 @@ class Naps:
     ) -> float | None:
         """When to wake up, or None when there is nothing left to do but to wait for the end.
 
-        `heard` says that the sleeper is told when it may be free; until `yielding_until`, if that is not 0,
-        others go first, who may not be able to use it: it may have passed while the server's answer was on
-        its way. `end` is that of the wait, if it has one.
+        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
+        who may not be able to use it (0: nobody does); `end` is that of the wait, if it has one.
         """
         # Who is told polls for the case that he is not: with the longest steps from the start.
         wake = now + backoff.delay(_LAST_STEP if heard else self.taken)
         self.taken += 1
         if self.refused_until is None:
-            if yielding_until:  # nobody tells us if they cannot use it
-                wake = min(wake, max(yielding_until, now) + BEYOND)
+            if yielding_until:  # nobody tells us if they cannot use it; it may be over before we were told
+                wake = min(wake, max(now, yielding_until) + BEYOND)
         elif self.refused_until + BEYOND > now:
             wake = min(wake, self.refused_until + BEYOND)
         if end is not None and wake >= end:

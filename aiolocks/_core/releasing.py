@@ -72,8 +72,9 @@ class Releasing:
 
     def _send(self, *, more: bool = False) -> None:
         until = self._engine.now() + HURRIED if self._until is None else self._until
-        self._call = call = Call(self._command, self._replied, self._failed, until=until)
-        self._engine.send(call, more=more)
+        wake_own = self._engine.wake_own
+        self._call = Call(self._command, self._replied, self._failed, until=until, on_late=wake_own)
+        self._engine.send(self._call, more=more)
 
     def _replied(self, released: Released) -> None:
         call, self._call = self._call, None
@@ -81,7 +82,7 @@ class Releasing:
         self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
         self._finish()
-        self._engine.released(released)
+        self._engine.wake_own(released)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None

@@ -75,7 +75,8 @@ class Term:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.deadline = min(self.deadline, now + dependable(self.ttl_at(now)))
-        if self.renewal_due < NEVER:
+        self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
+        if self._auto_renew and not self.at_limit:
             self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
 
     def why_over(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar, Final, Never, Self, final
 
 from .._core.acquirable import AS_CONFIGURED, Acquirable
@@ -171,8 +172,8 @@ class Semaphore(Acquirable[Lease]):
         """
         number = whole_number("value", value, most=_MOST)
         engine = self._bind().engine
-        rung = await engine.ask(self._commands(engine).resize(number))
-        engine.bells.rung("local", rung)
+        wake_own = functools.partial(engine.bells.rung, "local")
+        await engine.ask(self._commands(engine).resize(number), told=wake_own)
 
     def _several(self, n: int) -> Self:
         """The same semaphore, of which so many permits are one lease."""

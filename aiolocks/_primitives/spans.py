@@ -128,8 +128,7 @@ class SpanLease(Lease):
         possession.ensure_here()
         possession.ensure_held()
         commands = self._family.commands(engine, self.name, self._span)
-        changed = await engine.ask(commands.change(self.token, span))
-        engine.bells.rung("local", changed.rung)
+        changed = await engine.ask(commands.change(self.token, span), told=engine.wake_own)
         if not changed.held:
             possession.lose("the server no longer has it as the holder")
         possession.ensure_held()

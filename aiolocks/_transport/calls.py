@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 
-from ..errors import ConfigurationError, LockLostError
+from ..errors import ConfigurationError, LockError, LockLostError
 from .faults import Fault, unreadable
 
 T = TypeVar("T")
@@ -104,9 +105,11 @@ class Call(Generic[T]):
         until: Loop time after which nobody wants the reply.
         in_full: Send the script's text at once.
         make: Makes the command anew for each time that it is written, where what it says depends on when.
+        on_late: Told what the server has done after all, when its reply comes behind the end: the server has
+            told nobody else here whom it woke.
 
-    The callbacks run inside the loop's callbacks and must not raise; neither is called once the
-    caller has left (`Transport.forget`).
+    The callbacks run inside the loop's callbacks and must not raise; once the caller has left
+    (`Transport.forget`), none but `on_late` is called.
     """
 
     __slots__ = (
@@ -117,6 +120,7 @@ class Call(Generic[T]):
         "ended_by",
         "in_full",
         "on_fault",
+        "on_late",
         "on_reply",
         "sent",
         "unconfirmed",
@@ -133,9 +137,11 @@ class Call(Generic[T]):
         until: float,
         in_full: bool = False,
         make: Callable[[], Command[T]] | None = None,
+        on_late: Callable[[T], object] | None = None,
     ) -> None:
         self.command = command
         self._make = make
+        self.on_late = on_late
         self.ended_by: Fault | None = None
         self.on_reply = on_reply
         self.on_fault = on_fault
@@ -165,6 +171,7 @@ class Call(Generic[T]):
     def reply(self, raw: Any) -> None:
         """Ends it with the server's answer."""
         if self.done:
+            self._reply_late(raw)
             return
         self.done = True
         try:
@@ -177,6 +184,11 @@ class Call(Generic[T]):
             self.on_fault(self.ended_by)
         else:
             self.on_reply(result)
+
+    def _reply_late(self, raw: Any) -> None:
+        if self.on_late is not None:
+            with contextlib.suppress(LockError, TypeError, ValueError, IndexError):
+                self.on_late(self.command.parse(raw))
 
     def fault(self, fault: Fault) -> None:
         """Ends it without an answer."""

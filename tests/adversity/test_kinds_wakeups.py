@@ -27,8 +27,9 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from tests.adversity.tools import AT_ONCE, SLACK, Several, Start, begin, in_within, waiter
+from tests.adversity.tools import AT_ONCE, SLACK, ByHand, Several, Start, begin, in_within, waiter
 from tests.conftest import Connect
+from tests.support.cancel import MODES, CancelAt, Mode
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -310,6 +311,64 @@ async def test_i4_whatever_lets_in_wakes(
     for lease in played.clear:
         await lease.release()
     await eventually(lambda: keys() == [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "scene", ["permits released", "writer released", "shrunk", "downgraded", "resized", "resized, fair"]
+)
+async def test_i4_cancelled_and_has_woken_somebody_here(start: Start, scene: str, mode: Mode) -> None:
+    """The server tells nobody of bells that are rung by his own session: its answer does, whoever left."""
+    here = start()
+    await Semaphore(here, "other", 1).resize(
+        2
+    )  # a script that the server does not know would not be sent again
+    async with RangeLock(here, "other").writer(0, 2) as lease:
+        await lease.shrink(0, 1)
+    played: Scene = await SCENES[scene](here, here)
+    await cancelled_at_once(played.act(), mode)
+    await enter_without_a_poll(here, played.enter)
+    for task in played.stay:
+        task.cancel()
+    for lease in played.clear:
+        await lease.release()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_i4_cancelled_try_that_has_woken_somebody_here(
+    start: Start, by_hand: ByHand, mode: Mode
+) -> None:
+    """It was granted, and there was more than it wanted."""
+    here = start()
+    lock = Semaphore(here, "a", 3)
+    (await Semaphore(start(), "a", 3).acquire(3)).detach()
+    waiting = await waiter(here, lock.acquire(2))
+    by_hand.redis.delete("aiolocks:semaphore:{a}", "aiolocks:semaphore.leases:{a}")  # nobody is told
+    await cancelled_at_once(lock.try_acquire(), mode)
+    await enter_without_a_poll(here, [waiting])
+
+
+async def cancelled_at_once(doing: Any, mode: Mode) -> None:
+    driver = CancelAt(doing, 1, mode)
+
+    async def drive() -> None:
+        await driver
+
+    task = asyncio.create_task(drive())
+    await asyncio.wait({task})
+    assert driver.fired
+    assert task.cancelled()
+
+
+async def enter_without_a_poll(session: Session, waiting: list[asyncio.Task[Any]]) -> None:
+    """And without the heartbeat, which finds out by itself what it was not told."""
+    polls, rest = session.statistics().wakeups["poll"], set(waiting)
+    while rest:
+        done, rest = await asyncio.wait(rest, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+        for task in done:
+            await task.result().release()
+    assert session.statistics().wakeups["poll"] == polls
 
 
 KINDS: dict[str, Callable[[Session, float], Any]] = {

@@ -542,6 +542,16 @@ async def test_a_grant_behind_a_cancellation_is_nobodys(offline, transport) -> N
     assert offline.statistics().leases_held == 0
 
 
+async def test_an_answer_behind_a_cancellation_that_cannot_be_read_is_nobodys(offline, transport) -> None:
+    task = waiting(offline)
+    call = await transport.asked("acquire")
+    await cancel(task)
+
+    call.reply([])
+
+    assert is_undo_of(await transport.asked("release"), call)
+
+
 async def test_cancelled_before_its_request_was_written_nothing_is_sent(offline, transport) -> None:
     transport.connected = False
     task = waiting(offline)
@@ -656,6 +666,34 @@ async def test_a_single_try_that_is_cancelled_is_undone(offline, transport) -> N
     await cancel(task)
 
     assert is_undo_of(await transport.asked("release"), call)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "out of time"])
+async def test_behind_a_head_that_may_have_taken_the_bell_along_it_is_hung_up_anew(
+    make_session, transport, clock, how
+) -> None:
+    """It may have been granted, and so have left the queue; then somebody elsewhere is quicker."""
+    transport.hears = transport.arming = True
+    session = make_session(backoff=Backoff(initial=0.3, maximum=0.3, jitter=0))
+    head = waiting(session, blocking_timeout=0.4)
+    refuse(await transport.asked("acquire"))
+    (await transport.asked("arm")).reply(0)
+    refuse(await transport.asked("acquire"))
+    behind = waiting(session)
+    await transport.asked("acquire")  # of the head, when it has slept
+    if how == "cancelled":
+        await cancel(head)
+    else:
+        await failure(head)
+    await transport.asked("release")
+    refuse(await transport.asked("acquire"))
+    refused_at = clock.now()
+
+    (await transport.asked("arm")).reply(0)
+    grant(await transport.asked("acquire"))
+
+    assert clock.now() == refused_at
+    await behind
 
 
 async def test_a_cancelled_head_passes_on(make_session, transport) -> None:

@@ -160,10 +160,11 @@ async def test_a_cancelled_extension_counts_as_the_shorter_time(offline, transpo
     assert lease.remaining() == dependable(30)
 
 
+@pytest.mark.parametrize("max_hold", [None, 20], ids=["without a limit", "to the end of max_hold before"])
 async def test_after_a_cancelled_extension_to_a_shorter_ttl_it_is_still_renewed_in_time(
-    offline, transport
+    offline, transport, max_hold
 ) -> None:
-    lease = await hold(offline, transport, ttl=30)
+    lease = await hold(offline, transport, ttl=30, max_hold=max_hold)
     extending = asyncio.create_task(lease.extend(1))
     await transport.asked("renew")
     extending.cancel()

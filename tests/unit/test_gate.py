@@ -433,6 +433,30 @@ def test_when_nobody_knows_what_was_rung_every_head_is_prompted(gate, around) ->
     assert head.told == ["at once", "prompted"]
 
 
+def test_whose_bell_may_be_gone_with_somebody_else_tries_again(around) -> None:
+    gate = make_gate_of(around)
+    (head,) = entered(gate, 1)
+    gate.arm(head.claim, until=0)
+
+    gate.bell_gone()
+    head.asleep = False
+    gate.bell_gone()
+
+    assert head.told == ["at once", "prompted"]
+    assert not gate.place.armed
+
+
+def test_whose_bell_may_be_gone_waits_while_it_is_held_here(gate) -> None:
+    (head,) = entered(gate, 1)
+    trying = Waiter()
+    gate.try_beside(trying)
+    gate.granted(trying, Granted(1, 0), 0)
+
+    gate.bell_gone()
+
+    assert head.told == ["at once"]
+
+
 def test_a_bell_is_hung_up_anew_while_its_owner_sleeps(gate, around) -> None:
     (head,) = entered(gate, 1)
     gate.arm(Claim(), until=0)

@@ -40,7 +40,12 @@ def test_none_lasts_past_the_end_of_the_lease_in_the_way(refused_until: float | 
 
 def test_refused_for_the_sake_of_others_it_looks_again_when_they_have_had_their_chance() -> None:
     assert nap(Naps(), yielding_until=100.2) == pytest.approx(100.2 + BEYOND)
-    assert nap(Naps(), yielding_until=99.0) == pytest.approx(100 + BEYOND)  # the answer took longer than that
+    assert nap(Naps(), yielding_until=0.0) == 101
+
+
+def test_refused_for_the_sake_of_others_who_have_had_their_chance_it_looks_again_at_once() -> None:
+    """They may have been unable to use it while the refusal was on its way: then nobody tells."""
+    assert nap(Naps(), heard=True, yielding_until=99.0) == pytest.approx(100 + BEYOND)
 
 
 @pytest.mark.parametrize(("round_trip", "margin"), [(0.0, LAST_TRY), (0.1, 0.2)])

@@ -72,6 +72,19 @@ def test_a_change_counts_as_the_shorter_time_until_it_is_confirmed(sent, old, ne
     assert changed.deadline == term(sent, new).deadline
 
 
+def test_a_change_to_less_than_the_rest_of_max_hold_is_renewed() -> None:
+    limited = term(0, 30, max_hold=20)
+    limited.change(now=2, ttl=60)
+    assert limited.at_limit
+    assert limited.renewal_due == NEVER
+
+    limited.change(now=2, ttl=3)
+
+    assert not limited.at_limit
+    assert limited.renewal_due == 3
+    assert limited.why_over() == "its ttl passed without a confirmed renewal"
+
+
 @pytest.mark.parametrize("ttl", [0.05, 30.0, 3600.0])
 def test_a_failed_renewal_is_retried_a_thousand_times_without_waiting_longer_than_a_twelfth(ttl) -> None:
     failing = term(0, ttl)
