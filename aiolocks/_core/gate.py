@@ -306,14 +306,19 @@ class Gate:
         elif self.manner.eager:
             self._head.prompt("local", in_turn=self._next_in_turn())
 
-    def let_go(self, rung: Sequence[bytes]) -> None:
-        """The release has ended, and woke the owners of these bells."""
+    def let_go(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
+        """The release has ended, and woke the owners of these bells.
+
+        `overtaken` by what was to go right behind it, for the server did not know its script.
+        """
         if rung and any(bell not in self.place.bells for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
         elif self.manner.eager and not self._closed and self._head is not None and self._head.asleep:
-            # Its try was to go right behind, but came before: the server did not know the release's script.
-            self._head.prompt("local", in_turn=self.yielding)
+            self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
+        elif overtaken and not self.awaited and not self.held_here:
+            # The last who waited here has left, and let others know: but then it was not free yet.
+            self._engine.undo(self._nobody, 1.0)
 
     def _gone(self, acquisition: Acquisition) -> None:
         self._beside.pop(acquisition, None)

@@ -345,7 +345,7 @@ class Possession:
     def _let_gone(self, releasing: Releasing) -> None:
         if self.live:
             self._end_with(releasing)
-        self.gate.let_go(releasing.rung)
+        self.gate.let_go(releasing.rung, overtaken=releasing.overtaken)
 
     def _end_with(self, releasing: Releasing) -> None:
         if releasing.fault is not None:

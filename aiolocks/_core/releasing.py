@@ -31,12 +31,14 @@ class Releasing:
         "_call",
         "_command",
         "_engine",
+        "_followed",
         "_on_end",
         "_repeated",
         "_until",
         "_waiters",
         "fault",
         "freed",
+        "overtaken",
         "rung",
     )
 
@@ -54,10 +56,12 @@ class Releasing:
         self._until = until
         self._on_end = on_end
         self._repeated = False
+        self._followed = more
         self._call: Call[Released] | None = None
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
         self.rung: Sequence[bytes] = ()  # the bells of who was woken
+        self.overtaken = False  # what was to follow came before: the server did not know the script
         self.fault: Fault | None = None
         self._send(more=more)
 
@@ -81,6 +85,7 @@ class Releasing:
         assert call is not None
         self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
+        self.overtaken = self._followed and call.in_full
         self._finish()
         self._engine.wake_own(released)
 

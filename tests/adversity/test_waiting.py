@@ -194,12 +194,17 @@ async def drive(driver: CancelAt[Any]) -> None:
     await driver
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["", "scripts unknown"])
 @pytest.mark.parametrize("turns", range(8))
-async def test_i4_local_hand_over_to_somebody_who_is_cancelled(start: Start, turns: int) -> None:
+async def test_i4_local_hand_over_to_somebody_who_is_cancelled(
+    start: Start, by_hand: ByHand, turns: int, known: bool
+) -> None:
     here, elsewhere = start(), start()
     lease = await Lock(here, "a").acquire()
     cancelled = asyncio.create_task(Lock(here, "a").acquire())  # type: ignore[arg-type]
     waiting = await wait_asleep(elsewhere)
+    if not known:
+        by_hand.redis.script_flush()
     releasing = asyncio.create_task(lease.release())
     await turns_of_the_loop(turns)
     cancelled.cancel()

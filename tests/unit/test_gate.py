@@ -299,7 +299,7 @@ def test_who_has_just_woken_another_process_lets_it_go_first(gate, around) -> No
     holder = hold(gate)
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go([b"bell of another"])
+    gate.let_go([b"bell of another"], overtaken=False)
 
     (soon,) = entered(gate, 1)
     gate.leave(soon)
@@ -328,7 +328,7 @@ def test_where_nobody_hears_who_has_given_another_its_turn_lets_it_sleep_out(gat
     around.time += 1
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go([b"bell of another"])
+    gate.let_go([b"bell of another"], overtaken=False)
 
     assert gate.yielding
     around.time += 0.065
@@ -340,7 +340,7 @@ def test_where_nobody_hears_a_lock_does_not_lie_idle_for_each_single_hand_over(g
     holder = hold(gate, others=1)
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go([b"bell of another"])
+    gate.let_go([b"bell of another"], overtaken=False)
 
     assert not gate.yielding
 
@@ -350,7 +350,7 @@ def test_who_has_woken_nobody_elsewhere_lets_nobody_go_first(gate, rung) -> None
     holder = hold(gate)
     gate.letting_go(holder.claim)
     gate.vacated(holder.claim)
-    gate.let_go(rung)
+    gate.let_go(rung, overtaken=False)
 
     assert entered(gate, 1)[0].told == ["at once"]
 
@@ -526,7 +526,7 @@ def test_whatever_happens_exactly_one_asks_if_anybody_waits_and_nobody_holds(hap
             holder = holders.pop()
             quiet = not gate.letting_go(holder.claim)
             gate.vacated(holder.claim)
-            gate.let_go(())
+            gate.let_go((), overtaken=False)
             assert not quiet or (waiting and gate.unsettled)
 
         asking = [waiter for waiter in waiting if waiter.told]
@@ -746,7 +746,7 @@ def test_a_head_that_sleeps_when_a_release_that_woke_nobody_has_ended_tries_agai
     gate.vacated(holder.claim)
     gate.refused(head)  # the server did not know the script of the release, and executed the try before it
 
-    gate.let_go(())
+    gate.let_go((), overtaken=False)
 
     assert head.told == ["woken", "prompted"]
 
