@@ -72,7 +72,7 @@ class Course:
 
     Args:
         send: Sends one command's call.
-        on_rung: Told of bells that were rung while taking back.
+        on_rung: Told of bells that were rung, where the caller is not: while taking back, or behind his end.
         on_end: Called when nothing more is to come, but not when it is abandoned.
     """
 
@@ -119,9 +119,19 @@ class Course:
 
     def abandon(self) -> None:
         """The caller has left, and will undo by himself what was done."""
+        self._leave_parts()
+        self._steps.close()
+
+    def _leave_parts(self) -> None:
+        """Of those under way. Whom they have woken, or do so yet, is not for the caller to tell any more."""
         for part in self._parts:
             part.done = True
-        self._steps.close()
+        for result in self._results:
+            self._tell(result)
+
+    def _tell(self, result: Any) -> None:
+        if rung := getattr(result, "rung", ()):
+            self._on_rung(rung)
 
     def _go_on(self, step: Callable[[], Wanted]) -> None:
         try:
@@ -161,8 +171,7 @@ class Course:
 
         def failed(fault: Fault) -> None:
             self._first = False
-            for part in parts:
-                part.done = True
+            self._leave_parts()
             self._call.unconfirmed = True  # of the others, nobody knows
             self._go_on(lambda: self._steps.throw(FaultError(fault)))
 
@@ -174,6 +183,7 @@ class Course:
                 until=self._call.until,
                 in_full=self._call.in_full,
                 make=made(at),
+                on_late=self._tell,
             )
             for at, command in enumerate(commands)
         ]
@@ -183,10 +193,5 @@ class Course:
 
     def _take_back(self, wanted: TakeBack) -> None:
         until = self._now() + max(wanted.seconds, TAKING_BACK)
-
-        def rung(released: Released) -> None:
-            if released.rung:
-                self._on_rung(released.rung)
-
         for command in wanted.commands:
-            self._send(Call(command, rung, ignore, until=until, in_full=True), at_once=True)
+            self._send(Call(command, self._tell, ignore, until=until, in_full=True), at_once=True)

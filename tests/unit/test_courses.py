@@ -1,0 +1,67 @@
+"""Calls that take several commands: who is told whom they woke."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aiolocks._transport.calls import Call, Command, ignore
+from aiolocks._transport.commands.answers import released
+from aiolocks._transport.courses import Course, Several, Steps
+from aiolocks._transport.faults import unanswered
+
+RUNG = [1, b"bell"]
+NOBODY = [1]
+
+
+class Stage:
+    """A course of two releases, which go out together."""
+
+    def __init__(self) -> None:
+        self.parts: list[Call[Any]] = []
+        self.rung: list[bytes] = []
+        self.call = Call(Several(self._steps, (b"k",), lane=""), ignore, ignore, until=10.0)
+        self.course = Course(
+            self.call,
+            send=lambda call, at_once: self.parts.append(call),
+            on_rung=self.rung.extend,
+            now=lambda: 0.0,
+            on_end=lambda *_: None,
+            at_once=False,
+        )
+        self.course.begin()
+
+    def _steps(self) -> Steps[None]:
+        yield [Command(None, (b"k",), (), released), Command(None, (b"l",), (), released)]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+def test_whom_a_course_has_woken_is_told_also_when_its_caller_leaves(*, before: bool) -> None:
+    stage = Stage()
+    if before:
+        stage.parts[0].reply(RUNG)
+    stage.course.abandon()
+    if not before:
+        stage.parts[0].reply(RUNG)
+    stage.parts[1].reply(NOBODY)
+    assert stage.rung == [b"bell"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+def test_whom_a_course_has_woken_is_told_also_when_another_part_of_it_fails(*, before: bool) -> None:
+    stage = Stage()
+    if before:
+        stage.parts[0].reply(RUNG)
+    stage.parts[1].fault(unanswered(None))
+    if not before:
+        stage.parts[0].reply(RUNG)
+    assert stage.call.done
+    assert stage.rung == [b"bell"]
+
+
+def test_what_a_course_answers_its_caller_tells() -> None:
+    stage = Stage()
+    for part in stage.parts:
+        part.reply(RUNG)
+    assert stage.rung == []
