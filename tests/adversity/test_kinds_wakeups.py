@@ -441,6 +441,8 @@ async def test_i4_permit_let_go_of_while_the_head_here_gets_another(start: Start
     """The one who waits here gets that of another process, and does not know yet: what is let go of here
     meanwhile is for who waits elsewhere."""
     here, elsewhere, third = start(to=through), start(), start()
+    async with Semaphore(elsewhere, "a", 2):
+        pass  # the server knows the scripts
     mine = await Semaphore(here, "a", 2).acquire()
     other = await Semaphore(elsewhere, "a", 2).acquire()
     waiting = await waiter(third, Semaphore(third, "a", 2).acquire())
@@ -461,6 +463,8 @@ async def test_i4_permit_let_go_of_while_the_head_here_gets_another(start: Start
 async def test_i4_head_granted_on_the_way_and_release_behind_it(start: Start, through: Proxy, n: int) -> None:
     """As above, for certain: it is granted before the third has asked, and the release comes after both."""
     here, elsewhere, third = start(to=through), start(), start()
+    async with Semaphore(elsewhere, "a", 2):
+        pass  # the server knows the scripts
     lock = Semaphore(here, "a", 2)
     mine = await lock.acquire()
     other = await Semaphore(elsewhere, "a", 2).acquire()
