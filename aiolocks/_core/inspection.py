@@ -10,6 +10,7 @@ import asyncio
 import fnmatch
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -216,10 +217,18 @@ def _described(metadata: bytes) -> dict[str, Any] | None:
     if not metadata:
         return {}
     try:
-        described: object = json.loads(metadata)
+        described: object = json.loads(metadata, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", described) if isinstance(described, dict) else None
+
+
+def _finite(text: str) -> float:
+    """What is no number in JSON is none of ours, and could not be given on as JSON."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not finite")
+    return number
 
 
 # -- freeing

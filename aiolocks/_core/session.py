@@ -165,7 +165,8 @@ class Session:
 
         Returns:
             What is held, waited for, or not as it should be (`problem`), by name. A name of which nothing but
-            a fence is left is not among it.
+            a fence is left is not among it; nor are runs of a `UniqueJob` whose tickets may run beside each
+            other (unique until executing, or until expired).
 
         Raises:
             TypeError, ValueError: The pattern is not as it should be.

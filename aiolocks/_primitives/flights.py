@@ -253,6 +253,10 @@ class Flight:
 def _comes_of_cancellation(error: BaseException) -> bool:
     """Whether it was raised on account of a cancellation, or while one was on its way."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, asyncio.CancelledError):
+    seen: set[int] = set()  # `raise error from error` makes one its own cause
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, asyncio.CancelledError):
+            return True
+        seen.add(id(cause))
         cause = cause.__cause__ or cause.__context__
-    return cause is not None
+    return False

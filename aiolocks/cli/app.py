@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from typing import Any
+
 import click
 
 from .. import __version__
 from .demo.command import demo
+from .exits import NOBODY_READS, of_signal, send_nowhere
 from .listing.commands import ls, release, show, top
 from .run.command import run
 from .server import VARIABLE
@@ -25,7 +30,23 @@ See who holds what, and free what a dead or hung process still holds:
 """
 
 
-@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """Commands that end as a shell expects when something outside ends them.
+
+    Left to click they would end with 1, and that is an answer: nobody holds it.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(of_signal(signal.SIGINT)) from None
+        except BrokenPipeError:
+            send_nowhere(sys.stdout)
+            raise click.exceptions.Exit(NOBODY_READS) from None
+
+
+@click.group(cls=_Group, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option(
     "--redis",

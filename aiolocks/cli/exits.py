@@ -5,8 +5,10 @@ The numbers are those of sysexits.h and of the shells. A wrong command line ends
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Final
+from contextlib import suppress
+from typing import Final, TextIO
 
 NOT_HELD: Final = 1
 """Of those that look for a holder: there is none."""
@@ -18,6 +20,8 @@ LOST: Final = 76
 """EX_PROTOCOL: the lock was lost while the command ran, so it may not have been alone."""
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
+NOBODY_READS: Final = 141
+"""128 + SIGPIPE: whoever read the output has left, as `head` does."""
 
 
 def of_signal(number: int) -> int:
@@ -39,5 +43,22 @@ class CommandError(Exception):
 
 
 def say(message: object) -> None:
-    """One line on stderr, marked as ours: the command that `run` runs writes there too."""
-    print(f"aiolocks: {message}", file=sys.stderr, flush=True)
+    """One line on stderr, marked as ours: the command that `run` runs writes there too.
+
+    If nobody reads that, nothing else is to go wrong on its account.
+    """
+    stderr: TextIO | None = sys.stderr
+    if stderr is None:  # it was closed before we came
+        return
+    try:
+        print(f"aiolocks: {message}", file=stderr, flush=True)
+    except OSError:
+        send_nowhere(stderr)
+
+
+def send_nowhere(stream: TextIO) -> None:
+    """What is in its buffer too, which the end of the process flushes."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -1,5 +1,6 @@
--- Takes back a ticket that nobody has got to know: if it owns the key, the one before it has its place again, unless that
--- was done meanwhile; if another has taken its place, nobody has it again.
+-- Takes back a ticket that nobody has got to know: if it owns the key, the one before it has its place again; if that was
+-- done, only for the rest of a time of its own, which it has whatever becomes of it. If another has taken its place,
+-- nobody has it again.
 --
 -- KEYS  1 owner   2 over   3 before
 -- ARGV  1 ticket
@@ -17,8 +18,7 @@ if last then
   local former, ends = string.match(last, '^(.*):(%d+)$')
   redis.call('ZREM', before, last)
   redis.call('ZREM', over, 's' .. former)
-  if not is_over(over, former) then
-    redis.call('SET', owner, former, 'PX', whole(math.max(1, ends - NOW)))
-  end
+  if is_over(over, former) then ends = end_of(over, former) end
+  if ends - NOW > 0 then redis.call('SET', owner, former, 'PX', whole(ends - NOW)) end
 end
 return 1

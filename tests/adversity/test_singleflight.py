@@ -287,6 +287,23 @@ async def test_a_group_that_fails_is_an_error_and_no_cancellation(session: Sessi
         assert isinstance(ended[1], RemoteCallError)
 
 
+async def test_an_error_that_is_its_own_cause_stops_nothing(session: Session) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    async def fn() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+        except ExceptionGroup as group_error:
+            error = group_error.exceptions[0]
+        raise error from error
+
+    with pytest.raises(ValueError, match="no"):
+        await SingleFlight(session).do("k", fn)
+
+
 # -- what is kept --------------------------------------------------------------------------------------------
 
 

@@ -640,6 +640,28 @@ async def test_an_enqueue_without_an_answer_leaves_the_key_as_it_was(
             pass
 
 
+async def test_an_enqueue_that_came_to_nothing_leaves_the_key_to_one_that_was_done_and_has_not_expired(
+    through: Proxy, connect: Connect, redis: Redis
+) -> None:
+    producer = UniqueJob(connect(), KEY)
+    async with producer.perform(await producer.enqueue("until_expired")):
+        pass
+    async with Session(connect(through), command_timeout=0.2) as session:
+        job = UniqueJob(session, KEY)
+        await connected(job)
+        through.drop_replies = True
+        with pytest.raises(BackendError):
+            await job.enqueue("until_expired", on_conflict="replace")
+        through.drop_replies = False
+        through.cut()
+
+        async def taken_back() -> bool:
+            return not await redis.exists(place(".before"))
+
+        await eventually(taken_back, within=SOON)
+    assert await producer.enqueue("until_expired", on_conflict="skip") is None
+
+
 # -- cancelled anywhere --------------------------------------------------------------------------------------
 
 

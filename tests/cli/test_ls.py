@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
+import signal
 import socket
 import sys
 from contextlib import AsyncExitStack
@@ -198,6 +200,50 @@ async def test_a_reader_that_goes_away(aiolocks: Aiolocks, redis: Redis, server:
             await aiolocks(program=("sh", "-c", '"$0" -m aiolocks ls | true', sys.executable), url=server.url)
         ).end()
     assert (ended.status, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", ["ls", "ls --json", "show name", "release name --force"])
+async def test_that_nobody_reads_it_does_not_say_that_nobody_holds_it(
+    aiolocks: Aiolocks, redis: Redis, server: Server, arguments: str
+) -> None:
+    script = f'{{ "$0" -m aiolocks {arguments}; echo "$?" >&2; }} | true'
+    async with Lock(redis, "name", on_lost="ignore"):
+        ended = await (await aiolocks(program=("sh", "-c", script, sys.executable), url=server.url)).end()
+    assert ended.err == "141\n"
+
+
+@pytest.mark.parametrize("arguments", [("ls",), ("show", "name"), ("release", "name", "--force")])
+async def test_ctrl_c_does_not_say_that_nobody_holds_it(
+    aiolocks: Aiolocks, arguments: tuple[str, ...]
+) -> None:
+    connected = asyncio.Event()
+
+    async def answer_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer_nothing, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        invocation = await aiolocks(*arguments, url=f"redis://127.0.0.1:{port}")
+        await asyncio.wait_for(connected.wait(), 30)
+        invocation.send(signal.SIGINT)
+        ended = await invocation.end()
+    assert (ended.status, ended.out, ended.err) == (130, "", "")
+
+
+async def test_one_with_metadata_that_is_no_json_keeps_nobody_else_from_the_document(
+    aiolocks: Aiolocks, redis: Redis
+) -> None:
+    async with Lock(redis, "ours"):
+        (key,) = [key async for key in redis.scan_iter("*lock:{ours}")]
+        theirs = key.replace(b"ours", b"theirs")
+        await redis.set(theirs, 'abc:123:{"user":{"cost":1e999}}', px=60_000)
+        ended = await (await aiolocks("ls", "--json")).end()
+        await redis.delete(theirs)
+    assert (ended.status, ended.err) == (0, "")
+    problems = {lock["name"]: lock["problem"] for lock in json.loads(ended.out)["locks"]}
+    assert problems == {"ours": None, "theirs": "its metadata cannot be read"}
 
 
 # -- no server, or none that lets us

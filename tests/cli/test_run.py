@@ -198,6 +198,19 @@ async def test_the_command_is_ended_when_the_lock_is_lost(
     assert re.fullmatch(r"aiolocks: Lock 'job' was lost: .*; ending the command\n", ended.err)
 
 
+async def test_where_nobody_reads_what_it_says_the_command_is_ended_with_care_all_the_same(
+    aiolocks: Aiolocks, redis: Redis, keys: Keys
+) -> None:
+    command = "trap 'echo TERM; exit 5' TERM; echo in; while :; do sleep 0.05; done"
+    run = '"$0" -m aiolocks run job --ttl 0.6 -- sh -c "$1"'
+    script = f'exec 3>&1; {{ {run} 2>&1 >&3; echo "$?" >&3; }} | true'
+    invocation = await aiolocks(program=("sh", "-c", script, sys.executable, command))
+    await invocation.says("in")
+    (key,) = keys()
+    await redis.delete(key)
+    assert (await invocation.end()).out == "in\nTERM\n76\n"
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_kill_follows_term(aiolocks: Aiolocks, redis: Redis, keys: Keys, stopped: bool) -> None:
     script = f"trap '' TERM; echo in; {'kill -STOP $$;' * stopped} while :; do sleep 0.05; done"

@@ -480,6 +480,24 @@ async def test_withdrawn_behind_one_that_was_done_meanwhile_the_key_is_free(jobs
     assert list(await jobs.are_over()) == [f"d{OLD}"]
 
 
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_withdrawn_behind_one_that_was_done_and_owns_its_key_for_its_time_that_has_it_again(
+    jobs, meanwhile
+) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD, "ke")
+    if meanwhile:
+        await jobs.enqueue(NEW, flag="r")
+    await jobs.release(ME, "rde", ticket=OLD)
+    if not meanwhile:
+        await jobs.enqueue(NEW, flag="r")
+
+    assert await jobs.withdraw(NEW) == 1
+    assert await jobs.owns() == OLD
+    assert await jobs.lasts(jobs.owner, HOUR)
+    assert set(await jobs.are_over()) == {f"d{OLD}", f"e{OLD}"}
+
+
 async def test_withdrawn_one_that_found_the_key_free_leaves_it_free(jobs) -> None:
     """Whatever was replaced before that."""
     await jobs.enqueue(OLD)
@@ -1085,11 +1103,11 @@ MUTATIONS = [
         "job_withdraw", "~= ticket then", "== false then", "test_withdrawn_by_another_changes_nothing",
     ),
     Mutation(
-        "job_withdraw", "if not is_over(over, former) then", "do",
+        "job_withdraw", "if is_over(over, former) then ends = end_of(over, former) end", "",
         "test_withdrawn_behind_one_that_was_done_meanwhile_the_key_is_free",
     ),
     Mutation(
-        "job_withdraw", "math.max(1, ends - NOW)", "ends - NOW",
+        "job_withdraw", "if ends - NOW > 0 then", "do",
         "test_what_is_replaced_at_its_last_moment_has_a_ttl",
     ),
     Mutation("shared/tickets", "{'d', 's'}", "{'d'}", "test_replacing_makes_a_duplicate_of_the_older_one"),

@@ -28,7 +28,7 @@ FROZEN = {
     "job_enqueue": "279bf05c1ec5e8558097583eff1d672e4407c5a0",
     "job_release": "dffc5ae904c9cf8d6e10db2302c8f6657c4b0ade",
     "job_renew": "8c06c478605a987cddf4a4df69092b7e2246c980",
-    "job_withdraw": "3dcf614bd38378287883a7da0bfbcde7e89af968",
+    "job_withdraw": "462ee87febd02dede26ef72981f423431748cf01",
     "flight_acquire": "ddca6b542923ec210d4f0503321b2a1716c7c290",
     "flight_publish": "11c689ef319d0b077cec40d92f43e2fb259eda61",
     "force_lock": "e8a4f4b55f5b3a47835830e73e62de4d6bc15069",

@@ -37,6 +37,7 @@ def print_table(infos: Sequence[LockInfo]) -> None:
         console.print(table(infos, console.encoding, width=console.width))
     else:
         sys.stdout.writelines(_aligned(infos, console.encoding))
+        sys.stdout.flush()  # here, where it is still to be heard that nobody reads it
 
 
 def _aligned(infos: Sequence[LockInfo], encoding: str) -> Iterator[str]:

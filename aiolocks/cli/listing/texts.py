@@ -7,6 +7,7 @@ from typing import Final
 _LAST: Final = """
     2  the command line is wrong
    69  no usable Redis server, or the user may not look
+128+n  ended by signal n; 141 if nobody reads what it prints
 """
 
 LS: Final = f"""
@@ -59,6 +60,7 @@ Exit status:
     1  nobody holds it
     2  --force is missing, or the command line is wrong
    69  no usable Redis server, or the user may not do it
+128+n  ended by signal n; 141 if nobody reads what it prints
 """
 
 TOP: Final = f"""
@@ -74,5 +76,4 @@ table once.
 
 \b
 Exit status:
-    0  left with Ctrl-C, or printed once{_LAST}128+n  ended by signal n
-"""
+    0  left with Ctrl-C, or printed once{_LAST}"""

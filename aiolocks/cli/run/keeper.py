@@ -93,7 +93,7 @@ class Keeper:
 
     def on_waiting(self, event: object) -> None:
         """The session: it is held elsewhere. Somebody at a terminal wants to know why nothing happens."""
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - closed, it is None
             say(f"waiting for {self._order.name!r}, which is held elsewhere")
 
     async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
