@@ -216,12 +216,12 @@ def _run_by_hand(coroutine: Any) -> str:
 
 async def test_t_h_4_forked_while_held(client: Redis, through: Proxy) -> None:
     """The child holds nothing, and neither renews nor releases."""
-    lease = await Lock(client, "a", ttl=0.3).acquire()
+    lease = await Lock(client, "a", ttl=0.9).acquire()
     loop: Any = asyncio.get_running_loop()
     before = len(through.requests)
 
     def examine() -> list[str]:
-        time.sleep(0.15)  # a renewal is due
+        time.sleep(0.4)  # a renewal is due
         for timer in list(loop._scheduled):
             if timer.when() <= loop.time() and not timer.cancelled():
                 timer._run()
@@ -239,7 +239,7 @@ async def test_t_h_4_forked_while_held(client: Redis, through: Proxy) -> None:
     assert found[3:] == ["LockNotOwnedError"] * 3
     assert len(through.requests) == before
     assert await lease.owned()
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.9)
     assert lease.state is LeaseState.HELD  # the parent goes on
     await lease.release()
 

@@ -331,7 +331,7 @@ async def test_majority_comes_back_empty_while_held(five: Masters) -> None:
 
 
 async def test_masters_that_come_back_empty_are_healed(five: Masters) -> None:
-    lock = await warm(five.clients(), ttl=0.9)
+    lock = await warm(five.clients(), ttl=1.5, node_timeout=0.3)
     async with lock as lease:
         for pair in (five.servers[:2], five.servers[2:4], five.servers[4:]):
             for server in pair:
@@ -341,7 +341,7 @@ async def test_masters_that_come_back_empty_are_healed(five: Masters) -> None:
                 expected = f"{lease.token}:0{lease.fencing_token}".encode()
                 return [value for value in await five.carried() if value] == [expected] * 5
 
-            await eventually(healed, within=3)
+            await eventually(healed, within=5)
         assert lease.state is LeaseState.HELD
         assert await Redlock(five.clients(), "a").try_acquire() is None
 
