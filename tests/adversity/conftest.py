@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 
 from aiolocks import Backoff, Session
 from tests.adversity.tools import PATIENT, WAYS, ByHand, Formed, Start, wakeup, warm
-from tests.conftest import Connect
+from tests.conftest import Connect, Surroundings, clustered
+from tests.support.clusters import Cluster
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
@@ -42,6 +43,23 @@ def way(request: pytest.FixtureRequest) -> str:
     """One way in which bells are heard."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Cluster:
+    """Three nodes; the slots that a test moves stay where they are then, which harms nobody."""
+    shared_cluster.begin(surroundings)
+    return shared_cluster
+
+
+@pytest.fixture
+async def sessions(surroundings: Surroundings, cluster: Cluster) -> AsyncIterator[list[Session]]:
+    """Two sessions of the cluster, of two clients, so that only the servers know of both."""
+    async with (
+        Session(clustered(surroundings, cluster)) as one,
+        Session(clustered(surroundings, cluster)) as two,
+    ):
+        yield [one, two]
 
 
 @pytest.fixture

@@ -28,10 +28,10 @@ WHILE_SLOTS_MOVE = ["asking"]
 
 
 @pytest.fixture
-def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Iterator[Cluster]:
-    shared_cluster.begin(surroundings)
-    yield shared_cluster
-    for node in shared_cluster.masters:
+def cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """As ever, and as it was behind the test."""
+    yield cluster
+    for node in cluster.masters:
         node.do("CONFIG", "SET", "notify-keyspace-events", "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -36,23 +36,6 @@ CONTRACT = (LockTimeoutError, BackendError, LockLostError, LockNotOwnedError)
 
 NAMES = [f"order:{number}" for number in range(50)]
 CYCLES = 2000
-
-
-@pytest.fixture
-def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Cluster:
-    """Three nodes; the slots that a test moves stay where they are then, which harms nobody."""
-    shared_cluster.begin(surroundings)
-    return shared_cluster
-
-
-@pytest.fixture
-async def sessions(surroundings: Surroundings, cluster: Cluster) -> AsyncIterator[list[Session]]:
-    """Two sessions, of two clients, so that only the servers know of both."""
-    async with (
-        Session(clustered(surroundings, cluster)) as one,
-        Session(clustered(surroundings, cluster)) as two,
-    ):
-        yield [one, two]
 
 
 def slot_of(cluster: Cluster, name: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,27 +19,12 @@ from aiolocks import (
 )
 from aiolocks._transport.keys import key
 from tests.adversity.test_cluster_faults import migration
-from tests.conftest import PREFIX, Surroundings, clustered
+from tests.conftest import PREFIX
 from tests.support.clusters import Cluster
 from tests.support.history import Hold, exclusion, fencing
 from tests.support.waiting import eventually
 
 NAMES = ["a", "b", "c", "d"]
-
-
-@pytest.fixture
-def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Cluster:
-    shared_cluster.begin(surroundings)
-    return shared_cluster
-
-
-@pytest.fixture
-async def sessions(surroundings: Surroundings, cluster: Cluster) -> AsyncIterator[list[Session]]:
-    async with (
-        Session(clustered(surroundings, cluster)) as one,
-        Session(clustered(surroundings, cluster)) as two,
-    ):
-        yield [one, two]
 
 
 def in_order(cluster: Cluster, names: list[str] = NAMES) -> list[str]:
