@@ -10,6 +10,7 @@ from typing import Final, final
 import redis.exceptions as driver
 
 from . import faults
+from .lasting import Lasting
 from .slots import Slots
 
 log = logging.getLogger("aiolocks.transport")
@@ -20,30 +21,21 @@ _MAXIMUM: Final = 0.5
 
 
 @final
-class Learner:
-    """One task, while the table is known to be out of date.
-
-    Invariant: while it is needed and not closed, the task is alive; killed from outside (as when the loop
-    ends) it is started again.
+class Learner(Lasting):
+    """Learns the table while it is known to be out of date.
 
     Args:
         needed: Whether somebody waits for the table to say something else.
         learned: Told of the slots that are served by others now.
         gave_up: Told why there is no table, and will be none.
+
+    Attributes:
+        trouble: Why it could not be learned.
     """
 
-    __slots__ = (
-        "_closed",
-        "_gave_up",
-        "_last",
-        "_learned",
-        "_loop",
-        "_needed",
-        "_slots",
-        "_stale",
-        "_task",
-        "trouble",
-    )
+    __slots__ = ("_last", "_learned", "_slots", "_stale")
+
+    _task_name = "aiolocks-cluster"
 
     def __init__(
         self,
@@ -54,33 +46,18 @@ class Learner:
         learned: Callable[[set[int]], None],
         gave_up: Callable[[BaseException], None],
     ) -> None:
-        self._loop = loop
+        super().__init__(loop, lambda: self._stale or needed(), gave_up)
         self._slots = slots
-        self._needed = needed
         self._learned = learned
-        self._gave_up = gave_up
         self._stale = False
-        self._task: asyncio.Task[None] | None = None
         self._last = float("-inf")
-        self._closed = False
-        self.trouble: BaseException | None = None  # why it could not be learned
 
     def start(self) -> None:
         """The table is out of date."""
         self._stale = True
-        if self._task is None and not self._closed and not self._loop.is_closed():
-            self._task = self._loop.create_task(self._learn(), name="aiolocks-cluster")
-            self._task.add_done_callback(self._ended)
+        super().start()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._stale = False
-            self._gave_up(error)
-        elif self._stale or self._needed():
-            self.start()
-
-    async def _learn(self) -> None:
+    async def _work(self) -> None:
         pause = _EVERY
         while self._stale and not self._closed:
             await asyncio.sleep(max(0.0, self._last + pause - self._loop.time()))
@@ -95,12 +72,6 @@ class Learner:
             else:
                 self.trouble = None
                 self._learned(changed)
-            self._stale = self._stale or self._needed()
+            self._stale = self._needed()
             self._last = self._loop.time()
             pause = min(2 * pause, _MAXIMUM)
-
-    async def aclose(self) -> None:
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
