@@ -13,6 +13,7 @@ from ._transport.wakeups import KeyspaceWakeup
 from .errors import (
     BackendError,
     ConfigurationError,
+    DeadlockError,
     DuplicateJobError,
     FingerprintError,
     LockError,
@@ -20,12 +21,14 @@ from .errors import (
     LockNotOwnedError,
     LockTimeoutError,
     RemoteCallError,
+    ResultNotKeptError,
     SessionClosedError,
     StaleFenceError,
 )
 
 if typing.TYPE_CHECKING:
-    from ._core.inspection import HolderInfo, LockInfo
+    from ._core.infos import LockInfo, WaiterInfo
+    from ._holders import HolderInfo
     from ._primitives.fairlock import FairLock
     from ._primitives.fenced import FencedRegister
     from ._primitives.joblease import JobLease
@@ -50,6 +53,7 @@ __all__ = [
     "Backoff",
     "Bound",
     "ConfigurationError",
+    "DeadlockError",
     "DuplicateJobError",
     "FairLock",
     "FencedRegister",
@@ -77,6 +81,7 @@ __all__ = [
     "ReentrantLease",
     "ReentrantLock",
     "RemoteCallError",
+    "ResultNotKeptError",
     "Semaphore",
     "Serializer",
     "Session",
@@ -90,6 +95,7 @@ __all__ = [
     "Turnstile",
     "UniqueJob",
     "UpgradableLease",
+    "WaiterInfo",
     "WriterLease",
     "__version__",
 ]

@@ -3,6 +3,7 @@
 ```
 LockError
  ├─ LockTimeoutError (also TimeoutError)   not had within blocking_timeout
+ ├─ DeadlockError                          waiting would never end: the task itself holds what is in the way
  ├─ LockLostError                          had, and can no longer be relied on
  ├─ LockNotOwnedError                      release, extend or adopt of what is not held
  ├─ SessionClosedError                     the session ended while waiting
@@ -10,6 +11,7 @@ LockError
  ├─ StaleFenceError                        a write with an older fencing token than one already seen
  ├─ FingerprintError                       SingleFlight: the key is in use for another request
  ├─ RemoteCallError                        SingleFlight: the runner elsewhere raised
+ ├─ ResultNotKeptError                     SingleFlight: the call was done, and its value could not be kept
  ├─ ConfigurationError (also ValueError)   the server or the arguments do not allow what was asked
  └─ BackendError                           Redis did not answer, or refused
 ```
@@ -20,11 +22,16 @@ No message ever carries a token.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._holders import HolderInfo
 
 __all__ = [
     "BackendError",
     "ConfigurationError",
+    "DeadlockError",
     "DuplicateJobError",
     "FingerprintError",
     "LockError",
@@ -32,6 +39,7 @@ __all__ = [
     "LockNotOwnedError",
     "LockTimeoutError",
     "RemoteCallError",
+    "ResultNotKeptError",
     "SessionClosedError",
     "StaleFenceError",
 ]
@@ -60,23 +68,81 @@ class LockTimeoutError(LockError, TimeoutError):
         name: Name of the lock.
         blocking_timeout: How long the wait was allowed to take, in seconds.
         remaining: Seconds that the holder's lease still has if it is not renewed; None when unknown.
+        holders: The holders that are in the way, as the server or the session knew them last, as
+            `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
+            longest. Of many holders, some; empty when none is known, or when other waiters go first.
         detail: What else is known of why: of a `Redlock`, what each of its masters said. Empty for most.
     """
 
+    holders: tuple[HolderInfo, ...] = ()
+
     def __init__(
-        self, kind: str, name: str, *, blocking_timeout: float, remaining: float | None, detail: str = ""
+        self,
+        kind: str,
+        name: str,
+        *,
+        blocking_timeout: float,
+        remaining: float | None,
+        detail: str = "",
+        holders: Sequence[HolderInfo] = (),
+        by_itself: bool = False,
     ) -> None:
         self.name = name
         self.blocking_timeout = blocking_timeout
         self.remaining = remaining
         self.detail = detail
-        if remaining is None:
-            holder = "it is held elsewhere, or others who wait go first"
+        self.holders = tuple(holders)
+        known = _in_words(self.holders)
+        if by_itself:
+            reason = f"held by this very task; {_advice(kind)}"
+        elif known:
+            reason = f"held {known}"
+        elif remaining is not None:
+            reason = f"its holder's lease has {remaining:.3f} s left unless renewed"
         else:
-            holder = f"its holder's lease has {remaining:.3f} s left unless renewed"
+            reason = "it is held elsewhere, or others who wait go first"
+        if remaining is not None and (by_itself or known):
+            reason += f"; the lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
         more = f" ({detail})" if detail else ""
-        super().__init__(f"{kind} {name!r} was not acquired {when}: {holder}{more}")
+        super().__init__(f"{kind} {name!r} was not acquired {when}: {reason}{more}")
+
+
+def _in_words(holders: Sequence[HolderInfo]) -> str:
+    if not holders:
+        return ""
+    from ._holders import in_words  # noqa: PLC0415 - only where a wait fails, and an import takes its time
+
+    return in_words(holders)
+
+
+def _advice(kind: str) -> str:
+    """What to do where a task waits for what it holds itself."""
+    if kind == "Lock":
+        return "pass the lease on, or use a ReentrantLock"
+    if kind.endswith(".writer"):
+        return "pass the lease on, or take the upgradable lock and its upgrade()"
+    return "pass the lease on"
+
+
+class DeadlockError(LockError):
+    """Raised instead of waiting for ever for what the waiting task itself holds.
+
+    It is raised where the wait has no `blocking_timeout`, and this very task has entered a lease that
+    excludes what it wants and that does not end by itself: it is held, renewed and has no `max_hold`.
+
+    Attributes:
+        name: Name of the lock that was wanted.
+        held: The lock that the task holds, as `Lock 'orders'`.
+    """
+
+    def __init__(self, kind: str, name: str, *, held: str) -> None:
+        self.name = name
+        self.held = held
+        super().__init__(
+            f"{kind} {name!r} would be waited for for ever: this very task holds {held}, which excludes it; "
+            f"{_advice(kind)}"
+        )
 
 
 class LockLostError(LockError):
@@ -171,6 +237,31 @@ class RemoteCallError(LockError):
         self.type_name = type_name
         self.message = message
         super().__init__(f"the runner elsewhere raised {type_name}: {message}")
+
+
+class ResultNotKeptError(LockError):
+    """Raised when the call of a `SingleFlight` was done, but its value could not be kept for others.
+
+    The work is done. A new call would do it a second time, so the key stays taken: for `keep` seconds every
+    call with this key gets this error, and the function does not run.
+
+    Attributes:
+        key: The key.
+        reason: The obstacle, with the type of the error that reported it.
+        here: Whether the function ran in this session, so that `value` is there.
+        value: The value of the function, if it ran here; else None.
+    """
+
+    def __init__(self, key: str, reason: str, *, here: bool = False, value: object = None) -> None:
+        self.key = key
+        self.reason = reason
+        self.here = here
+        self.value: Any = value
+        where = "this error has it as its value" if here else "only the process that made it has it"
+        super().__init__(
+            f"the call of SingleFlight key {key!r} was done, but its value could not be kept for others "
+            f"({reason}): {where}"
+        )
 
 
 class ConfigurationError(LockError, ValueError):

@@ -207,6 +207,8 @@ def shared_cluster(server_kind: ServerKind) -> Iterator[Cluster]:
     """Three nodes; all tests share them, so they are neither killed nor paused, and keep their slots."""
     if server_kind.executable is None:
         pytest.skip(f"not with {server_kind}: it starts servers of its own")
+    if server_kind.is_simulated:
+        pytest.skip(f"not with {server_kind}: it knows no clusters")
     with Cluster(server_kind.executable) as cluster:
         yield cluster
 

@@ -7,13 +7,15 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, Self, TypeVar, cast, final
 
 from .arguments import Options, Seconds, lock_name, optional_seconds, reject_slips
 from .binding import Binding
 from .entries import Entries
 from .handle import Handle
 from .lease import Lease
+from .misuse import AsyncOnly
+from .naming import names_of_calls
 from .pending import Pending
 from .session import engine_of, source_of
 
@@ -31,7 +33,7 @@ AS_CONFIGURED: Final[Any] = object()
 _NO_FUNCTION: Final[Any] = object()
 
 
-class Acquirable(ABC, Generic[LeaseT]):
+class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     """A description of something that can be held: cheap, immutable, shareable by any number of tasks.
 
     Invariant: nothing about a present holder is stored here, but the leases that `async with` on this very
@@ -40,6 +42,9 @@ class Acquirable(ABC, Generic[LeaseT]):
 
     __slots__ = ("__weakref__", "_binding", "_entered", "_name", "_options", "_source")
 
+    _elsewhere = (
+        "tasks can share it; in another process, make one of the same name with a client of that process"
+    )
     _label: ClassVar[str]  # how messages call it
     _lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
@@ -62,14 +67,32 @@ class Acquirable(ABC, Generic[LeaseT]):
     def _resource(self, engine: Engine) -> Resource:
         """The name in a session."""
 
+    def _all_names(self) -> tuple[str, ...]:
+        return (self._name,)
+
+    def _renamed(self, names: tuple[str, ...]) -> Self:
+        """The same lock under other names, as many as it has."""
+        renamed = object.__new__(type(self))
+        for state in cast("tuple[dict[str, Any] | None, dict[str, Any]]", object.__getstate__(self)):
+            for attribute, value in (state or {}).items():
+                setattr(renamed, attribute, value)
+        renamed._rename(names)
+        return renamed
+
+    def _rename(self, names: tuple[str, ...]) -> None:
+        """Makes a copy a lock of its own: nothing that belongs to the old name, or changes, is shared."""
+        self._name = names[0]
+        self._binding = None
+        self._entered = Entries()
+
     def _engine(self) -> Engine:
         """What does the work, here and now."""
-        return engine_of(self._source)
+        return engine_of(self._source, self)
 
     # -- acquiring
 
     def acquire(  # noqa: D417 - there are no slips to describe
-        self, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+        self, *slipped: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
     ) -> Pending[LeaseT]:
         """Acquires, waiting for as long as `blocking_timeout` allows.
 
@@ -80,31 +103,35 @@ class Acquirable(ABC, Generic[LeaseT]):
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
 
         Raises:
-            LockTimeoutError: Not had within `blocking_timeout`.
+            LockTimeoutError: Not had within `blocking_timeout`; it names the holders.
+            DeadlockError: There is no `blocking_timeout`, and this very task holds what is in the way, for as
+                long as it waits.
             BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
-                `ttl` seconds where there is none.
+                `ttl` seconds where there is none. A single try fails at once if Redis cannot be reached.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
-        reject_slips("acquire()", slips)
+        reject_slips("acquire()", slips, positional=slipped)
         if blocking_timeout is AS_CONFIGURED:
             timeout = self._options.blocking_timeout
         else:
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
-        return Pending(functools.partial(self._acquire, timeout))
+        return Pending(functools.partial(self._acquire, timeout), of=self, call="acquire")
 
-    def try_acquire(self, **slips: Never) -> Pending[LeaseT | None]:
+    def try_acquire(self, *slipped: Never, **slips: Never) -> Pending[LeaseT | None]:
         """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
 
+        None says that somebody holds it now, not that somebody has held it: see `at_least` of `Lock`.
+
         Raises:
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
 
         Cancelled at any point, nothing stays held.
         """
-        reject_slips("try_acquire()", slips)
-        return Pending(self._try_acquire)
+        reject_slips("try_acquire()", slips, positional=slipped)
+        return Pending(self._try_acquire, of=self, call="try_acquire")
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         return self._bind().acquire(blocking_timeout)
@@ -116,22 +143,25 @@ class Acquirable(ABC, Generic[LeaseT]):
         """Whether a try now would be refused, as the server says.
 
         Raises:
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
         """
         return await self._bind().locked()
 
     async def adopt(self, handle: str) -> LeaseT:
-        """Takes up what `lease.detach()` gave, in this task or process; the fencing token stays the same.
+        """Takes up the lease of a handle, which `lease.detach()` gave, in this task or process.
+
+        The fencing token stays the same, and so does an `at_least` unless this lock has a longer one.
 
         Raises:
-            TypeError, ValueError: This is not a handle of this lock.
+            TypeError, ValueError: This is not a handle of this lock, or the lease has an `at_least` that is
+                longer than this lock's ttl.
             LockNotOwnedError: It was adopted before, released, or its ttl has passed.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
         Cancelled at any point, the handle stays good for as long as the ttl runs.
         """
         opened = Handle.decode(handle, kind=self._label.lower(), name=self._name)
-        return await self._bind().adopt(opened.token)
+        return await self._bind().adopt(opened.token, opened.at_least_ms)
 
     def _bind(self) -> Binding[LeaseT]:
         binding = self._binding
@@ -184,8 +214,15 @@ class Acquirable(ABC, Generic[LeaseT]):
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorates a coroutine function: each call of it holds the lock.
 
+        The name may be a template of the function's parameters, such as `"order:{order_id}"`: then each call
+        holds the lock of its own arguments. They are percent-encoded in the name: letters, digits and `_.-~`
+        stay as they are. If the function has none of the fields in braces as a parameter, the lock of just
+        that name is held.
+
         Raises:
-            TypeError: It is not a coroutine function.
+            TypeError: It is not a coroutine function, or has only some of the fields as parameters. From a
+                call: the value of a field has no text that is the same in every process.
+            ValueError: The template is not as it should be. From a call: its name is empty or too long.
         """
         if function is _NO_FUNCTION:
             raise TypeError(
@@ -195,10 +232,12 @@ class Acquirable(ABC, Generic[LeaseT]):
             raise TypeError(
                 f"{type(self).__name__} decorates a coroutine function (async def), not {function!r}"
             )
+        names = names_of_calls(self._all_names(), function)
 
         @functools.wraps(function)
         async def holding(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with self.acquire():
+            lock = self if names is None else self._renamed(names.of(args, kwargs))
+            async with lock.acquire():
                 return await function(*args, **kwargs)
 
         return holding

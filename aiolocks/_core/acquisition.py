@@ -18,22 +18,28 @@ import enum
 import functools
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING, Call, Granted
-from ..errors import BackendError, LockError, LockTimeoutError, SessionClosedError
+from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING, Call, Granted
+from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError, SessionClosedError
 from .acknowledgement import Acknowledgement
 from .clock import dependable, seconds
 from .naps import Naps
+from .obstacles import holders, own_in_the_way
 
 if TYPE_CHECKING:
+    from .._holders import HolderInfo
     from .._transport import Answer, Fault, Refused
     from .acknowledgement import Outcome
     from .arguments import Options
     from .claim import Claim
     from .engine import Engine
+    from .entered import Inside
     from .gate import Gate
+    from .possession import Possession
 
 _SILENCE: Final = 0.1
 """Seconds without an answer that are no silence yet."""
+_LONG: Final = 10.0
+"""Seconds after which a wait is logged."""
 
 
 class Stage(enum.Enum):
@@ -67,7 +73,9 @@ class Acquisition:
         "_engine",
         "_fault",
         "_gate",
+        "_inside",
         "_label",
+        "_logged",
         "_name",
         "_naps",
         "_needless",
@@ -82,6 +90,7 @@ class Acquisition:
         "_told",
         "_ttl",
         "_unsettled",
+        "_warned",
         "answered_at",
         "arming",
         "carried",
@@ -129,7 +138,10 @@ class Acquisition:
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
         self._told = False
-        self._refusal = ""  # what else was said with the last refusal
+        self._logged = False
+        self._refusal: Refused | None = None  # the last one of its own
+        self._inside: Inside = ()  # the leases that the waiting task has entered
+        self._warned = False  # of a refusal that no release ends
         self.answered_at = float("-inf")
         self._fault: Fault | None = None
         self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
@@ -148,10 +160,16 @@ class Acquisition:
         """Whether no request is under way."""
         return self._stage is Stage.SLEEPING
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether its last question has had no answer yet, or only a failure."""
+        return self._call is not None or self._fault is not None
+
     # -- steps from outside
 
     def start(self) -> None:
         self._engine.waiting.add(self)
+        self._inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
         if self._once:
             self._gate.try_beside(self)
             self._ask()
@@ -166,11 +184,24 @@ class Acquisition:
         """Somebody else asks for it."""
         self._stage = Stage.QUEUED
         self._tell_waiting()
+        if self._inside and self._deadline is None:
+            self._gate.suspects.add(self)
+            if self.suspect():
+                return
+        self._listen_on()
+
+    def _listen_on(self) -> None:
+        """Until there may be something to say: of a long wait, or of a silence that ends it."""
+        long = self.started + _LONG
+        looks = [] if self._logged or (self._deadline is not None and self._deadline <= long) else [long]
         if self._deadline is None:
-            self._sleep_timer = self._engine.loop.call_at(self._silence_ends(), self._listen)
+            looks.append(self._silence_ends())
+        if looks:
+            self._sleep_timer = self._engine.loop.call_at(min(looks), self._listen)
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
+        self._gate.suspects.discard(self)
         if woken:
             self._engine.events.tally.wakeups["local"] += 1
         self._ask(in_turn=in_turn, passing=woken)
@@ -199,11 +230,12 @@ class Acquisition:
 
     def _listen(self) -> None:
         """Queued: those in front may be willing to wait for longer than we are."""
-        silence_ends = self._silence_ends()
-        if self._gate.silent_since is not None and self._engine.now() >= silence_ends:
+        now = self._engine.now()
+        self._log_long_wait(now)
+        if self._deadline is None and self._gate.silent_since is not None and now >= self._silence_ends():
             self._give_up(BackendError(f"Redis did not answer for {self._options.ttl:g} s"))
         else:
-            self._sleep_timer = self._engine.loop.call_at(silence_ends, self._listen)
+            self._listen_on()
 
     # -- asking
 
@@ -233,10 +265,18 @@ class Acquisition:
             | (OWING if self.carried else 0)
             | (STAYING if self._staying else 0)
             | (0 if self._once else WAITING)
+            | (0 if self._once and self._timeout is None else TOLD)
         )
         command = self.claim.acquire(self._options.first_ttl_ms, standing)
         wake_own = self._engine.wake_own
-        self._call = Call(command, self._answered, self._failed, until=until, on_late=wake_own)
+        self._call = Call(
+            command,
+            self._answered,
+            self._failed,
+            until=until,
+            patient=not self._once,
+            on_late=wake_own,
+        )
         self._engine.send(self._call)
 
     def _ask_until(self) -> float:
@@ -281,8 +321,15 @@ class Acquisition:
 
     def _refused(self, answer: Refused, now: float) -> None:
         if answer.error is None:
-            self._refusal = answer.detail
-            self._go_on(until=None if answer.remaining_ms is None else now + seconds(answer.remaining_ms))
+            until = None if answer.remaining_ms is None else now + seconds(answer.remaining_ms)
+            self._refusal = answer
+            self._gate.refused_with(answer, until)
+            self._log_long_wait(now)
+            if answer.lasting and not self._once and not self._warned:
+                self._warned = True
+                self._engine.events.stuck(self._label.lower(), self._name, answer.detail)
+            if not self.suspect():
+                self._go_on(until=until)
             return
         self._settle_place()
         self.error = answer.error
@@ -306,6 +353,32 @@ class Acquisition:
         else:
             self._tell_waiting()
             self._ask(arming=True)
+
+    # -- who is in the way
+
+    def suspect(self) -> bool:
+        """Ends a wait that would never end by itself, because the waiting task itself is in the way."""
+        if self._stage is Stage.ENDED or self._once or self._deadline is not None:
+            return self._stage is Stage.ENDED
+        own = self._own_in_the_way(lasting=True)
+        if own is not None:
+            self._give_up(DeadlockError(self._label, self._name, held=f"{own.label} {own.name!r}"))
+        return own is not None
+
+    def _own_in_the_way(self, *, lasting: bool = False) -> Possession | None:
+        if not self._inside:
+            return None
+        return own_in_the_way(self.claim, self._gate, self._inside, self._refusal, lasting=lasting)
+
+    def _holders(self, now: float) -> tuple[HolderInfo, ...]:
+        return holders(self._label.lower(), self.claim, self._gate, self._refusal, now)
+
+    def _log_long_wait(self, now: float) -> None:
+        if not self._logged and now - self.started >= _LONG and not self._once:
+            self._logged = True
+            self._engine.events.waits_long(
+                self._label.lower(), self._name, now - self.started, self._holders(now)
+            )
 
     def _have(self, grant: Granted, sent: float) -> None:
         self.granted = True
@@ -344,7 +417,7 @@ class Acquisition:
         """Who gets in has left the queue."""
         if self.arming is not None and not self.arming.done:
             # The server did not know its script, and so it came behind the try that left the queue.
-            self._gate.give_up_place()
+            self._gate.give_up_seat(self)
         elif self._takes_place_along:
             self._gate.left()
 
@@ -358,8 +431,10 @@ class Acquisition:
         assert call is not None
         if self._fault is None or self._fault.unknown or not fault.unknown:
             self._fault = fault  # what the server has said is more than that it is silent now
-        if fault.unknown and (call.written or call.unconfirmed):
+        if call.unconfirmed or (fault.unknown and call.written):
             self._unsettled = True
+        elif fault.foreign:
+            self._unsettled = True  # what stood there may have stopped a step in the midst of it
         if self._once or not fault.transient:
             self._give_up(fault.error)
         else:
@@ -433,7 +508,7 @@ class Acquisition:
             self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
 
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
-        """Tells of it, and says who holds it for how long."""
+        """Tells of it, and names the holders."""
         now = self._engine.now()
         self._engine.events.timed_out(self._label.lower(), self._name, now - self.started)
         return LockTimeoutError(
@@ -441,7 +516,9 @@ class Acquisition:
             self._name,
             blocking_timeout=blocking_timeout,
             remaining=self._gate.remaining(now),
-            detail=self._refusal,
+            detail="" if self._refusal is None else self._refusal.detail,
+            holders=self._holders(now),
+            by_itself=self._own_in_the_way() is not None,
         )
 
     def _give_up(self, error: LockError) -> None:
@@ -450,23 +527,25 @@ class Acquisition:
 
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
-        if self.arming is not None and not self.arming.done:
-            # If the server does not know its script, it is not to be sent again, behind the undo.
+        bell_gone = self.arming is not None and not self.arming.done
+        if self.arming is not None and bell_gone:
+            # If the server does not know its script, it must not be sent again, after the undo.
             self._engine.forget(self.arming)
-            self._gate.place.armed = False
         self._end()
         call, self._call = self._call, None
         executed = (call is not None and self._engine.forget(call)) or self._unsettled
         may_hold = executed or self.noted
         last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
-        # Where requests overtake each other, this one may be noted down behind what others took back.
-        last = last or (self.noted and not self._engine.ordered)
+        # Where requests overtake each other, this one may be noted down after others were taken back. A seat
+        # of its own goes in any case, and the bell stays for the other seats of this session.
+        seat_alone = self._gate.manner.strict and self._gate.others_wait(self)
+        last = last or (self.noted and not self._engine.ordered and not seat_alone)
         if may_hold or last:
             self._engine.undo(self.claim, self._ttl, leave=last)
         if last:
             self._gate.settled()
         self._gate.leave(self)
-        if executed and self._takes_place_along:
+        if bell_gone or (executed and self._takes_place_along):
             self._gate.bell_gone()
 
     def _end(self) -> None:
@@ -480,6 +559,7 @@ class Acquisition:
             self._deadline_timer.cancel()
             self._deadline_timer = None
         self._engine.waiting.discard(self)
+        self._gate.suspects.discard(self)
         if self._told:
             self._tell_waited()
         if not self.done.done():

@@ -23,10 +23,12 @@ LONGEST: Final = 10 * 365.25 * 24 * 3600
 _NAME_BYTES: Final = 1024
 _REPLICAS: Final = 1000
 
+_AT_LEAST: Final = "Lock(..., at_least=...), or that of a FairLock"
 _OF_SESSION: Final = "Session(client, {}=...), given as the client"
 
 # What the same thing is called elsewhere, or what is easily taken for it.
 _SLIPS: Final = {
+    "at_least": _AT_LEAST,
     "auto_renew": "Lock(..., auto_renew=...)",
     "blocking_timeout": "acquire(blocking_timeout=...)",
     "max_hold": "Lock(..., max_hold=...)",
@@ -46,6 +48,7 @@ _SLIPS: Final = {
     "lease_time": "ttl= (how long the lease lasts)",
     "lease_timeout": "ttl= (how long the lease lasts)",
     "listeners": _OF_SESSION.format("listeners"),
+    "lock_at_least_for": _AT_LEAST,
     "lock_name": "name=",
     "lock_timeout": "ttl= (how long the lease lasts)",
     "prefix": _OF_SESSION.format("prefix"),
@@ -62,11 +65,38 @@ _NEEDLESS: Final = {
     "thread_local": "every acquisition has a lease of its own",
     "token": "every lease makes its own; hand a lease over with detach() and adopt()",
 }
-_COMMON: Final = ("ttl", "blocking_timeout", "auto_renew", "max_hold", "on_lost", "metadata", "replicas")
+_COMMON: Final = (
+    "ttl",
+    "blocking_timeout",
+    "auto_renew",
+    "max_hold",
+    "on_lost",
+    "metadata",
+    "replicas",
+    "at_least",
+)
 
 
-def reject_slips(what: str, slips: Mapping[str, object], meanings: Mapping[str, str] = _SLIPS) -> None:
-    """Says what was probably meant by keyword arguments that do not exist: `meanings` come first."""
+def reject_slips(
+    what: str,
+    slips: Mapping[str, object],
+    meanings: Mapping[str, str] = _SLIPS,
+    *,
+    positional: tuple[object, ...] = (),
+) -> None:
+    """Refuses arguments that do not exist, with the right form in the error.
+
+    Args:
+        what: Name of the function, for messages.
+        slips: Keyword arguments.
+        meanings: The right form for each of them; these come first.
+        positional: Positional arguments, probably meant as the time to wait.
+    """
+    if positional:
+        given = positional[-1]
+        form = f"{what.removeprefix('try_')[:-1]}blocking_timeout={given!r:.40})"
+        right = _SLIPS["blocking"] if isinstance(given, bool) else form
+        raise TypeError(f"{what} takes no positional argument for the time to wait; did you mean {right}?")
     for slip in slips:
         wrong = f"{what} has no argument {slip!r}"
         if (meant := meanings.get(slip) or _SLIPS.get(slip)) is not None:
@@ -90,6 +120,15 @@ def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGE
     if not least <= value <= most:  # also refuses NaN
         raise ValueError(f"{what} must be {allowed}, not {value!r}")
     return float(value)
+
+
+def check_at_least(at_least_ms: int, ttl_ms: int) -> None:
+    """Refuses an `at_least` that the death of its holder would cut short: then the ttl frees the name."""
+    if at_least_ms > ttl_ms:
+        raise ValueError(
+            f"at_least must not be longer than ttl and max_hold, here {ttl_ms / 1000:g} s, but it is "
+            f"{at_least_ms / 1000:g} s: the name of a holder that dies is free after that time"
+        )
 
 
 def optional_seconds(what: str, value: object, *, least: float = 0.0) -> float | None:
@@ -177,6 +216,8 @@ class Options:
     on_lost: OnLost
     metadata: dict[str, Any]
     replicas: int = 0
+    at_least: float = 0.0
+    at_least_ms: int = field(init=False)
     first_ttl: float = field(init=False)
     """What an acquire asks for: no more than `max_hold`."""
     first_ttl_ms: int = field(init=False)
@@ -185,6 +226,8 @@ class Options:
         first = self.ttl if self.max_hold is None else min(self.ttl, self.max_hold)
         object.__setattr__(self, "first_ttl", first)
         object.__setattr__(self, "first_ttl_ms", milliseconds(first))
+        object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
+        check_at_least(self.at_least_ms, self.first_ttl_ms)
 
     @classmethod
     def checked(
@@ -197,6 +240,7 @@ class Options:
         on_lost: object,
         metadata: object,
         replicas: object = 0,
+        at_least: object = 0.0,
     ) -> Options:
         if ttl is None:
             raise TypeError(
@@ -213,4 +257,5 @@ class Options:
             on_lost=on_lost,
             metadata=user_metadata(metadata),
             replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
+            at_least=seconds("at_least", at_least),
         )

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from .._transport import Call, Granted, ignore
+from .._transport import Granted
 from ..errors import LockNotOwnedError, SessionClosedError
 from .acquisition import Acquisition
+from .arguments import check_at_least
 from .claim import Claim
 from .possession import Possession
 
@@ -64,14 +65,14 @@ class Binding(Generic[LeaseT]):
     def try_acquire(self) -> Coroutine[Any, Any, LeaseT | None]:
         return self._attempt(None, once=True)
 
-    def _claim(self, token: str) -> Claim:
-        described = self.engine.describe(self._user_json)
-        return Claim(self.resource.commands, token, described, self.options.first_ttl_ms)
+    def _claim(self, token: str, at_least_ms: int) -> Claim:
+        described, ttl_ms = self.engine.describe(self._user_json), self.options.first_ttl_ms
+        return Claim(self.resource.commands, token, described, ttl_ms, at_least_ms=at_least_ms)
 
     async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> LeaseT | None:
         """The lease; refused, None for whoever gave no `blocking_timeout`."""
         engine = self.engine
-        claim = self._claim(self.resource.commands.heir("", engine.token()))
+        claim = self._claim(self.resource.commands.heir("", engine.token()), self.options.at_least_ms)
         acquisition = Acquisition(
             engine,
             self._gate,
@@ -128,14 +129,17 @@ class Binding(Generic[LeaseT]):
     async def locked(self) -> bool:
         return await self.engine.ask(self.resource.commands.locked())
 
-    async def adopt(self, old: str) -> LeaseT:
+    async def adopt(self, old: str, at_least_ms: int) -> LeaseT:
         engine, options, commands = self.engine, self.options, self.resource.commands
+        at_least_ms = max(at_least_ms, options.at_least_ms)
+        check_at_least(at_least_ms, options.first_ttl_ms)
         new = commands.heir(old, engine.token())
         metadata = engine.describe(self._user_json)
         ttl_ms = options.first_ttl_ms
         call, adopted = engine.start(
             commands.adopt(old, new, ttl_ms, metadata),
             until=engine.now() + engine.settings.command_timeout,
+            patient=True,
         )
         try:
             fencing_token = await adopted
@@ -144,12 +148,10 @@ class Binding(Generic[LeaseT]):
         except BaseException:
             if engine.forget(call):
                 # Whoever has the handle may still adopt: it is given back, in order behind the request.
-                back = commands.adopt(new, old, ttl_ms, metadata)
-                until = engine.now() + options.ttl
-                engine.send(Call(back, ignore, ignore, until=until, in_full=True), at_once=True)
+                engine.take_back(commands.adopt(new, old, ttl_ms, metadata), options.ttl)
             raise
         if fencing_token is None:
             raise LockNotOwnedError(
                 self._label, self.name, "it was adopted before, released, or its ttl has passed"
             )
-        return self._lease(self._claim(new), Granted(fencing_token, 0), call.sent, 0.0)
+        return self._lease(self._claim(new, at_least_ms), Granted(fencing_token, 0), call.sent, 0.0)

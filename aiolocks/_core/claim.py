@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Final, Protocol, final
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from .._transport import Answer, Command, Released, acknowledged
+from .._transport import Answer, Command, Refused, Released, acknowledged
+
+if TYPE_CHECKING:
+    from .._transport.commands.reading import Holder
 
 
 class Commands(Protocol):
@@ -59,8 +63,27 @@ class Commands(Protocol):
         """
         ...
 
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+        """Lets go, but the name stays taken, by nobody, until `at_least_ms` after the grant."""
+        ...
+
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         """Gives possession from one token to another; the fencing token, or None when neither holds it."""
+        ...
+
+    def excluded_by(self, own: Sequence[tuple[Any, str]], refused: Refused) -> bool:
+        """Whether these possessions, commands with their token, exclude it for as long as they are held.
+
+        A refusal shows whether the server has them, too.
+        """
+        ...
+
+    def holders(self, refused: Refused) -> list[Holder]:
+        """The holders that a refusal tells of."""
+        ...
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        """Changes what stands beside it if the token holds it; never creates, nor moves its end."""
         ...
 
     def owned(self, token: str) -> Command[bool]:
@@ -135,14 +158,21 @@ class Resource:
 
 @final
 class Claim:
-    """One possession under its token, wished for or had."""
+    """One possession under its token, wished for or had.
 
-    __slots__ = ("_commands", "_metadata", "_ttl_ms", "token")
+    Args:
+        at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
+    """
 
-    def __init__(self, commands: Commands, token: str, metadata: str, ttl_ms: int) -> None:
+    __slots__ = ("_commands", "_metadata", "_ttl_ms", "at_least_ms", "token")
+
+    def __init__(
+        self, commands: Commands, token: str, metadata: str, ttl_ms: int, *, at_least_ms: int = 0
+    ) -> None:
         self._commands = commands
         self._metadata = metadata
         self._ttl_ms = ttl_ms  # what was asked for last
+        self.at_least_ms = at_least_ms
         self.token = token
 
     @property
@@ -152,6 +182,19 @@ class Claim:
     @property
     def nests(self) -> bool:
         return self._commands.nests
+
+    @property
+    def metadata(self) -> str:
+        """What stands beside it, as JSON."""
+        return self._metadata
+
+    def excluded_by(self, own: Sequence[Claim], refused: Refused) -> bool:
+        """Whether these possessions exclude it for as long as they are held, as a refusal shows."""
+        theirs = [(claim._commands, claim.token) for claim in own]  # noqa: SLF001 - its own class
+        return self._commands.excluded_by(theirs, refused)
+
+    def holders(self, refused: Refused) -> list[Holder]:
+        return self._commands.holders(refused)
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
         self._ttl_ms = ttl_ms
@@ -165,7 +208,19 @@ class Claim:
         return self._commands.renew(self.token, ttl_ms)
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
+        """Takes back a grant at once: nothing was run under it."""
         return self._commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
+
+    def end(self, *, ring: bool = True) -> Command[Released]:
+        """Lets go after something was run under it."""
+        if not self.at_least_ms:
+            return self.release(ring=ring)
+        return self._commands.end(self.token, self._ttl_ms, self.at_least_ms, ring=ring)
+
+    def annotate(self, user: Mapping[str, Any]) -> Command[bool]:
+        """Changes the user's part of what stands beside it; the holder's stays."""
+        described = {**json.loads(self._metadata), "user": user}
+        return self._commands.annotate(self.token, json.dumps(described, separators=(",", ":")))
 
     def owned(self) -> Command[bool]:
         return self._commands.owned(self.token)

@@ -14,16 +14,16 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Call, Command, Fault, OnRung, Transport, ignore
+from .._transport import Call, Command, Fault, OnRung, Transport, ignore, whereabouts
 from ..errors import SessionClosedError
 from .backoff import Backoff
+from .entered import Entered
 from .events import Events
 from .gate import Gate
 from .place import Bells
@@ -58,13 +58,6 @@ class Settings:
     metadata: dict[str, Any]
 
 
-class _Ringing(Protocol):
-    """What a step answers that may have woken somebody."""
-
-    @property
-    def rung(self) -> Sequence[bytes]: ...
-
-
 @final
 class Engine:
     """The connection, the watchdog, the gates and the counts of one session.
@@ -85,6 +78,7 @@ class Engine:
         "bells",
         "closed",
         "closing",
+        "entered",
         "events",
         "forget",
         "loop",
@@ -95,6 +89,7 @@ class Engine:
         "settings",
         "shared",
         "waiting",
+        "wake_own",
         "watchdog",
     )
 
@@ -112,6 +107,7 @@ class Engine:
         self.events = events
         self.watchdog = Watchdog(loop, events)
         self.waiting: set[Acquisition] = set()
+        self.entered = Entered()
         # What tasks of this session do together, by what it is about; whoever puts something in takes it out.
         self.shared: dict[Hashable, Any] = {}
         self.closing = False
@@ -122,12 +118,15 @@ class Engine:
         self.pid = current_pid()
         self._thread = threading.get_ident()
         self._tokens: list[str] = []  # not used yet
-        self._holder = f'"host":{_quote(socket.gethostname())},"pid":{self.pid}'
+        self._holder = whereabouts(self.pid)
         self.bells = Bells(loop)
         self._transport = transport = connect(self.session_id, self.bells.rung)
         self.bells.silence = transport.ignore_bell
         self.send = transport.send
         self.forget = transport.forget
+        # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
+        # uses any more.
+        self.wake_own = self.bells.wake_own
         self._keeper = _keep(transport)
         with contextlib.suppress(StopIteration):  # it stops at its `yield`
             self._keeper.__anext__().send(None)
@@ -223,19 +222,18 @@ class Engine:
         return self._transport.ordered
 
     def undo(self, claim: Claim, ttl: float, *, leave: bool = False) -> None:
-        """Takes back whatever an acquire of this claim did or may yet do. Synchronous: the last word.
+        """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too."""
+        self.take_back(claim.release(leave=leave), ttl, told=self.wake_own)
 
-        `ttl` are the seconds after which the server has done it by itself; `leave` to leave the queue too.
+    def take_back(self, command: Command[T], ttl: float, *, told: Callable[[T], None] = ignore) -> None:
+        """Sends an undo, which stands in the lane of the request that it undoes. Synchronous: the last word.
+
+        While that request may still be executed, the undo is kept until the server has answered it, however
+        long that takes; otherwise for `ttl` seconds, after which the server has done it by itself.
         """
         until = self.now() + ttl
-        command = claim.release(leave=leave)
-        call = Call(command, self.wake_own, ignore, until=until, in_full=True, on_late=self.wake_own)
+        call = Call(command, told, ignore, until=until, undoes=True, in_full=True, on_late=told)
         self.send(call, at_once=True)
-
-    def wake_own(self, answer: _Ringing) -> None:
-        """Who was woken may wait in this very session: the server tells nobody of what he does himself."""
-        if answer.rung:
-            self.bells.rung("local", answer.rung)
 
     def waiter(self) -> asyncio.Future[Any]:
         """A future for one who waits: it ends with the session at the latest."""
@@ -251,10 +249,12 @@ class Engine:
         until: float,
         make: Callable[[], Command[T]] | None = None,
         told: Callable[[T], object] | None = None,
+        patient: bool = False,
     ) -> tuple[Call[T], asyncio.Future[T]]:
         """Sends a command; its end is the future's, or the session's.
 
-        `told` is called with the answer when it comes, whether anybody waits for it still or not.
+        `told` is called with the answer when it comes, whether anybody waits for it still or not. `patient`
+        for what is held: it waits for a server that cannot be reached.
         """
         future: asyncio.Future[T] = self.waiter()
 
@@ -268,19 +268,25 @@ class Engine:
             if not future.done():
                 future.set_exception(fault.error)
 
-        call = Call(command, replied, failed, until=until, make=make, on_late=told)
+        call = Call(command, replied, failed, until=until, patient=patient, make=make, on_late=told)
         self.send(call)
         return call, future
 
-    async def ask(self, command: Command[T], *, told: Callable[[T], object] | None = None) -> T:
-        """One request that has no deadline of its own.
+    async def ask(
+        self,
+        command: Command[T],
+        *,
+        told: Callable[[T], object] | None = None,
+        patient: bool = False,
+    ) -> T:
+        """One request that has no deadline of its own; `told` and `patient` as for `start`.
 
         Raises:
-            BackendError: Refused, or no answer within `command_timeout`.
+            BackendError: Refused, not reached, or no answer within `command_timeout`.
         """
         self.admit()
         until = self.now() + self.settings.command_timeout
-        call, future = self.start(command, until=until, told=told)
+        call, future = self.start(command, until=until, told=told, patient=patient)
         try:
             return await future
         finally:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from .statistics import Tally
 
 if TYPE_CHECKING:
+    from .._holders import HolderInfo
     from .possession import Possession
 
 log = logging.getLogger("aiolocks.session")
@@ -100,9 +101,19 @@ class Events:
         if hooks := self._hooks["on_waiting"]:
             _tell(hooks, LockEvent(kind=kind, name=name))
 
+    def waits_long(self, kind: str, name: str, seconds: float, holders: Sequence[HolderInfo]) -> None:
+        if log.isEnabledFor(logging.INFO):
+            from .._holders import in_words  # noqa: PLC0415 - of long waits only
+
+            known = f": held {in_words(holders)}" if holders else ""
+            log.info("%s %r: waiting for %.1f s%s", kind, name, seconds, known)
+
     def waited(self, kind: str, name: str, seconds: float, reason: str) -> None:
         if hooks := self._hooks["on_waited"]:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=reason))
+
+    def stuck(self, kind: str, name: str, reason: str) -> None:
+        log.warning("%s %r: a task waits for what no release can give it: %s", kind, name, reason)
 
     def timed_out(self, kind: str, name: str, seconds: float) -> None:
         self.tally.timeouts += 1

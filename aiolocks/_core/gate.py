@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from .._transport import HUNG, RUNG
+from .._transport import HUNG, RUNG, SEAT_LENGTH
 from .claim import Claim
 from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .._transport import Call, Granted
+    from .._transport import Call, Granted, Refused
     from .acquisition import Acquisition
     from .claim import Resource
     from .engine import Engine
@@ -51,8 +51,10 @@ class Gate:
         "answered_at",
         "manner",
         "place",
+        "refusal",
         "refused_until",
         "silent_since",
+        "suspects",
     )
 
     def __init__(self, engine: Engine, resource: Resource) -> None:
@@ -72,6 +74,8 @@ class Gate:
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
+        self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
+        self.suspects: set[Acquisition] = set()  # of the queued, those that may wait for their own task
 
     @property
     def held_here(self) -> bool:
@@ -98,6 +102,24 @@ class Gate:
     def owing(self) -> bool:
         """Whether something was let go of here that others may have, who were told nothing."""
         return self._turns.owed and not self.manner.exclusive
+
+    def kept_by(self, claim: Claim) -> bool:
+        """Whether nobody may ask because of that claim."""
+        also = self._also_holding is not None and claim in self._also_holding
+        return self._closed and (claim is self._holder or also)
+
+    def holder_here(self) -> tuple[Claim, Possession | None] | None:
+        """The one because of whom nobody may ask, if there is one."""
+        if self._holder is None or not self._closed:
+            return None
+        return self._holder, None if self._possession is None else self._possession()
+
+    def refused_with(self, refusal: Refused, until: float | None) -> None:
+        """Somebody here was refused: for all who wait here, that is the news."""
+        self.refusal = refusal
+        self.refused_until = until
+        for acquisition in tuple(self.suspects):
+            acquisition.suspect()
 
     @property
     def _closed(self) -> bool:
@@ -186,12 +208,22 @@ class Gate:
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
         self.left()
-        self._engine.undo(self._nobody, 1.0, leave=True)
+        self._engine.undo(self._nobody(), 1.0, leave=True)
 
-    @property
-    def _nobody(self) -> Claim:
-        """Whose release lets go of nothing, and wakes others."""
-        return Claim(self._resource.commands, "", "", 1000)
+    def give_up_seat(self, acquisition: Acquisition) -> None:
+        """An arming may have put this one's seat back after it got in.
+
+        In a strict queue the other waiters of this session have seats of their own, and all these seats live
+        by the same bell: the bell stays for them.
+        """
+        if self.manner.strict and self.others_wait(acquisition):
+            self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0)
+        else:
+            self.give_up_place()
+
+    def _nobody(self, seat: str = "") -> Claim:
+        """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
+        return Claim(self._resource.commands, seat, "", 1000)
 
     def rung(self, way: str) -> None:
         """The bell was rung; `way` is how we know. Somebody here is to try."""
@@ -204,11 +236,14 @@ class Gate:
     def renew_place(self, until: float) -> None:
         """Shows that somebody is still here.
 
-        Not while the head asks: if that is granted, a bell that is hung up behind it would be nobody's. For
-        the same reason it goes in the lane in which the queue is left.
+        Not while the head asks: if that is granted, a bell that is hung up after it would be nobody's; if it
+        is refused, the head hangs the bell up. For the same reason it goes in the lane in which the queue is
+        left.
         """
         if self._head is not None:
-            if self.place.armed and self._head.asleep:
+            if not self._head.asleep:
+                self.place.armed = False
+            elif self.place.armed:
                 self.place.renew(self._head.claim, self._missed, until=until)
         elif self._queue and self.manner.strict:
             self.place.renew(next(iter(self._queue)).claim, self._missed, until=until)
@@ -227,10 +262,17 @@ class Gate:
             self.rung("poll")  # the bell was gone, and the news of it was lost
 
     def reseat(self) -> None:
-        """We may have been taken for dead: whoever has lost a seat of his own sits down again, in order."""
+        """Other processes may have taken this one for dead: its waiters take their seats again, in order.
+
+        Not the head while it asks: its refusal seats it, and after its grant a seat would be nobody's.
+        """
         if self.manner.strict:
-            waiting = [*([] if self._head is None else [self._head]), *self._queue]
-            for acquisition in waiting:
+            if self._head is not None:
+                if self._head.asleep:
+                    self._take_seat(self._head)
+                else:
+                    self.place.armed = False
+            for acquisition in self._queue:
                 self._take_seat(acquisition)
 
     # -- those who hold
@@ -239,6 +281,7 @@ class Gate:
         """Somebody here holds it now: a head, or who asked beside it."""
         owed = self.owing and not acquisition.carried
         self._turns.granted(answer.others, now)
+        self.refusal = None
         self._gone(acquisition)
         if self._holder is None:
             self._holder = acquisition.claim
@@ -258,7 +301,7 @@ class Gate:
             self.give_up_place()  # it was kept for who has left in the meantime
         elif self.owing and not self.awaited:
             self._turns.owed = False
-            self._engine.undo(self._nobody, 1.0)
+            self._engine.undo(self._nobody(), 1.0)
 
     def entrusted(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
         """What the holder's grant has become: granted before, or adopted."""
@@ -318,15 +361,17 @@ class Gate:
             self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
         elif overtaken and not self.awaited and not self.held_here:
             # The last who waited here has left, and let others know: but then it was not free yet.
-            self._engine.undo(self._nobody, 1.0)
+            self._engine.undo(self._nobody(), 1.0)
 
     def _gone(self, acquisition: Acquisition) -> None:
         self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
-        asking = self._head is not None or self._beside
-        if not asking and (self._closed or not self._queue):
+        asking = [*self._beside, *(() if self._head is None else (self._head,))]
+        takes_over = self._head is None and self._queue and not self._closed  # the next one asks at once
+        if not takes_over and not any(waiter.unanswered for waiter in asking):
             self.silent_since = None  # nobody has a question open
+            self.refusal = None
 
     @property
     def yielding_until(self) -> float:

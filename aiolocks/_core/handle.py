@@ -13,15 +13,23 @@ _MARK: Final = "aiolocks-lease-1."
 @final
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Enough to take a lease up elsewhere. As secret as the token in it."""
+    """Enough to take a lease up elsewhere. As secret as the token in it.
+
+    Attributes:
+        at_least_ms: For how long after the grant the name stays taken, wherever the lease ends.
+    """
 
     kind: str
     name: str
     token: str
+    at_least_ms: int = 0
 
     def encode(self) -> str:
-        fields = json.dumps([self.kind, self.name, self.token], separators=(",", ":")).encode()
-        return _MARK + base64.urlsafe_b64encode(fields).decode()
+        fields: list[str | int] = [self.kind, self.name, self.token]
+        if self.at_least_ms:
+            fields.append(self.at_least_ms)
+        text = json.dumps(fields, separators=(",", ":"))
+        return _MARK + base64.urlsafe_b64encode(text.encode()).decode()
 
     @classmethod
     def decode(cls, text: object, *, kind: str, name: str) -> Self:
@@ -38,7 +46,7 @@ class Handle:
                 raise ValueError
             fields = json.loads(base64.urlsafe_b64decode(text[len(_MARK) :]))
             handle = cls(*fields)
-            if not all(isinstance(field, str) for field in fields):
+            if list(map(type, fields)) != [str, str, str, int][: len(fields)] or handle.at_least_ms < 0:
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise ValueError("this is not a handle that detach() gave") from None

@@ -1,4 +1,4 @@
-"""Who holds what: what an operator is shown, and how he frees it.
+"""Holders and waiters, as an operator is shown them.
 
 Unlike all else in the core this is no step of a lock's life. It reads what others have written, at its own
 pace, and takes nothing of it for granted.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-import hashlib
-import json
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
+from .._holders import HolderInfo
 from .._transport import Command
-from .._transport.commands.inspect import FAMILIES, FIRST, HOLDABLE, scan
-from .._transport.commands.reading import Finding, Holder
-from .._transport.keys import parse
+from .._transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
+from .._transport.commands.reading import Finding, Waiter
+from .._transport.keys import parse, prefix_of
 from .arguments import lock_name
+from .holders import described_in, holder_info, whereabouts
+from .infos import LockInfo, WaiterInfo
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -29,121 +28,102 @@ T = TypeVar("T")
 
 UNKNOWN_KIND: Final = "?"
 """Stands for the kind where a key is none of ours."""
-FORCED: Final = "it was released by force"
 
-_AT_ONCE: Final = 200
-_TRIES: Final = 3
-_ID_LENGTH: Final = 12
-_SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
+_NAMES: Final = 50
+"""Names that are read in one step: less than 1 ms of the server's time, unless one has very many holders."""
+_PAGES: Final = 4
+"""Such steps that are under way at the same time."""
+_WAITERS: Final = 100
+"""Waiters of a name that are described."""
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HolderInfo:
-    """One who holds a lock, as the server has it. Times in seconds; what is not known is None.
-
-    Attributes:
-        lease_id: Names this possession, as a part of a digest of its token, which is a secret. A `MultiLock`
-            holds each of its names under the same one.
-        fencing_token: As `lease.fencing_token`.
-        remaining: What its lease has left on the server. It is renewed for as long as the holder lives.
-        held_since: The server's time when it was granted, as seconds since 1970; of an upgradable, when it or
-            its last upgrade was.
-        held_for: How long ago that was.
-        host: Name of the holder's machine.
-        pid: Its process id there.
-        task: Name of its task.
-        metadata: What the user has attached: the session's and the lock's.
-        permits: How many permits of a `Semaphore` it holds; of a `FairLock`, always one.
-        depth: How many leases the owner of a `ReentrantLock` has.
-        mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
-            owns the key of a `UniqueJob`.
-        span: What it holds of a `RangeLock`, with both ends: of `[0, 10)`, the number right below 10.
-    """
-
-    lease_id: str
-    fencing_token: int | None = None
-    remaining: float | None = None
-    held_since: float | None = None
-    held_for: float | None = None
-    host: str | None = None
-    pid: int | None = None
-    task: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    permits: int | None = None
-    depth: int | None = None
-    mode: str | None = None
-    span: tuple[float, float] | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockInfo:
-    """What stands under one name, as `session.inspect()` found it.
-
-    Attributes:
-        kind: Its name space: `"lock"` (which a `ReentrantLock` and a `MultiLock` share), `"fairlock"`,
-            `"semaphore"`, `"rwlock"` …; `"?"` where the key is none of ours.
-        name: Name of the lock; where the key is none of ours, what stands behind the prefix.
-        holders: Who holds it; those that were granted first come first.
-        waiters: How many wait in the queue and live: one for each session, however many of its tasks wait,
-            but one for each task where waiting is fair. Of a `Lock`, who waits for a holder of his own
-            session is not in the queue, and not counted.
-        value: How many permits a `Semaphore` has in all; how many have gone through a `Turnstile`.
-        problem: What is wrong with what stands there, in words; empty when all is well.
-    """
-
-    kind: str
-    name: str
-    holders: tuple[HolderInfo, ...] = ()
-    waiters: int = 0
-    value: int | None = None
-    problem: str = ""
-
-
-# -- looking
+Place = tuple[str, str]
+"""Kind and name."""
 
 
 async def inspect(engine: Engine, pattern: str) -> list[LockInfo]:
     """See `Session.inspect`."""
     if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"pattern must be a str such as 'order:*', not {type(pattern).__name__}")
-    literal = _LITERAL.sub("", pattern)
-    if not any(magic in literal for magic in "*?["):
-        name = _LITERAL.sub(r"\1", pattern)
-        places = [(kind, lock_name(name, "pattern")) for kind in FAMILIES] if name else []
-        found: list[LockInfo] = []
-    else:
-        places, found = await _scan(engine, re.compile(fnmatch.translate(pattern)).match)
-    for (kind, name), finding in zip(places, await _look(engine, places), strict=True):
-        if finding.stands or finding.waiters or finding.problems:
-            found.append(_info(kind, name, finding))
+    found: list[LockInfo] = []
+    places = literal_places(pattern)
+    if places is None:
+        places, found = await _scan(engine, matching(pattern))
+    found += await look(engine, places, waiters=_WAITERS)
     return sorted(found, key=lambda info: (info.name, info.kind))
 
 
-async def _scan(
-    engine: Engine, accepts: Callable[[str], object]
-) -> tuple[list[tuple[str, str]], list[LockInfo]]:
+def literal_places(pattern: str) -> list[Place] | None:
+    """Where the one name may stand that a pattern without wildcards is of; None of any other pattern."""
+    if any(magic in _LITERAL.sub("", pattern) for magic in "*?["):
+        return None
+    name = _LITERAL.sub(r"\1", pattern)
+    return [(kind, lock_name(name, "pattern")) for kind in FAMILIES] if name else []
+
+
+def matching(pattern: str) -> Callable[[str], object]:
+    """A function that is true of the names that match the pattern."""
+    return re.compile(fnmatch.translate(pattern)).match
+
+
+async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[Place], list[LockInfo]]:
     """Kinds and names under which somebody may hold or wait; and what is not ours."""
-    prefix = engine.settings.prefix
-    start = len(prefix.encode()) + 1
-    places: dict[tuple[str, str], None] = {}
-    foreign: dict[bytes, LockInfo] = {}
+    found = Found(engine.settings.prefix, accepts)
     cursor: bytes | None = FIRST
     while cursor is not None:
-        scanned = await engine.ask(scan(prefix, cursor))
+        scanned = await engine.ask(scan(engine.settings.prefix, cursor))
+        cursor = scanned.cursor
+        found.add(scanned.keys)
+    return list(found.places), list(found.foreign.values())
+
+
+async def prefixes_in_use(engine: Engine) -> dict[str, int]:
+    """Under how many names somebody may hold or wait, by prefix: all that this server has."""
+    places: dict[str, set[Place]] = {}
+    cursor: bytes | None = FIRST
+    while cursor is not None:
+        scanned = await engine.ask(scan_everything(cursor))
         cursor = scanned.cursor
         for key in scanned.keys:
-            place = parse(prefix, key)
+            prefix = prefix_of(key)
+            place = None if prefix is None else parse(prefix, key)
+            family = FAMILIES.get(place.kind) if place is not None else None
+            if prefix and place is not None and family is not None and family.shows(place.role):
+                places.setdefault(prefix, set()).add((place.kind, place.name))
+    return {prefix: len(places[prefix]) for prefix in sorted(places)}
+
+
+@final
+class Found:
+    """The findings of a scan of a prefix so far, among the names that are asked for.
+
+    Attributes:
+        places: Where somebody may hold or wait; True where a queue stands, so that somebody may wait.
+        foreign: Keys that are not ours, and how they are shown.
+    """
+
+    __slots__ = ("_accepts", "_prefix", "_start", "foreign", "places")
+
+    def __init__(self, prefix: str, accepts: Callable[[str], object]) -> None:
+        self._prefix = prefix
+        self._start = len(prefix.encode()) + 1
+        self._accepts = accepts
+        self.places: dict[Place, bool] = {}
+        self.foreign: dict[bytes, LockInfo] = {}
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        """Keys that begin with the prefix."""
+        for key in keys:
+            place = parse(self._prefix, key)
             family = FAMILIES.get(place.kind) if place is not None else None
             if place is None or family is None or not family.knows(place.role):
-                text = key[start:].decode(errors="backslashreplace")
-                if accepts(text if place is None else place.name):
-                    foreign[key] = _foreign(text, place and (place.kind, place.name))
-            elif family.shows(place.role) and accepts(place.name):
-                places[place.kind, place.name] = None
-    return list(places), list(foreign.values())
+                text = key[self._start :].decode(errors="backslashreplace")
+                if self._accepts(text if place is None else place.name):
+                    self.foreign[key] = _foreign(text, place and (place.kind, place.name))
+            elif family.shows(place.role) and self._accepts(place.name):
+                where = place.kind, place.name
+                self.places[where] = self.places.get(where, False) or place.role == "queue"
 
 
 def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
@@ -153,17 +133,35 @@ def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
     return LockInfo(kind=kind, name=name, problem="this version of aiolocks knows no such kind")
 
 
-async def _look(engine: Engine, places: Sequence[tuple[str, str]]) -> list[Finding]:
+async def look(engine: Engine, places: Iterable[Place], *, waiters: int) -> list[LockInfo]:
+    """Reads these places; leaves out those where nothing stands.
+
+    `waiters` is how many of each name are described.
+    """
+    names: dict[str, list[str]] = {}
+    for kind, name in places:
+        names.setdefault(kind, []).append(name)
+    # Names of several slots cannot be read in one step.
+    at_once, pages_at_once = (1, _NAMES * _PAGES) if engine.by_slot else (_NAMES, _PAGES)
+    pages = [
+        (kind, some[at : at + at_once]) for kind, some in names.items() for at in range(0, len(some), at_once)
+    ]
     prefix = engine.settings.prefix
-    return await _ask_all(engine, (FAMILIES[kind].look(prefix, kind, name) for kind, name in places))
+    commands = [FAMILIES[kind].look(prefix, kind, page, waiters=waiters) for kind, page in pages]
+    findings = await _ask_all(engine, commands, pages_at_once)
+    return [
+        info(kind, name, finding)
+        for (kind, page), answers in zip(pages, findings, strict=True)
+        for name, finding in zip(page, answers, strict=True)
+        if finding.stands or finding.waiters or finding.problems
+    ]
 
 
-async def _ask_all(engine: Engine, commands: Iterable[Command[T]]) -> list[T]:
-    """Some hundreds at a time: who renews a lease at the same time is not to wait behind all of them."""
-    waiting, replies = list(commands), list[T]()
-    while waiting:
-        batch, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
-        asked = [asyncio.ensure_future(engine.ask(command)) for command in batch]
+async def _ask_all(engine: Engine, commands: Sequence[Command[T]], at_once: int) -> list[T]:
+    """Some at a time: a lease that is renewed at the same time must not wait for all of them."""
+    replies: list[T] = []
+    for at in range(0, len(commands), at_once):
+        asked = [asyncio.ensure_future(engine.ask(command)) for command in commands[at : at + at_once]]
         try:
             replies += await asyncio.gather(*asked)
         finally:
@@ -173,14 +171,17 @@ async def _ask_all(engine: Engine, commands: Iterable[Command[T]]) -> list[T]:
     return replies
 
 
-def _info(kind: str, name: str, finding: Finding) -> LockInfo:
+def info(kind: str, name: str, finding: Finding) -> LockInfo:
+    """The finding, as users see it."""
     problems = list(finding.problems)
     holders: list[HolderInfo] = []
     for holder in sorted(finding.holders, key=lambda one: one.fencing_token or 0):
-        described = _described(holder.metadata)
+        described = described_in(holder.metadata)
         if described is None:
             problems.append("its metadata cannot be read")
-        holders.append(_holder_info(kind, holder, finding.now_us, described or {}))
+        holders.append(holder_info(kind, holder, finding.now_us, described or {}))
+    left_ms = None if finding.kept is None else finding.kept.left_ms
+    kept_for = None if left_ms is None else left_ms / 1000
     return LockInfo(
         kind=kind,
         name=name,
@@ -188,100 +189,15 @@ def _info(kind: str, name: str, finding: Finding) -> LockInfo:
         waiters=finding.waiters,
         value=finding.value if kind in ("semaphore", "turnstile") else None,
         problem="; ".join(dict.fromkeys(problems)),
+        waiting=tuple(_waiter_info(waiter, finding.now_us) for waiter in finding.first_waiters),
+        kept_for=kept_for,
+        kept_until=None if kept_for is None else finding.now_us / 1e6 + kept_for,
     )
 
 
-def _holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any]) -> HolderInfo:
-    # The fencing token is the server's time, unless that clock has been set back since.
-    granted = holder.fencing_token if (holder.fencing_token or now_us + 1) <= now_us else None
-    host, pid, task, user = (described.get(key) for key in ("host", "pid", "task", "user"))
-    return HolderInfo(
-        lease_id=hashlib.sha256(holder.tokens[0].encode()).hexdigest()[:_ID_LENGTH],
-        fencing_token=holder.fencing_token,
-        remaining=None if holder.left_ms is None else holder.left_ms / 1000,
-        held_since=None if granted is None else granted / 1e6,
-        held_for=None if granted is None else (now_us - granted) / 1e6,
-        host=host if isinstance(host, str) else None,
-        pid=pid if isinstance(pid, int) else None,
-        task=task if isinstance(task, str) else None,
-        metadata=cast("dict[str, Any]", user) if isinstance(user, dict) else {},
-        permits=holder.permits,
-        depth=holder.depth,
-        mode=holder.mode,
-        span=holder.span if kind == "rangelock" else None,
+def _waiter_info(waiter: Waiter, now_us: int) -> WaiterInfo:
+    host, pid, _ = whereabouts(described_in(waiter.card) or {})
+    since = waiter.since_us
+    return WaiterInfo(
+        host=host, pid=pid, waited_for=None if since is None else max(0.0, (now_us - since) / 1e6)
     )
-
-
-def _described(metadata: bytes) -> dict[str, Any] | None:
-    """What stands beside a lease; None when that is not what we write."""
-    if not metadata:
-        return {}
-    try:
-        described: object = json.loads(metadata, parse_float=_finite, parse_constant=_finite)
-    except (ValueError, RecursionError):
-        return None
-    return cast("dict[str, Any]", described) if isinstance(described, dict) else None
-
-
-def _finite(text: str) -> float:
-    """What is no number in JSON is none of ours, and could not be given on as JSON."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not finite")
-    return number
-
-
-# -- freeing
-
-
-async def force_release(engine: Engine, name: str, kind: str | None) -> list[LockInfo]:
-    """See `Session.force_release`."""
-    name = lock_name(name)
-    kinds = HOLDABLE if kind is None else (name_space(kind),)
-    freed: list[LockInfo] = []
-    tokens: set[str] = set()
-    try:
-        for one in kinds:
-            finding = await _force(engine, one, name)
-            if finding is not None:
-                freed.append(_info(one, name, finding))
-                tokens.update(token for holder in finding.holders for token in holder.tokens)
-    finally:
-        # Not before all is done: whoever asks may be the holder, whom this cancels.
-        _lose(engine, tokens)
-    return freed
-
-
-def name_space(kind: object) -> str:
-    """Which name space that kind of lock has; checked."""
-    given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
-    if not isinstance(given, str):
-        raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")
-    if given not in HOLDABLE:
-        raise ValueError(f"kind must be one of {', '.join([*HOLDABLE, *_SAME_SPACE])}, not {kind!r}")
-    return given
-
-
-async def _force(engine: Engine, kind: str, name: str) -> Finding | None:
-    """Frees what stands there now; what that was, or None.
-
-    In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its
-    reply was lost, it does not take the lock from who has come in between.
-    """
-    family, prefix = FAMILIES[kind], engine.settings.prefix
-    for _ in range(_TRIES):
-        finding = await engine.ask(family.look(prefix, kind, name))
-        if not finding.stands and not finding.problems:
-            return None
-        force = family.force(prefix, kind, name, finding)
-        released = await engine.ask(force, told=engine.wake_own)
-        if released.freed or not finding.holders:
-            return finding
-    return None  # it went from hand to hand: nobody stays on it
-
-
-def _lose(engine: Engine, tokens: set[str]) -> None:
-    """Whoever held it here need not wait for a renewal to learn of it."""
-    for possession in engine.watchdog.possessions():
-        if possession.claim.token in tokens:
-            possession.lose(FORCED)

@@ -8,8 +8,10 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import LockError, LockLostError, LockNotOwnedError
-from .arguments import SHORTEST_TTL, Seconds, seconds
+from .arguments import SHORTEST_TTL, Metadata, Seconds, check_at_least, seconds, user_metadata
+from .clock import milliseconds
 from .handle import Handle
+from .misuse import AsyncOnly
 from .possession import LeaseState, Possession
 from .scope import LossScope
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from .binding import Binding
 
 
-class Lease:
+class Lease(AsyncOnly):
     """Possession of a lock; made by acquiring, never by hand.
 
     It may be relied on until its local deadline: the time right before the request that the server confirmed
@@ -28,6 +30,8 @@ class Lease:
     unwound, and releases on exit. The body's own exception, and a cancellation from outside, always win; the
     loss is then a note on them.
     """
+
+    _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
     __slots__ = ("_engine", "_metadata", "_on_lost", "_possession")
 
@@ -54,7 +58,7 @@ class Lease:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The user's metadata, the session's and the lock's, as acquired; read-only."""
+        """The user's metadata, the session's and the lock's, as acquired or as annotated since; read-only."""
         return MappingProxyType(dict(self._metadata))
 
     @property
@@ -93,7 +97,7 @@ class Lease:
         """Asks the server whether this lease holds the lock.
 
         Raises:
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
         """
         self._possession.ensure_here()
@@ -106,16 +110,44 @@ class Lease:
         after a cancellation or an error.
 
         Args:
-            ttl: Seconds from now, 50 ms to ten years; None for the ttl that it has.
+            ttl: Seconds from now, 50 ms to ten years, and no less than the lock's `at_least`; None for the
+                ttl that it has.
 
         Raises:
+            TypeError, ValueError: The ttl is not as it should be; before any I/O.
             LockLostError: It is no longer ours.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
         """
-        await self._possession.extend(self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL))
+        given = self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL)
+        check_at_least(self._possession.claim.at_least_ms, milliseconds(given))
+        await self._possession.extend(given)
+
+    async def annotate(self, metadata: Metadata) -> None:
+        """Changes what stands beside the lease on the server, where `session.inspect()` and the CLI show it.
+
+        What is given takes the place of the lock's metadata, and of an earlier annotation. The session's
+        metadata stays beside it, and so does the holder's host, pid and task. The lease lasts as long as
+        before; renewals keep what was annotated, and `lock.adopt` replaces it by the metadata of that lock.
+
+        Args:
+            metadata: JSON values, readable by whoever can read the key.
+
+        Raises:
+            TypeError: It is not a mapping from str to JSON values.
+            LockLostError: It is no longer ours.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        After a cancellation or an error the server may have done it or not; the lease is held as before, and
+        asked again, it does what is left.
+        """
+        user = {**self._engine.settings.metadata, **user_metadata(metadata)}
+        await self._possession.annotate(user)
+        self._metadata = user
 
     async def release(self) -> None:
         """Lets go. Idempotent: once it was released, every further call does nothing.
+
+        A lock with an `at_least` that has not passed yet keeps the name until then; nobody holds it any more.
 
         Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
         most 1 s; the release goes on by itself behind it.
@@ -143,7 +175,8 @@ class Lease:
             LockLostError: It was lost, or let go.
         """
         self._possession.detach()
-        return Handle(self.kind, self.name, self.token).encode()
+        at_least_ms = self._possession.claim.at_least_ms
+        return Handle(self.kind, self.name, self.token, at_least_ms).encode()
 
     async def __aenter__(self) -> Self:
         self.enter()
@@ -156,9 +189,11 @@ class Lease:
             raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
         if possession.remaining() <= 0.0:
             if possession.state is LeaseState.LOST:
-                possession.lose(possession.term.why_over())  # who waits behind need not wait for us
+                possession.lose(possession.why_over())  # who waits behind need not wait for us
             possession.ensure_held()
         possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
+        if possession.watch is not None:
+            self._engine.entered.add(scope.task, possession.watch)
         return scope.task
 
     async def __aexit__(
@@ -168,6 +203,7 @@ class Lease:
         if scope is None:
             raise RuntimeError("this lease was not entered")
         cancelled_by_us = scope.leave(exc_type)
+        self._engine.entered.remove(scope.task, self._possession)
         try:
             error = await self._release_on_exit(exc_type)
         finally:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import warnings
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
+
+from .misuse import AsyncOnly
 
 if TYPE_CHECKING:
+    from traceback import StackSummary
+
     from .lease import Lease
+
+MYPY: Final[bool] = False
+"""True to mypy alone."""
+
+_PACKAGE: Final = __name__.partition(".")[0] + "."
 
 LeaseT_co = TypeVar("LeaseT_co", bound="Lease | None", covariant=True)
 
 
 @final
-class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
+class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     """What `acquire()` and `try_acquire()` return: a coroutine that is also an async context manager.
 
-    Nothing happens before it is awaited, entered, or run by a task; one that is never used warns of
-    nothing and holds nothing. Like every coroutine it is used once.
+    Nothing happens before it is awaited, entered, or run by a task. Like every coroutine it is used once, and
+    one that is never used warns of that when it is collected.
 
     `async with` enters the lease: the body is cancelled when it is lost, and it is released on exit. With
     `try_acquire()` the lease may be None, and then the exit does nothing.
     """
 
-    __slots__ = ("_coroutine", "_lease", "_start")
+    _elsewhere = "acquire the lock there"
+
+    __slots__ = ("_call", "_coroutine", "_lease", "_made_at", "_of", "_start")
 
     __name__ = "acquisition"  # by which the `repr` of a task calls what it runs
 
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, LeaseT_co]]) -> None:
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, LeaseT_co]], *, of: object, call: str) -> None:
+        self._of = of
+        self._call = call
+        self._made_at = _stack(depth) if (depth := sys.get_coroutine_origin_tracking_depth()) else None
         self._start: Callable[[], Coroutine[Any, Any, LeaseT_co]] | None = start
         self._coroutine: Coroutine[Any, Any, LeaseT_co] | None = None
         self._lease: Lease | None = None
@@ -35,7 +52,7 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     def _begin(self) -> Coroutine[Any, Any, LeaseT_co]:
         start, self._start = self._start, None
         if start is None:
-            raise RuntimeError("this acquisition was used before: call acquire() again")
+            raise RuntimeError(f"this acquisition was used before: call {self._call}() again")
         self._coroutine = coroutine = start()
         return coroutine
 
@@ -49,8 +66,10 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
         return coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
-        coroutine = self._coroutine if self._coroutine is not None else self._begin()
-        return coroutine.throw(*error)
+        if self._coroutine is None:  # a task that was cancelled before it began: nothing is to begin now
+            self._start = None
+            self._coroutine = _nothing()
+        return self._coroutine.throw(*error)
 
     def close(self) -> None:
         self._start = None
@@ -75,7 +94,22 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
 
     # -- used without an await
 
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # As CPython does for a coroutine. `warn` is an argument because a module may be gone at the very end.
+        if self._start is None:
+            return
+        message = f"{self._call}() of {self._of!r} was never awaited"
+        if self._made_at is not None:
+            made_at = "".join(self._made_at.format()).rstrip()
+            message += f"\nIt was made at (most recent call last):\n{made_at}"
+        warn(message, RuntimeWarning, stacklevel=2, source=self)
+
     # NOTE: no `__bool__` that refuses `if lock.try_acquire():`: asyncio asks for it, in the `repr` of a task.
+    # A type checker can: mypy does where there is none (`truthy-bool`), pyright where it is typed so.
+
+    if TYPE_CHECKING and not MYPY:
+
+        def __bool__(self) -> NoReturn: ...
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
 
@@ -87,3 +121,19 @@ class Pending(Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     def __repr__(self) -> str:
         state = "not started" if self._start is not None else "started"
         return f"<acquisition {state}>"
+
+
+async def _nothing() -> Any:
+    """A coroutine that is there to be thrown into."""
+
+
+def _stack(depth: int) -> StackSummary:
+    """The call of the user that made it, with at most as many frames as asyncio's debug mode asks for."""
+    import traceback  # noqa: PLC0415 - for debugging, and an import takes its time
+
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame = frame.f_back
+    stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=depth, lookup_lines=False)
+    stack.reverse()
+    return stack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from .._transport import BELL_TTL, Call, Fault, ignore
 
@@ -64,6 +64,13 @@ class Place:
         self._engine.bells.refused(fault)
 
 
+class _Ringing(Protocol):
+    """What a step answers that may have woken somebody."""
+
+    @property
+    def rung(self) -> Sequence[bytes]: ...
+
+
 @final
 class Bells:
     """The bells of a session, and the one timer that hangs them up anew.
@@ -120,6 +127,11 @@ class Bells:
             for key in tuple(self._ears) if bells is None else bells:
                 for told in tuple(self._ears.get(key, ())):
                     told()
+
+    def wake_own(self, answer: _Ringing) -> None:
+        """A step has woken waiters, perhaps of this very session, to which the server does not tell it."""
+        if answer.rung:
+            self.rung("local", answer.rung)
 
     def refused(self, fault: Fault) -> None:
         """A bell could not be hung up: whoever waits has only the poll. Said once."""

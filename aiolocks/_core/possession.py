@@ -8,21 +8,22 @@ HELD, UNKNOWN → LOST, RELEASED, DETACHED
 It may be relied on until its local deadline: the time right before the request that the server confirmed
 last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
 
-Everything but `let_go` and `extend` is synchronous: replies and timers drive it.
+Everything but `let_go`, `extend` and `annotate` is synchronous: replies and timers drive it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, final
 
 from .._transport import Call, Command, Fault
 from ..errors import LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
 from .process import current_pid
 from .releasing import Releasing
-from .shield import outlast
+from .shield import HURRIED, outlast
 from .term import NEVER, Term
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Possession:
         "_asked_ttl",
         "_engine",
         "_extending",
+        "_given_back",
         "_lost",
         "_releasing",
         "_renewal",
@@ -107,6 +109,7 @@ class Possession:
         self.live = True  # HELD or UNKNOWN
         self._lost: asyncio.Event | None = None
         self._releasing: Releasing | None = None
+        self._given_back = False
         self._renewal: Call[bool] | None = None
         self._asked_ttl = ttl  # by the last renewal that was made
         self._extending: asyncio.Lock | None = None
@@ -129,6 +132,11 @@ class Possession:
         if self.live and self._engine.now() >= self.term.deadline:
             return LeaseState.LOST
         return self._state
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is held, for all that is known here, and nobody lets go of it."""
+        return self._state is LeaseState.HELD and self.remaining() > 0.0
 
     @property
     def kind(self) -> str:
@@ -163,7 +171,14 @@ class Possession:
             return "it belongs to the process that forked this one"
         if not self.live:
             return self.reason
-        return "it is being released" if self._releasing else self.term.why_over()
+        return "it is being released" if self._releasing else self.why_over()
+
+    def why_over(self) -> str:
+        """The reason when the deadline has passed."""
+        # A renewal that is in doubt was sent: then the server was silent, whatever the loop did after that.
+        doubted = self._state is LeaseState.UNKNOWN
+        stalled = 0.0 if doubted else self._engine.watchdog.stalled(self.term.deadline)
+        return self.term.why_over(stalled=stalled)
 
     async def wait_lost(self) -> None:
         if self._state is LeaseState.LOST:
@@ -177,7 +192,7 @@ class Possession:
     def tend(self, now: float) -> float:
         """The watchdog: does what is due, and says when to look again (infinity: never)."""
         if now >= self.term.deadline:
-            self.lose(self.term.why_over())
+            self.lose(self.why_over())
             return NEVER
         if self._renewal is not None:
             self._doubt("its renewal was not answered yet")
@@ -251,13 +266,28 @@ class Possession:
         # A renewal under way asked for the ttl of before: its answer must not count any more.
         self._drop_renewal()
         engine.watchdog.watch(self)
-        call, renewed = engine.start(
-            self._renew(),
-            until=min(until, now + engine.settings.command_timeout),
-            make=self._renew if self.term.limited else None,
-        )
+        make = self._renew if self.term.limited else None
+        call = await self._ask(self._renew(), until=until, make=make)
+        if call is not None and self._releasing is None:
+            self._confirmed(call, self._asked_ttl)
+        self.ensure_held()
+
+    async def annotate(self, user: Mapping[str, Any]) -> None:
+        """Changes what stands beside it. See `Lease.annotate`."""
+        self.ensure_here()
+        self.ensure_held()
+        await self._ask(self.claim.annotate(user), until=self.term.deadline)
+        self.ensure_held()
+
+    async def _ask(
+        self, command: Command[bool], *, until: float, make: Callable[[], Command[bool]] | None = None
+    ) -> Call[bool] | None:
+        """The call, if the server has it as the holder; if not, None, and it is lost."""
+        engine = self._engine
+        until = min(until, engine.now() + engine.settings.command_timeout)
+        call, answered = engine.start(command, until=until, make=make, patient=True)
         try:
-            held = await renewed
+            held = await answered
         except LockError:
             if call.ended_by is not None and call.ended_by.foreign:
                 self.lose(str(call.ended_by.error))
@@ -265,12 +295,11 @@ class Possession:
             raise
         finally:
             engine.forget(call)
+        if held:
+            return call
         if self._releasing is None:
-            if held:
-                self._confirmed(call, self._asked_ttl)
-            else:
-                self.lose("the server no longer has it as the holder")
-        self.ensure_held()
+            self.lose("the server no longer has it as the holder")
+        return None
 
     def _ensure_not_lost(self) -> None:
         if self.state is LeaseState.LOST:
@@ -306,10 +335,10 @@ class Possession:
     async def let_go(self, *, hurried: bool) -> LockError | None:
         """Releases, and says what stood in the way. Goes on by itself behind a caller who is cancelled."""
         if self._releasing is None and self.live and self._engine.now() >= self.term.deadline:
-            self.lose(self.term.why_over())
+            self.lose(self.why_over())
         if not self.live:
-            if self._state is LeaseState.LOST and self._releasing is None:
-                await self._give_back()
+            if self._state is LeaseState.LOST:
+                self._give_back()
             if self._state is LeaseState.RELEASED:
                 return None
             return LockNotOwnedError(self.label, self.name, self.reason)
@@ -321,7 +350,7 @@ class Possession:
             ring, ordered = self.gate.letting_go(self.claim), self._engine.ordered
             self._releasing = Releasing(
                 self._engine,
-                self.claim.release(ring=ring),
+                self.claim.end(ring=ring),
                 until=self.term.deadline,
                 on_end=self._let_gone,
                 more=ordered and self.gate.awaited,
@@ -336,11 +365,14 @@ class Possession:
             return LockNotOwnedError(self.label, self.name, self.reason)
         return None
 
-    async def _give_back(self) -> None:
-        """What was lost by our clock, or with the session, the server may still have."""
-        self._releasing = Releasing(self._engine, self.claim.release(), until=None)
-        if self._engine.closing:
-            await outlast(self._releasing.ended, hurried=True)
+    def _give_back(self) -> None:
+        """What was lost by our clock, or with the session, the server may still have.
+
+        Or may have again: a server that hangs may execute the last renewal when it goes on.
+        """
+        if not self._given_back:
+            self._given_back = True
+            self._engine.take_back(self.claim.end(), HURRIED, told=self._engine.wake_own)
 
     def _let_gone(self, releasing: Releasing) -> None:
         if self.live:
@@ -350,6 +382,7 @@ class Possession:
     def _end_with(self, releasing: Releasing) -> None:
         if releasing.fault is not None:
             self.lose("its release was not confirmed in time; the ttl frees it")
+            self._give_back()
         elif releasing.freed:
             self._end(LeaseState.RELEASED, "it was released")
             self._engine.events.released(self, self._engine.now() - self.granted_at)

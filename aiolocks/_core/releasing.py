@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from .._transport import Call, Command, Fault, Released
-from .shield import HURRIED
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -21,8 +20,7 @@ class Releasing:
     executed the first time: that is a success.
 
     Args:
-        until: Loop time at which the lease ends anyway; None for a single try to give back what may be
-            left of a lease that was lost.
+        until: Loop time at which the lease ends anyway.
         on_end: Called once, when it has ended.
         more: Something follows that is to leave in the same write.
     """
@@ -47,7 +45,7 @@ class Releasing:
         engine: Engine,
         command: Command[Released],
         *,
-        until: float | None,
+        until: float,
         on_end: Callable[[Releasing], None] | None = None,
         more: bool = False,
     ) -> None:
@@ -75,9 +73,8 @@ class Releasing:
         return waiter
 
     def _send(self, *, more: bool = False) -> None:
-        until = self._engine.now() + HURRIED if self._until is None else self._until
         wake_own = self._engine.wake_own
-        self._call = Call(self._command, self._replied, self._failed, until=until, on_late=wake_own)
+        self._call = Call(self._command, self._replied, self._failed, until=self._until, on_late=wake_own)
         self._engine.send(self._call, more=more)
 
     def _replied(self, released: Released) -> None:
@@ -94,7 +91,7 @@ class Releasing:
         assert call is not None
         self._repeated = self._repeated or call.unconfirmed
         pause = self._engine.settings.backoff.maximum
-        in_time = self._until is not None and self._engine.now() + pause < self._until
+        in_time = self._engine.now() + pause < self._until
         if in_time and fault.transient and not self._engine.closed:
             self._engine.loop.call_later(pause, self._send)
         else:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
 from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_quorum, open_transport
 from ..errors import SessionClosedError
+from . import apart
 from .arguments import Metadata, Seconds, key_prefix, seconds, user_metadata
 from .backoff import Backoff
 from .engine import Engine, Settings
 from .events import Events
+from .misuse import AsyncOnly
 from .statistics import SessionStatistics
 
 if TYPE_CHECKING:
-    from .inspection import LockInfo
+    from .infos import LockInfo
 
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
 
@@ -26,10 +28,11 @@ _SESSIONS: Final = "_aiolocks_sessions"
 """Attribute of a client under which its default sessions live exactly as long as it does."""
 
 _BACKOFF: Final = Backoff()
+_PREFIX: Final = "aiolocks"
 
 
 @final
-class Session:
+class Session(AsyncOnly):
     """What all locks of one client share.
 
     A session talks to the server, or to each node of a cluster, over one connection of its own beside the
@@ -50,7 +53,8 @@ class Session:
             notifications (RESP3), which must be on. `"poll"`: they sleep and try again. In each case they
             also poll, so that whatever is not heard costs no more than `backoff` allows.
         backoff: How long waiters sleep between two tries.
-        command_timeout: Seconds that a single request without a deadline of its own may take.
+        command_timeout: Seconds that a single request without a deadline of its own may take while the server
+            is silent. Where the server cannot be reached, such a request fails at once.
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
             least ten times the ttl. It only matters if the server's clock is set back.
         metadata: Goes with every lease of the session: JSON values, readable by whoever can read the keys.
@@ -62,11 +66,13 @@ class Session:
         ConfigurationError: From the first use on, if a `wakeup` was asked for by name that is not available.
     """
 
+    _elsewhere = "tasks can share it; in another process, make one with a client of that process"
+
     def __init__(
         self,
         client: Any,
         *,
-        prefix: str = "aiolocks",
+        prefix: str = _PREFIX,
         wakeup: Wakeup = "auto",
         backoff: Backoff = _BACKOFF,
         command_timeout: Seconds = 5.0,
@@ -96,6 +102,8 @@ class Session:
         # Of these, those that have its settings, and with which sessions.
         self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []
         self._closed_unused = False
+        if self._settings.prefix != _PREFIX:
+            apart.opened(client, self, self._settings.prefix)
 
     @classmethod
     def of(cls, client: Any) -> Session:
@@ -136,6 +144,7 @@ class Session:
         A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
         that was never entered, for nothing here knows whether its holder has stopped.
         """
+        apart.closed(self._client, self)
         if self._engine is None:
             self._closed_unused = True
         engines = [*self._joint, *([] if self._engine is None else [self._engine])]
@@ -200,7 +209,7 @@ class Session:
             TypeError, ValueError: An argument is not as it should be.
             BackendError: Refused, or no answer within `command_timeout`.
         """
-        from .inspection import force_release  # noqa: PLC0415 - as above
+        from .freeing import force_release  # noqa: PLC0415 - as above
 
         return await force_release(self._admit(), name, kind)
 
@@ -286,18 +295,21 @@ def source_of(client: Any) -> Any:
     return client
 
 
-def engine_of(source: Any) -> Engine:
+def engine_of(source: Any, used_by: object = None) -> Engine:
     """What does the work for a session, or for the default session of a client.
+
+    Args:
+        source: The session or the client.
+        used_by: The lock or the like; None if its keys do not have the session's prefix.
 
     Raises:
         SessionClosedError: The session was closed.
         RuntimeError: It belongs to another event loop or process.
     """
-    session = source if isinstance(source, Session) else Session.of(source)
-    return session._admit()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
+    return _session_for(source, used_by)._admit()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
 
 
-def joint_engine_of(sources: Iterable[Any]) -> Engine:
+def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
     """What does the work for several sessions, or default sessions of clients, together.
 
     It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
@@ -307,8 +319,16 @@ def joint_engine_of(sources: Iterable[Any]) -> Engine:
         SessionClosedError: One of the sessions was closed.
         RuntimeError: One of them belongs to another event loop or process.
     """
-    sessions = tuple(source if isinstance(source, Session) else Session.of(source) for source in sources)
+    sessions = tuple(_session_for(source, used_by) for source in sources)
     return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
+
+
+def _session_for(source: Any, used_by: object) -> Session:
+    if isinstance(source, Session):
+        return source
+    if used_by is not None:
+        apart.used(source, used_by, _PREFIX)
+    return Session.of(source)
 
 
 def client_of(source: Any) -> Any:

@@ -45,6 +45,11 @@ class Term:
         return self._end < NEVER
 
     @property
+    def lasting(self) -> bool:
+        """Whether it does not end by itself."""
+        return self._auto_renew and not self.limited
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
         return min(self.deadline, self.renewal_due)
@@ -79,10 +84,12 @@ class Term:
         if self._auto_renew and not self.at_limit:
             self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
 
-    def why_over(self) -> str:
-        """What to say when the deadline has passed."""
+    def why_over(self, *, stalled: float) -> str:
+        """The reason when the deadline has passed; `stalled`: seconds in which nothing could be sent."""
         if self.at_limit:
             return "max_hold has passed"
         if not self._auto_renew:
             return "its ttl passed, and auto_renew is off"
+        if stalled:
+            return f"the event loop did not run for {stalled:.1f} s or more"
         return "its ttl passed without a confirmed renewal"

@@ -27,6 +27,8 @@ _ANSWERED_WITHIN: Final = 0.03
 by then needs to be looked at sooner: an entry for each would make the heap, and the work, twice as large."""
 _BREATH: Final = 0.001
 """Seconds between two runs: 100 000 leases a second can be renewed."""
+_LATE: Final = 0.05
+"""Seconds by which a busy event loop may run a timer too late; after more it counts as stalled."""
 _SLACK: Final = 64
 """Stale entries that the heap may hold beside as many as it has live ones."""
 
@@ -53,7 +55,18 @@ class Watchdog:
     - what was forgotten is never tended again, whatever entries it has left.
     """
 
-    __slots__ = ("_events", "_heap", "_loop", "_pid", "_timer", "_timer_at", "_turn", "_watches")
+    __slots__ = (
+        "_events",
+        "_heap",
+        "_look_back_at",
+        "_loop",
+        "_pid",
+        "_stall",
+        "_timer",
+        "_timer_at",
+        "_turn",
+        "_watches",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
         self._loop = loop
@@ -64,12 +77,27 @@ class Watchdog:
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._look_back_at = float("inf")  # the next time that `_look_back` is due
+        self._stall = (0.0, 0.0)  # the last stall of the loop that was noticed: from when to when
 
     def __len__(self) -> int:
         return len(self._watches)
 
     def possessions(self) -> list[Possession]:
         return [possession for watch in self._watches if (possession := watch()) is not None]
+
+    def stalled(self, moment: float) -> float:
+        """Seconds for which the event loop did not run around that moment, as far as its timers tell."""
+        overdue = min(self._timer_at, self._look_back_at)
+        began, ended = (overdue, self._loop.time()) if overdue <= moment else self._stall
+        return ended - began if began <= moment <= ended and ended - began > _LATE else 0.0
+
+    def _ran(self, due: float) -> None:
+        """A timer that was due then runs now."""
+        now = self._loop.time()
+        if now - due > _LATE:
+            began, ended = self._stall
+            self._stall = (min(began, due) if ended >= due else due, now)
 
     def watch(self, possession: Possession) -> Watch:
         """Looks after it from now on, or looks again at when it is due."""
@@ -141,9 +169,10 @@ class Watchdog:
         and that costs as much as the renewals themselves.
         """
         self._timer = None
-        self._timer_at = float("inf")
+        due, self._timer_at = self._timer_at, float("inf")
         if current_pid() != self._pid:
             return  # forked: the parent renews
+        self._ran(due)
         now = self._loop.time()
         left = _AT_ONCE
         asked: list[tuple[float, int, Watch]] = []
@@ -158,12 +187,16 @@ class Watchdog:
             elif watch.turn == turn:
                 self._push(watch, again)
         if asked:
-            self._loop.call_later(_ANSWERED_WITHIN, self._look_back, asked)
+            look_back_at = now + _ANSWERED_WITHIN
+            self._look_back_at = min(self._look_back_at, look_back_at)
+            self._loop.call_at(look_back_at, self._look_back, look_back_at, asked)
         if self._heap:
             self._wake_by(max(self._heap[0][0], now + _BREATH))
 
-    def _look_back(self, asked: list[tuple[float, int, Watch]]) -> None:
+    def _look_back(self, due: float, asked: list[tuple[float, int, Watch]]) -> None:
         """What has not been answered or forgotten meanwhile is to be looked at again."""
+        self._ran(due)
+        self._look_back_at = float("inf")
         for again, turn, watch in asked:
             if watch.turn == turn and again < float("inf"):
                 self._push(watch, again)

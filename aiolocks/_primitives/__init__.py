@@ -6,7 +6,8 @@ import importlib
 from typing import Final
 
 _MODULES: Final = {
-    "._core.inspection": ("HolderInfo", "LockInfo"),  # no primitives, but as rarely needed
+    "._core.infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
+    "._holders": ("HolderInfo",),
     "fairlock": ("FairLock",),
     "fenced": ("FencedRegister",),
     "joblease": ("JobLease",),

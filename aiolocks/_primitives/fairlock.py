@@ -46,6 +46,10 @@ class FairLock(Acquirable[Lease]):
         replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
             the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
             it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
+        at_least: Seconds after the grant for which nobody else gets the name, even if the lease is released
+            sooner: 0 to the ttl (and to `max_hold`). From the release on nobody holds the name, and the
+            server's clock ends that time. Processes that start a short job within this time of one another
+            run it once. The name of a process that dies is free after the ttl.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -68,6 +72,7 @@ class FairLock(Acquirable[Lease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         replicas: int = 0,
+        at_least: Seconds = 0.0,
         **slips: Never,
     ) -> None:
         reject_slips("FairLock", slips)
@@ -79,6 +84,7 @@ class FairLock(Acquirable[Lease]):
             on_lost=on_lost,
             metadata=metadata,
             replicas=replicas,
+            at_least=at_least,
         )
         super().__init__(client, name, options)
 

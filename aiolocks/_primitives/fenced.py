@@ -74,7 +74,7 @@ class FencedRegister:
         """
         form, text = _encoded(value)
         token = _checked(fencing_token)
-        engine = engine_of(self._source)
+        engine = engine_of(self._source, self)
         seen = await engine.ask(self._commands(engine).write(form, text, token))
         if seen is not None:
             raise StaleFenceError(self._name, fencing_token=token, seen=seen)
@@ -83,10 +83,10 @@ class FencedRegister:
         """What was last written: `bytes` as they were, anything else as JSON gives it back; None before that.
 
         Raises:
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
         """
-        engine = engine_of(self._source)
+        engine = engine_of(self._source, self)
         written = await engine.ask(self._commands(engine).read())
         if written is None:
             return None

@@ -11,15 +11,14 @@ from contextvars import ContextVar
 from typing import Any, Final, final
 
 from .._core.arguments import Options
-from .._core.binding import Binding
-from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.term import NEVER
-from .._transport.commands.flight import FlightCommands, Left
+from .._transport.commands.flight import Left
 from ..errors import BackendError, LockError, LockLostError
-from .outcomes import Outcome
+from .outcomes import Outcome, comes_of_cancellation
+from .runs import ended_at, runs
 from .serializers import Serializer
 
 log = logging.getLogger("aiolocks.session")
@@ -27,29 +26,13 @@ log = logging.getLogger("aiolocks.session")
 _MOST_LOSSES: Final = 3
 """So often a call is begun: what loses its lease each time would do its work again and again."""
 
+_ALWAYS_TAKEN: Final = 1_000_000
+"""Bytes that every server takes, however it is configured: the least for `proto-max-bulk-len` is 1 MiB."""
+
+_DONE_AGAIN: Final = "; a new call may do it again"
+
 _within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_flight", default=None)
 """The call that the running code is a part of, in whichever task. Weak: what it began may outlive it."""
-
-
-def runs(
-    engine: Engine, kind: str, label: str, name: str, *, options: Options, fingerprint: str
-) -> tuple[FlightCommands, Binding[Lease]]:
-    """How those of one session who want one run ask for it."""
-    commands = FlightCommands(
-        engine.settings.prefix,
-        kind,
-        name,
-        fingerprint=fingerprint,
-        retention_ms=milliseconds(engine.settings.fence_retention),
-        session=engine.session_id,
-    )
-    resource = Resource(commands, (kind, name))
-    return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
-
-
-def ended_at(engine: Engine, left: Left) -> float:
-    """Loop time until which who came has waited for what that run has left."""
-    return NEVER if left.age_us is None else engine.now() - left.age_us / 1e6
 
 
 @final
@@ -60,7 +43,8 @@ class Flight:
     - it stands in `engine.shared` while others may join: until it has ended, or nobody waits any more;
     - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
     - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
-    - what the function gave is never made again: a lease that was lost then is acquired anew, to publish it.
+    - a value that was made is never made again: a lease that was lost then is acquired again, to publish it;
+    - a value that is to be kept is published also when no caller waits any more.
 
     Args:
         slot: Where it stands in `engine.shared`.
@@ -75,6 +59,7 @@ class Flight:
         "_engine",
         "_fn",
         "_keep_ms",
+        "_made",
         "_name",
         "_outcome",
         "_runs",
@@ -103,6 +88,7 @@ class Flight:
         self._name = name
         self._fn = fn
         self._keep_ms = keep_ms
+        self._made: Outcome | None = None  # the end of our own call
         self._serializer = serializer
         self.fingerprint = fingerprint
         self._commands, self._binding = runs(
@@ -137,7 +123,7 @@ class Flight:
             self._waiting_flights.pop(waiter, None)
             if waiter.done() and not waiter.cancelled():
                 waiter.exception()  # the session's end, of which a cancelled caller learns nothing
-            if not self._waiters and self._outcome is None:
+            if not self._waiters and self._outcome is None and not self._keeping:
                 self._leave()
                 self._task.cancel()
         return self._outcome if in_time else None
@@ -172,36 +158,69 @@ class Flight:
             if not waiter.done():
                 waiter.set_result(came_at <= self._ended_at)
 
+    @property
+    def _keeping(self) -> bool:
+        """Whether the work was done, and the server must know of it for as long as `keep`."""
+        return self._keep_ms > 0 and self._made is not None and self._made.done
+
     async def _fly(self) -> Outcome:
         """Runs the call, unless another has left what would come of it."""
-        outcome: Outcome | None = None
-        losses = 0
-        while True:
+        trouble: LockError | None = None
+        for _ in range(_MOST_LOSSES):
             try:
                 self._engine.admit()
                 lease = await self._binding.acquire(None)
             except Left as left:
                 # Our own, if it was not confirmed: then we have the very object.
-                if outcome is not None and left.run in self._runs:
-                    return outcome
+                if self._made is not None and left.run in self._runs:
+                    return self._made.confirmed(left)
                 self._ended_at = ended_at(self._engine, left)
-                return Outcome.of_another(left, self._serializer)
+                return Outcome.of_another(self._name, left, self._serializer)
             except LockError as error:
-                return self._unpublished(outcome, error)
+                return self._unpublished(error)
             self._runs.add(lease.fencing_token)
-            try:
-                async with lease:
-                    if outcome is None:
-                        outcome = await self._call(lease)
-                    self._publish(lease, outcome)
-            except LockLostError as error:
-                losses += 1
-                if losses == _MOST_LOSSES:
-                    return self._unpublished(outcome, error)
-            except BackendError as error:
-                return self._unpublished(outcome, error)
-            else:
-                return outcome
+            ended = await self._run(lease)
+            if isinstance(ended, Outcome):
+                return ended
+            trouble = ended
+        assert trouble is not None
+        return self._unpublished(trouble)
+
+    async def _run(self, lease: Lease) -> Outcome | LockError:
+        """The end of the run, or the error for which another run has to publish it."""
+        deadline = 0.0
+        try:
+            async with lease:
+                if self._made is None:
+                    self._made = await self._call(lease)
+                deadline = self._engine.now() + lease.remaining()
+                self._publish(lease, self._made)
+        except LockLostError as error:
+            return error
+        except BackendError as error:
+            return await self._unconfirmed(lease, error, refused=self._engine.now() < deadline)
+        return self._made
+
+    async def _unconfirmed(self, lease: Lease, error: BackendError, *, refused: bool) -> Outcome | LockError:
+        """The server has refused the end of the call, or has said nothing until the end of the lease."""
+        made = self._made
+        assert made is not None
+        # Perhaps the server hung up on account of its length: in fewer words, the work was done.
+        if made.done and (refused or (self._keeping and len(made.payload) > _ALWAYS_TAKEN)):
+            self._made = made = self._not_kept(made.value, error)
+            if refused and await self._told(lease, made):
+                return made
+        return self._unpublished(error) if refused or not self._keeping else error
+
+    async def _told(self, lease: Lease, outcome: Outcome) -> bool:
+        """Whether the run, which was not ended, has ended with that."""
+        self._publish(lease, outcome)
+        command = self._commands.release(lease.token, milliseconds(lease.ttl))
+        try:
+            released = await self._engine.ask(command, told=self._engine.wake_own)
+        except LockError:
+            return False
+        return released.freed
 
     async def _call(self, lease: Lease) -> Outcome:
         """What comes of the function; a cancellation of its task passes."""
@@ -215,7 +234,7 @@ class Flight:
                     f"fn must be a coroutine function (async def): {self._fn!r} gave "
                     f"{type(awaitable).__name__}; wrap a plain function as asyncio.to_thread does"
                 )
-            return Outcome.of_value(await awaitable, self._serializer)
+            value = await awaitable
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
@@ -226,37 +245,47 @@ class Flight:
         except Exception as error:
             # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
             if task.cancelling() and (
-                not self._waiters or lease.remaining() <= 0.0 or _comes_of_cancellation(error)
+                not self._waiters or lease.remaining() <= 0.0 or comes_of_cancellation(error)
             ):
                 # What it says about having been cancelled is not for those who wait elsewhere.
                 raise asyncio.CancelledError from error
             return Outcome.of_error(error)
+        try:
+            return Outcome.of_value(value, self._serializer)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            error.add_note(
+                "aiolocks: the serializer of the SingleFlight says this of the value of the function "
+                f"({type(value).__name__}), which others are to have too"
+            )
+            return self._not_kept(value, error)
+
+    def _not_kept(self, value: Any, because: Exception) -> Outcome:
+        """The work was done, and for this reason others cannot have its value.
+
+        Callers here get the value. If it was to be kept, they get it with an error: a caller that relies on
+        that has to know.
+        """
+        log.warning("singleflight %r: others cannot have the value of the call: %s", self._name, because)
+        return Outcome.not_kept(self._name, value, because, raises=self._keep_ms > 0)
 
     def _publish(self, lease: Lease, outcome: Outcome) -> None:
         """With its release."""
-        keep_ms = self._keep_ms if outcome.kept else 0
+        keep_ms = self._keep_ms if outcome.done else 0
         self._commands.leave(
             lease.token, lease.fencing_token, tag=outcome.tag, payload=outcome.payload, keep_ms=keep_ms
         )
 
-    def _unpublished(self, outcome: Outcome | None, error: LockError) -> Outcome:
-        """What was done is done: those here get it, whatever the others can be told."""
-        if outcome is None:
+    def _unpublished(self, error: LockError) -> Outcome:
+        """The work was done: callers here get its value, whatever the others can be told."""
+        if self._made is None:
             raise error
-        log.warning("singleflight %r: what the call gave could not be published: %s", self._name, error)
-        return outcome
+        again = _DONE_AGAIN if self._keeping else ""
+        log.warning(
+            "singleflight %r: what the call gave could not be published%s: %s", self._name, again, error
+        )
+        if not self._keeping:
+            return self._made
+        return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)
 
     def __repr__(self) -> str:
         return f"<Flight {self._name!r} waiters={len(self._waiters)}>"
-
-
-def _comes_of_cancellation(error: BaseException) -> bool:
-    """Whether it was raised on account of a cancellation, or while one was on its way."""
-    cause: BaseException | None = error
-    seen: set[int] = set()  # `raise error from error` makes one its own cause
-    while cause is not None and id(cause) not in seen:
-        if isinstance(cause, asyncio.CancelledError):
-            return True
-        seen.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
-    return False

@@ -18,7 +18,8 @@ class Lock(Acquirable[Lease]):
     """One holder at a time, among all processes that use the same server, prefix and name.
 
     A `Lock` is a description: cheap, immutable, to be made anywhere and shared by any number of tasks. What
-    acquiring gives is a `Lease`. It is not reentrant: a holder that acquires again waits for itself.
+    acquiring gives is a `Lease`. It is not reentrant: a task that holds it and acquires it again gets a
+    `DeadlockError`, for it would wait for itself.
 
     ```python
     async with Lock(redis, "orders:17") as lease:
@@ -43,6 +44,10 @@ class Lock(Acquirable[Lease]):
         replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
             the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
             it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
+        at_least: Seconds after the grant for which nobody else gets the name, even if the lease is released
+            sooner: 0 to the ttl (and to `max_hold`). From the release on nobody holds the name, and the
+            server's clock ends that time. Processes that start a short job within this time of one another
+            run it once. The name of a process that dies is free after the ttl.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -65,6 +70,7 @@ class Lock(Acquirable[Lease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         replicas: int = 0,
+        at_least: Seconds = 0.0,
         **slips: Never,
     ) -> None:
         reject_slips("Lock", slips)
@@ -76,6 +82,7 @@ class Lock(Acquirable[Lease]):
             on_lost=on_lost,
             metadata=metadata,
             replicas=replicas,
+            at_least=at_least,
         )
         super().__init__(client, name, options)
 

@@ -88,6 +88,14 @@ class MultiLock(Acquirable[Lease]):
         """Names of the locks, sorted; `name` is all of them, separated by commas."""
         return self._names
 
+    def _all_names(self) -> tuple[str, ...]:
+        return self._names
+
+    def _rename(self, names: tuple[str, ...]) -> None:
+        super()._rename(names)
+        self._names = _checked(names)
+        self._name = ", ".join(self._names)
+
     def _resource(self, engine: Engine) -> Resource:
         make: Callable[..., Commands] = MultiCommands
         if engine.by_slot:

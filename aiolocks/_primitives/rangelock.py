@@ -74,7 +74,7 @@ class RangeUpgradableLease(RangeLease):
         self,
         lo: Bound | None = None,
         hi: Bound | None = None,
-        *,
+        *slipped: Never,
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         **slips: Never,
     ) -> Pending[RangeWriterLease]:
@@ -91,11 +91,11 @@ class RangeUpgradableLease(RangeLease):
             ValueError: It is not part of what is held.
             LockLostError: The upgradable lease is no longer ours.
             LockTimeoutError: Not had within `blocking_timeout`; the upgradable lease is held as before.
-            BackendError, SessionClosedError: As `acquire` does.
+            DeadlockError, BackendError, SessionClosedError: As `acquire` does.
 
         Cancelled at any point, no writer stays; the upgradable lease is held as before.
         """
-        reject_slips("upgrade()", slips)
+        reject_slips("upgrade()", slips, positional=slipped)
         part = self._part("w", -math.inf if lo is None else lo, math.inf if hi is None else hi)
         if lo is None:
             part = part._replace(a=self._span.a)

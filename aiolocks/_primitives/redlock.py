@@ -96,7 +96,7 @@ class Redlock(Acquirable[Lease]):
         super().__init__(self._sources[0], name, options)
 
     def _engine(self) -> Engine:
-        return joint_engine_of(self._sources)
+        return joint_engine_of(self._sources, self)
 
     def _resource(self, engine: Engine) -> Resource:
         commands = RedlockCommands(

@@ -114,17 +114,19 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         self._of_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Self] = weakref.WeakKeyDictionary()
 
     def acquire(
-        self, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+        self, *slipped: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
     ) -> Pending[ReentrantLease]:
         """Acquires it for its owner, which is the task that calls this unless `owner` says otherwise.
 
         See `Lock.acquire`, also for its errors.
         """
-        return super(ReentrantLock, self._of_owner()).acquire(blocking_timeout=blocking_timeout, **slips)
+        return super(ReentrantLock, self._of_owner()).acquire(
+            *slipped, blocking_timeout=blocking_timeout, **slips
+        )
 
-    def try_acquire(self, **slips: Never) -> Pending[ReentrantLease | None]:
+    def try_acquire(self, *slipped: Never, **slips: Never) -> Pending[ReentrantLease | None]:
         """Acquires it for its owner at once or not at all. See `Lock.try_acquire`, also for its errors."""
-        return super(ReentrantLock, self._of_owner()).try_acquire(**slips)
+        return super(ReentrantLock, self._of_owner()).try_acquire(*slipped, **slips)
 
     def _of_owner(self) -> Self:
         """The same lock, for who calls."""
@@ -146,6 +148,10 @@ class ReentrantLock(Acquirable[ReentrantLease]):
 
     def _bind(self) -> Binding[ReentrantLease]:
         return super(ReentrantLock, self._of_owner())._bind()
+
+    def _rename(self, names: tuple[str, ...]) -> None:
+        super()._rename(names)
+        self._of_tasks = weakref.WeakKeyDictionary()
 
     def _resource(self, engine: Engine) -> Resource:
         commands = ReentrantCommands(

@@ -39,7 +39,8 @@ class RWLock:
     nobody for longer.
 
     A reader inside a reader of the same task can deadlock: if a writer has reserved between the two, the
-    inner one waits for the writer, and the writer for the outer one. Pass the lease on instead.
+    inner one waits for the writer, and the writer for the outer one. The task then gets a `DeadlockError`.
+    Pass the lease on instead.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.

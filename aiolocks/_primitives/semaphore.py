@@ -108,18 +108,24 @@ class Semaphore(Acquirable[Lease]):
         return self._fair
 
     def acquire(  # noqa: D417 - there are no slips to describe
-        self, n: int = 1, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+        self,
+        n: int = 1,
+        *slipped: Never,
+        blocking_timeout: Seconds | None = AS_CONFIGURED,
+        **slips: Never,
     ) -> Pending[Lease]:
         """Acquires `n` permits as one lease, waiting for as long as `blocking_timeout` allows.
 
         Args:
-            n: How many permits, all at once or none.
+            n: How many permits, all at once or none: up to `value`, or up to what `resize` has set. While
+                `resize` has set fewer than `n`, an `n` up to `value` waits, and a warning in the log says so.
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the semaphore's
                 own.
 
         Raises:
             ValueError: `n` is more than `value`, and so could never be had.
-            LockTimeoutError: Not had within `blocking_timeout`.
+            LockTimeoutError: Not had within `blocking_timeout`; it names some of the holders.
+            DeadlockError: There is no `blocking_timeout`, and this very task holds too many of the permits.
             ConfigurationError: It was made with another `value`.
             BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
                 `ttl` seconds where there is none.
@@ -128,49 +134,52 @@ class Semaphore(Acquirable[Lease]):
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
         several = self._several(n)
-        return super(Semaphore, several).acquire(blocking_timeout=blocking_timeout, **slips)
+        return super(Semaphore, several).acquire(*slipped, blocking_timeout=blocking_timeout, **slips)
 
-    def try_acquire(self, n: int = 1, **slips: Never) -> Pending[Lease | None]:  # noqa: D417 - see above
+    def try_acquire(  # noqa: D417 - see above
+        self, n: int = 1, *slipped: Never, **slips: Never
+    ) -> Pending[Lease | None]:
         """Acquires `n` permits at once or not at all: the lease, or None. Never queues.
 
         Args:
             n: How many permits, all at once or none.
 
         Raises:
-            ValueError: `n` is more than `value`, and so could never be had.
-            ConfigurationError: It was made with another `value`.
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            ConfigurationError: It was made with another `value`; or `n` is more than `value` and more than
+                `resize` has set, so that no release could ever bring so many. Also a `ValueError`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
 
         Cancelled at any point, nothing stays held.
         """
         several = self._several(n)
-        return super(Semaphore, several).try_acquire(**slips)
+        return super(Semaphore, several).try_acquire(*slipped, **slips)
 
     async def available(self) -> int:
         """How many permits could be had now, as the server says; 0 of a fair one while anybody waits.
 
         Raises:
             ConfigurationError: It was made with another `value`.
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
         """
         binding = self._bind()
         return await binding.engine.ask(self._commands(binding.engine).available())
 
     async def resize(self, value: int) -> None:
-        """Sets how many permits there are, for all who use it, and wakes who waits for more.
+        """Sets how many permits there are, for all who use it, and wakes waiters that may enter now.
 
-        What is held stays held: of fewer permits, more may be out until they come back. The `value` with
-        which it is to be made stays what it was.
+        What is held stays held: of fewer permits, more may be out until they come back. With 0 the semaphore
+        is closed: nobody gets in, waiters wait, and a later `resize` opens it. The `value` with which it is
+        to be made stays what it was.
 
         Args:
-            value: How many, 1 to 2**31.
+            value: How many, 0 to 2**31.
 
         Raises:
             ConfigurationError: It was made with another `value`.
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
         """
-        number = whole_number("value", value, most=_MOST)
+        number = whole_number("value", value, least=0, most=_MOST)
         engine = self._bind().engine
         wake_own = functools.partial(engine.bells.rung, "local")
         await engine.ask(self._commands(engine).resize(number), told=wake_own)
@@ -178,8 +187,6 @@ class Semaphore(Acquirable[Lease]):
     def _several(self, n: int) -> Self:
         """The same semaphore, of which so many permits are one lease."""
         number = whole_number("n", n, most=_MOST)
-        if number > self._value:
-            raise ValueError(f"n must not be more than the semaphore's value, {self._value}, not {number}")
         if number == self._permits:
             return self
         found = self._of_several.get(number)
@@ -204,13 +211,13 @@ class Semaphore(Acquirable[Lease]):
         )
 
     def _alike(self, permits: int) -> Self:
-        alike = object.__new__(type(self))
-        super(Semaphore, alike).__init__(self._source, self._name, self._options)
-        alike._value = self._value
-        alike._fair = self._fair
-        alike._permits = permits
-        alike._of_several = {}
+        alike = self._renamed((self._name,))
+        alike._permits = permits  # noqa: SLF001 - of this very class
         return alike
+
+    def _rename(self, names: tuple[str, ...]) -> None:
+        super()._rename(names)
+        self._of_several = {}
 
     def __repr__(self) -> str:
         fair = " fair" if self._fair else ""

@@ -14,7 +14,7 @@ class Serializer(Protocol):
     """
 
     def dumps(self, value: Any, /) -> bytes:
-        """The value as bytes. What it raises goes to all who wait for the value."""
+        """The value as bytes. If it raises, the value is not kept, and others get `ResultNotKeptError`."""
         ...
 
     def loads(self, data: bytes, /) -> Any:
@@ -42,5 +42,6 @@ class _Json:
 JSON: Final[Serializer] = _Json()
 """Values that JSON knows: None, bool, int, float, str, and lists and dicts of them.
 
-A tuple comes out as a list, and keys of a dict as str; what JSON does not know is a `TypeError`.
+A tuple comes out as a list, and keys of a dict as str. JSON does not know others, such as `Decimal`: they
+cannot be kept, nor given to other processes.
 """

@@ -68,9 +68,11 @@ class SingleFlight:
         ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years: for so long a runner
             that died holds up the others. No limit to how long a run may take.
         keep: Seconds for which a value is kept, from when it was there; 0 gives it to those alone who were
-            waiting. Errors are not kept. The runner's own `keep` counts.
+            waiting. Errors are not kept. If a value cannot be kept, the server keeps for as long that the
+            work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
         serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no
-            trust in who else can write to the server; pickle would.
+            trust in who else can write to the server; pickle would. It is asked when the function has ended:
+            only the value itself shows whether it can be written.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -118,29 +120,36 @@ class SingleFlight:
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
             fn: A function without arguments that gives an awaitable, as a coroutine function does. If a
-                `CancelledError` comes out of it by itself, those who wait get a `RuntimeError`; if the
-                serializer does not take its value, what that raises.
+                `CancelledError` comes out of it by itself, all callers get a `RuntimeError`.
             fingerprint: What the request is, for a key that a client chose: the body of a POST. Only a hash
                 of it is stored. None is a fingerprint like another: give it always or never.
 
         Raises:
             FingerprintError: The key is in use, or its value kept, for another fingerprint.
             RemoteCallError: The function raised, elsewhere.
+            ResultNotKeptError: The work was done, but others cannot have its value: the serializer did not
+                take it, or Redis refused it (as larger than its `proto-max-bulk-len`), or did not take it in
+                time. With `keep`, also callers in the session that ran it get this error, with its value;
+                others get it for as long as `keep`, and the function does not run again. Without `keep`
+                callers in that session get the value, and the error is for waiters elsewhere. If
+                Redis could not even be told that the work was done, the error says that a new call may do it
+                again.
             LockLostError: The lease was lost three times, each time while the function ran.
             BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. Not once the
-                function has ended: then its callers here get what it gave, and the log says that nobody else
-                was told.
+                function has ended: then its callers here get its value, with `keep` as the value of a
+                `ResultNotKeptError`, and the log says that nobody else was told.
             SessionClosedError: The session is closed, or was closed meanwhile.
             RuntimeError: It would wait for itself: asked by the function, or by a task or call that it began.
             TypeError, ValueError: An argument is not as it should be; before any I/O.
 
         Cancelled, it ends at once. The function goes on while others wait for it here, and is cancelled
-        otherwise. Limit the wait with `asyncio.timeout()`.
+        otherwise. A value that is to be kept is published also when no caller waits any more. Limit the wait
+        with `asyncio.timeout()`.
         """
         name = lock_name(key, "key")
         _check_function(fn)
         digest = _digest(fingerprint)
-        engine = engine_of(self._source)
+        engine = engine_of(self._source, self)
         slot = ("singleflight", name)
         while True:
             flight: Flight | None = engine.shared.get(slot)
@@ -182,6 +191,7 @@ class SingleFlight:
 
         Raises:
             TypeError, ValueError: The key is not as it should be.
+            DeadlockError: On entering: this very task is first, and would wait for itself.
             LockLostError: On leaving: the lease was lost, and the body of the first was cancelled.
             BackendError: On entering: Redis refused for good, or gave no answer for `ttl` seconds. On
                 leaving: the end was not confirmed.
@@ -193,7 +203,7 @@ class SingleFlight:
         return Turn(functools.partial(self._crowd, name))
 
     def _crowd(self, name: str) -> Crowd:
-        engine = engine_of(self._source)
+        engine = engine_of(self._source, self)
         slot = ("turn", name)
         crowd: Crowd | None = engine.shared.get(slot)
         return Crowd(engine, slot, name, self._options) if crowd is None else crowd

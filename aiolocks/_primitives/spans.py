@@ -128,7 +128,7 @@ class SpanLease(Lease):
         possession.ensure_here()
         possession.ensure_held()
         commands = self._family.commands(engine, self.name, self._span)
-        changed = await engine.ask(commands.change(self.token, span), told=engine.wake_own)
+        changed = await engine.ask(commands.change(self.token, span), told=engine.wake_own, patient=True)
         if not changed.held:
             possession.lose("the server no longer has it as the holder")
         possession.ensure_held()
@@ -145,7 +145,8 @@ class SpanLease(Lease):
             timeout = self._options.blocking_timeout
         else:
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
-        return Pending(functools.partial(self._upgrade, lease_type, span, timeout))
+        start = functools.partial(self._upgrade, lease_type, span, timeout)
+        return Pending(start, of=self, call="upgrade")
 
     async def _upgrade(self, lease_type: type[LeaseT], span: Span, timeout: float | None) -> LeaseT:
         possession, family, engine = self._possession, self._family, self._engine
@@ -242,7 +243,7 @@ class UpgradableLease(SpanLease):
     __slots__ = ()
 
     def upgrade(  # noqa: D417 - there are no slips to describe
-        self, *, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+        self, *slipped: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
     ) -> Pending[WriterLease]:
         """A writer for a while: waits until the readers inside have left, keeps out new ones, excludes all.
 
@@ -259,9 +260,9 @@ class UpgradableLease(SpanLease):
         Raises:
             LockLostError: The upgradable lease is no longer ours.
             LockTimeoutError: Not had within `blocking_timeout`; the upgradable lease is held as before.
-            BackendError, SessionClosedError: As `acquire` does.
+            DeadlockError, BackendError, SessionClosedError: As `acquire` does.
 
         Cancelled at any point, no writer stays; the upgradable lease is held as before.
         """
-        reject_slips("upgrade()", slips)
+        reject_slips("upgrade()", slips, positional=slipped)
         return self._upgrading(WriterLease, self._span._replace(mode="w"), blocking_timeout)

@@ -29,7 +29,7 @@ _LETTERS: Final[dict[str, Mode]] = {
 }
 _FORM: Final = re.compile(r"1([bdew])([1-9]\d{0,14})\.([\w-]{22})\.([\w-]{8})", re.ASCII)
 _GIVING_UP: Final = ("until_executing", "until_and_while_executing")
-_SLOT_OF_ITS_OWN: Final = ("until_executing", "until_expired")
+_BESIDE: Final = ("until_executing", "until_expired")
 
 
 @final
@@ -85,11 +85,11 @@ class Ticket:
         """What is to become of its key when it is run.
 
         Where the key is free as soon as it begins, or stays owned whatever happens, runs of two tickets are
-        nobody's concern: then a slot of its own keeps a ticket from running beside itself.
+        nobody's concern.
         """
         return Errand(
             self.known_as,
-            slot=f"run.{self.id}" if self.mode in _SLOT_OF_ITS_OWN else "",
+            beside=self.mode in _BESIDE,
             gives_up=self.mode in _GIVING_UP,
             frees=self.mode == "until_executed",
         )

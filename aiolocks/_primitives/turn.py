@@ -9,10 +9,12 @@ from typing import Final, Self, final
 
 from .._core.arguments import Options
 from .._core.engine import Engine
+from .._core.entered import held
 from .._core.lease import Lease
 from .._core.term import NEVER
 from .._transport.commands.flight import Left
-from .flights import ended_at, runs
+from ..errors import DeadlockError
+from .runs import ended_at, runs
 
 _TAG: Final = "t"
 
@@ -99,11 +101,20 @@ class Crowd:
     async def enter(self) -> Lease | None:
         """The lease of who is first; None for who has waited for another to be through with it."""
         came_at = self._engine.now()
+        self._ensure_not_inside()
         if self._led and not await self._leads(came_at):
             return None
         self._led = True
         self._engine.shared[self._slot] = self
         return await self._lead(came_at)
+
+    def _ensure_not_inside(self) -> None:
+        """Raises if the task is first itself, and would wait for itself to be through with it."""
+        for possession in held(
+            self._engine.entered.by(asyncio.current_task(self._engine.loop)), lasting=True
+        ):
+            if possession.kind == "turn" and possession.name == self._binding.name:
+                raise DeadlockError("Turn", possession.name, held="that turn itself")
 
     async def _leads(self, came_at: float) -> bool:
         """Waits until it is one's own to lead, or (False) need not be."""

@@ -13,7 +13,7 @@ from .._core.entries import Entries
 from .._core.releasing import Releasing
 from .._core.session import engine_of, source_of
 from .._core.shield import outlast
-from .._transport import Call, Command, Released, ignore
+from .._transport import Command, Released
 from .._transport.commands.turnstile import TurnstileCommands
 
 _FIRST: Final = 1
@@ -43,6 +43,10 @@ class Turnstile:
     it ends when the winner leaves, if that is earlier; whoever else leaves changes nothing. A winner that
     dies is replaced when the window ends, and so is one that takes longer than it: then there are two at
     work. Where that must not be, take a `Lock`.
+
+    It numbers a crowd that comes at the same time. With `async with`, machines that start a job by clocks
+    that differ run it once each, if it is shorter than the difference: each finds that the window has
+    ended. There, `enter()` alone keeps the window; or take a `Lock` with `at_least`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -81,7 +85,7 @@ class Turnstile:
         A number that was given stays taken until the window ends, whatever becomes of who got it.
 
         Raises:
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
 
         Cancelled or failed at any point, a window that it may have begun ends at once: the next to come is
@@ -90,7 +94,7 @@ class Turnstile:
         return (await self._enter()).place
 
     async def _enter(self) -> _Passage:
-        engine = engine_of(self._source)
+        engine = engine_of(self._source, self)
         commands, token = TurnstileCommands(engine.settings.prefix, self._name), engine.token()
         call, entering = engine.start(
             commands.enter(token, milliseconds(self._window)),
@@ -101,8 +105,7 @@ class Turnstile:
             place = await entering
         except BaseException:
             if engine.forget(call):
-                until = engine.now() + self._window
-                engine.send(Call(ending, ignore, ignore, until=until, in_full=True), at_once=True)
+                engine.take_back(ending, self._window)
             raise
         # Later than the server's: it had counted the place before the reply was here.
         return _Passage(engine, ending, place, over_at=engine.now() + self._window)

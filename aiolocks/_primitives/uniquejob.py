@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Coroutine
+import json
+from collections.abc import Coroutine
 from typing import Any, Final, Literal, Never, TypeVar, final, overload
 
-from .._core.arguments import SHORTEST_TTL, Options, Seconds, lock_name, reject_slips, seconds
-from .._core.binding import Binding
-from .._core.claim import Manner, Resource
+from .._core.arguments import (
+    SHORTEST_TTL,
+    Metadata,
+    Options,
+    Seconds,
+    lock_name,
+    reject_slips,
+    seconds,
+    user_metadata,
+    whole_number,
+)
 from .._core.clock import milliseconds
-from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.pending import Pending
-from .._core.possession import Possession
 from .._core.session import engine_of, source_of
-from .._transport import Call, Granted, ignore
-from .._transport.commands.jobs import Errand, JobCommands, enqueueing, withdrawing
-from ..errors import DuplicateJobError, SessionClosedError
+from .._transport.commands.jobs import Errand
+from ..errors import DuplicateJobError
 from .joblease import JobLease
+from .jobruns import LeaseType, room_for, run, unless_duplicate
+from .keytaking import take_key
 from .tickets import MODES, Mode, Ticket
 
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
 OnConflict = Literal["raise", "skip", "replace"]
 
-_MANNER: Final = Manner(exclusive=True, eager=True, strict=True)
-_MOST_WAITING: Final = 1000
+_MOST_AT_ONCE: Final = 2**31 - 1
 
 # What the same thing is called elsewhere, or what is easily taken for it.
 _SLIPS: Final = {
     "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
+    "concurrency": "limit= (how many may run at once)",
     "lock_name": "key=",
     "name": "key=",
     "on_conflict": "enqueue(mode, on_conflict=...)",
+    "value": "limit= (how many may run at once)",
     "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
     "waiting": "run(waiting=...)",
 }
@@ -64,22 +74,42 @@ class UniqueJob:
         await build_report(17)
     ```
 
+    With `limit`, so many run at once under the key: calls of `run`, and tickets of the modes whose runs wait
+    for each other. A ticket never runs beside itself, and a key has one ticket that is unique, whatever the
+    limit.
+
     This makes work unique in time; it does not make it exactly once. A worker that dies after its work was
     done, but before it could say so, leaves a job that the queue delivers again, and that runs again.
+
+    `run` and `try_run` know of no run that has ended. Machines that start the same job by clocks that differ
+    run it once each, if it is shorter than the difference: there, take a `Lock` with `at_least`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         key: What is unique: any non-empty str of at most 1 KiB in UTF-8. It has a name space of its own.
         ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its worker
             lives, however long the job takes; when a worker dies, whoever waits begins after that time.
+        limit: How many may run at once, 1 to 2**31 - 1. All users of a key must give the same limit: while
+            one runs, another limit is refused; once none runs, the next run may have another.
+        metadata: JSON values that stand beside each run and each ticket, readable by everybody who can read
+            the key: `session.inspect()` shows them.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
     """
 
-    __slots__ = ("__weakref__", "_key", "_options", "_source")
+    __slots__ = ("__weakref__", "_key", "_limit", "_options", "_source")
 
-    def __init__(self, client: Any, key: str, *, ttl: Seconds = 60.0, **slips: Never) -> None:
+    def __init__(
+        self,
+        client: Any,
+        key: str,
+        *,
+        ttl: Seconds = 60.0,
+        limit: int = 1,
+        metadata: Metadata | None = None,
+        **slips: Never,
+    ) -> None:
         reject_slips("UniqueJob", slips, _SLIPS)
         self._source = source_of(client)
         self._key = lock_name(key, "key")
@@ -89,8 +119,9 @@ class UniqueJob:
             auto_renew=True,
             max_hold=None,
             on_lost="cancel",
-            metadata=None,
+            metadata=metadata,
         )
+        self._limit = whole_number("limit", limit, most=_MOST_AT_ONCE)
 
     @property
     def key(self) -> str:
@@ -102,13 +133,19 @@ class UniqueJob:
         """Seconds that a run lasts without a renewal."""
         return self._options.ttl
 
+    @property
+    def limit(self) -> int:
+        """How many may run at once."""
+        return self._limit
+
     def __repr__(self) -> str:
-        return f"<UniqueJob {self._key!r} ttl={self._options.ttl:g}>"
+        limit = f" limit={self._limit}" if self._limit > 1 else ""
+        return f"<UniqueJob {self._key!r} ttl={self._options.ttl:g}{limit}>"
 
     # -- the worker's side alone
 
-    def run(self, *, waiting: int | None = 1) -> Pending[Lease]:
-        """Runs when nobody else does: at once, or when it is its turn.
+    def run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease]:
+        """Runs when fewer than `limit` others do: at once, or when it is its turn.
 
         What it returns can be entered with `async with`, awaited (then release the lease yourself), or given
         to `asyncio.create_task` and the like. The body is cancelled if the lease is lost.
@@ -119,50 +156,73 @@ class UniqueJob:
         milliseconds later, or has the place of one who has given none for 2 s.
 
         Args:
-            waiting: How many may wait while one runs, 0 to 1000; None for any number. One is enough for a
+            waiting: How many may wait while `limit` run, 0 to 1000; None for any number. One is enough for a
                 job that looks at the present state. They run in the order in which they came.
+            metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:
-            DuplicateJobError: One runs, and as many wait already.
+            DuplicateJobError: `limit` run, and as many wait already.
+            ConfigurationError: Others run under the key with another `limit`.
+            DeadlockError: This very task runs it, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
-        room = _room(waiting)
-        return Pending(lambda: self._acquire(Lease, waiting=room))
+        room, options = room_for(waiting), self._options_with(metadata)
+        return Pending(lambda: self._run(Lease, options, waiting=room), of=self, call="run")
 
-    def try_run(self, *, waiting: int | None = 1) -> Pending[Lease | None]:
+    def try_run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease | None]:
         """As `run`, but a duplicate gives None, and raises nothing. It does wait if there is a place to wait.
 
+        So of three calls at the same time two run, one after the other, unless `waiting` is 0. And a call
+        that comes after a run has ended runs, whatever `waiting` is.
+
         Args:
-            waiting: How many may wait while one runs, 0 to 1000; None for any number.
+            waiting: How many may wait while `limit` run, 0 to 1000; None for any number.
+            metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:
+            ConfigurationError: Others run under the key with another `limit`.
+            DeadlockError: This very task runs it, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
-        room = _room(waiting)
-        return Pending(lambda: _unless_duplicate(self._acquire(Lease, waiting=room)))
+        room, options = room_for(waiting), self._options_with(metadata)
+        return Pending(
+            lambda: unless_duplicate(self._run(Lease, options, waiting=room)), of=self, call="try_run"
+        )
 
     # -- from the producer on
 
     @overload
     async def enqueue(
-        self, mode: Mode, *, ttl: Seconds = ..., on_conflict: Literal["raise", "replace"] = ...
+        self,
+        mode: Mode,
+        *,
+        ttl: Seconds = ...,
+        on_conflict: Literal["raise", "replace"] = ...,
+        metadata: Metadata | None = ...,
     ) -> str: ...
     @overload
-    async def enqueue(self, mode: Mode, *, ttl: Seconds = ..., on_conflict: OnConflict) -> str | None: ...
     async def enqueue(
-        self, mode: Mode, *, ttl: Seconds = 3600.0, on_conflict: OnConflict = "raise"
+        self, mode: Mode, *, ttl: Seconds = ..., on_conflict: OnConflict, metadata: Metadata | None = ...
+    ) -> str | None: ...
+    async def enqueue(
+        self,
+        mode: Mode,
+        *,
+        ttl: Seconds = 3600.0,
+        on_conflict: OnConflict = "raise",
+        metadata: Metadata | None = None,
     ) -> str | None:
         """Takes the key for one job that is about to be queued: its ticket, which travels with the job.
 
-        The ticket is a short str, to be given to `perform` of the same key. Nothing is kept of it but what
-        makes it unique: it is no harm if the job is never put into the queue, except that its key stays
-        taken for `ttl`.
+        The ticket is a short str, to be given to `perform` of the same key. The server keeps what makes it
+        unique, and beside that, while it has the key, its producer and metadata. It is no harm if the job is
+        never put into the queue, except that its key stays taken for `ttl`.
 
         Args:
             mode: For how long another ticket for this key is a conflict: `"until_executing"`, to the
@@ -174,11 +234,12 @@ class UniqueJob:
             on_conflict: What to do while another ticket has the key: `"raise"`; `"skip"`, give None;
                 `"replace"`, take its place: the older ticket is a duplicate from then on, but a run of it
                 that has begun goes on.
+            metadata: JSON values that stand beside the ticket while it has the key, with those of the job.
 
         Raises:
             TypeError, ValueError: An argument is not as it should be; before any I/O.
             DuplicateJobError: Another ticket has the key.
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
 
         Cancelled, or failed, it leaves the key as it was before.
@@ -189,39 +250,31 @@ class UniqueJob:
             raise ValueError(f"on_conflict must be 'raise', 'skip' or 'replace', not {on_conflict!r}")
         ttl_ms = milliseconds(seconds("ttl", ttl, least=SHORTEST_TTL))
         ticket = Ticket.new(self._key, mode, ttl_ms)
-        left = await self._take_key(engine_of(self._source), ticket, replace=on_conflict == "replace")
+        options, engine = self._options_with(metadata), engine_of(self._source, self)
+        user = json.dumps({**engine.settings.metadata, **options.metadata}, separators=(",", ":"))
+        left = await take_key(
+            engine,
+            ticket,
+            engine.describe(user),
+            replace=on_conflict == "replace",
+            undo_for=self._options.ttl,
+        )
         if left is None:
             return ticket.encode()
         if on_conflict == "skip":
             return None
         raise DuplicateJobError(self._key, f"another ticket owns the key, for {left / 1000:.3f} s more")
 
-    async def _take_key(self, engine: Engine, ticket: Ticket, *, replace: bool) -> int | None:
-        """None, or the milliseconds for which another ticket has it."""
-        prefix, known_as = engine.settings.prefix, ticket.known_as
-        call, answered = engine.start(
-            enqueueing(prefix, self._key, known_as, ticket.ttl_ms, replace=replace),
-            until=engine.now() + engine.settings.command_timeout,
-        )
-        try:
-            left = await answered
-            if engine.closing:
-                raise SessionClosedError("the session was closed while waiting")
-        except BaseException:
-            if engine.forget(call):
-                # Nobody gets to know this ticket: it is taken back, in order behind the request.
-                back = withdrawing(prefix, self._key, known_as)
-                until = engine.now() + self._options.ttl
-                engine.send(Call(back, ignore, ignore, until=until, in_full=True), at_once=True)
-            raise
-        return left
-
-    def perform(self, ticket: str) -> Pending[JobLease]:
-        """Runs the job of a ticket, unless it has been done or somebody else has its key.
+    def perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease]:
+        """Runs the job of a ticket, unless it has been done or another ticket has its key.
 
         Waits while the same ticket runs elsewhere, or, for `"until_executed"` and
-        `"until_and_while_executing"`, while anybody runs under this key; then looks again. A ticket whose
+        `"until_and_while_executing"`, while `limit` run under this key; then looks again. A ticket whose
         time has lapsed still runs if no other has the key.
+
+        A ticket that gave up its key when it began (`"until_executing"`, `"until_and_while_executing"`) and
+        was not done runs again whichever ticket has the key by then: nobody can know whether the job of the
+        newer one ever comes to a worker. Both run.
 
         If the body ends without an exception, the ticket is remembered for its ttl as done. If it raises, a
         retry with the same ticket runs it again. What it returns can also be awaited: then end it with
@@ -229,86 +282,61 @@ class UniqueJob:
 
         Args:
             ticket: What `enqueue` of the same key gave.
+            metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
-            DuplicateJobError: It has been done, another one has taken its place, or another one has the key.
+            ConfigurationError: Others run under the key with another `limit`.
+            DuplicateJobError: It has been done, another one has taken its place, or another one has the key
+                and this one has not given it up by beginning.
+            DeadlockError: This very task runs it, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, it does not run here, and can run elsewhere.
         """
-        decoded = Ticket.decode(ticket, key=self._key)
-        return Pending(lambda: self._perform(decoded))
+        decoded, options = Ticket.decode(ticket, key=self._key), self._options_with(metadata)
+        return Pending(lambda: self._perform(decoded, options), of=self, call="perform")
 
-    def try_perform(self, ticket: str) -> Pending[JobLease | None]:
+    def try_perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease | None]:
         """As `perform`, but a duplicate gives None, and raises nothing. It waits as `perform` does.
 
         Args:
             ticket: What `enqueue` of the same key gave.
+            metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
+            ConfigurationError: Others run under the key with another `limit`.
+            DeadlockError: This very task runs it, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, it does not run here, and can run elsewhere.
         """
-        decoded = Ticket.decode(ticket, key=self._key)
-        return Pending(lambda: _unless_duplicate(self._perform(decoded)))
+        decoded, options = Ticket.decode(ticket, key=self._key), self._options_with(metadata)
+        return Pending(lambda: unless_duplicate(self._perform(decoded, options)), of=self, call="try_perform")
 
-    def _perform(self, ticket: Ticket) -> Coroutine[Any, Any, JobLease]:
+    def _perform(self, ticket: Ticket, options: Options) -> Coroutine[Any, Any, JobLease]:
         errand = ticket.errand()
-        return self._acquire(functools.partial(JobLease, errand=errand), errand=errand)
+        return self._run(functools.partial(JobLease, errand=errand), options, errand=errand)
 
     # -- in a session
 
-    async def _acquire(
+    def _options_with(self, metadata: Metadata | None) -> Options:
+        if metadata is None:
+            return self._options
+        return dataclasses.replace(
+            self._options, metadata={**self._options.metadata, **user_metadata(metadata)}
+        )
+
+    def _run(
         self,
-        lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT],
+        lease_type: LeaseType[LeaseT],
+        options: Options,
         *,
         waiting: int | None = None,
         errand: Errand | None = None,
-    ) -> LeaseT:
-        engine = engine_of(self._source)
-        # Where any number may wait, those who do here stand in one queue. Else the server is to tell them
-        # apart: each asks for himself, with a bell of his own.
-        alone = waiting is not None or errand is not None
-        caller = engine.token()[:16] if alone else ""
-        commands = JobCommands(
-            engine.settings.prefix,
-            self._key,
-            waiting=waiting,
-            errand=errand,
-            retention_ms=milliseconds(engine.settings.fence_retention),
-            session=engine.session_id,
-            caller=caller,
-        )
-        binding: Binding[LeaseT] = Binding(
-            engine,
-            Resource(commands, ("uniquejob", self._key, caller), _MANNER),
-            lease_type,
-            label="UniqueJob",
-            name=self._key,
-            options=self._options,
-        )
-        return await binding.acquire(None)
-
-
-async def _unless_duplicate(running: Coroutine[Any, Any, LeaseT]) -> LeaseT | None:
-    try:
-        return await running
-    except DuplicateJobError:
-        return None
-
-
-def _room(waiting: object) -> int | None:
-    if waiting is None:
-        return None
-    if isinstance(waiting, bool) or not isinstance(waiting, int):
-        raise TypeError(f"waiting must be an int or None for any number, not {waiting!r}")
-    if not 0 <= waiting <= _MOST_WAITING:
-        raise ValueError(
-            f"waiting must be from 0 to {_MOST_WAITING}, or None for any number, not {waiting!r}"
-        )
-    return waiting
+    ) -> Coroutine[Any, Any, LeaseT]:
+        engine = engine_of(self._source, self)
+        return run(engine, self._key, lease_type, options, limit=self._limit, waiting=waiting, errand=errand)

@@ -11,7 +11,9 @@ from .commands import (
     PASSING,
     QUEUED,
     RUNG,
+    SEAT_LENGTH,
     STAYING,
+    TOLD,
     WAITING,
     Answer,
     Granted,
@@ -19,6 +21,7 @@ from .commands import (
     Refused,
     Released,
     acknowledged,
+    whereabouts,
 )
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
@@ -33,7 +36,9 @@ __all__ = [
     "PASSING",
     "QUEUED",
     "RUNG",
+    "SEAT_LENGTH",
     "STAYING",
+    "TOLD",
     "WAITING",
     "WAKEUPS",
     "Answer",
@@ -55,4 +60,5 @@ __all__ = [
     "master_label",
     "open_quorum",
     "open_transport",
+    "whereabouts",
 ]

@@ -7,7 +7,7 @@ simulation) decides nothing. A majority is always one of all masters, never of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, final
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, final
 
 from ..errors import BackendError
 from .calls import Command
@@ -43,6 +43,9 @@ class Ballot(Generic[T]):
     """
 
     __slots__ = ("_faults", "_labels", "_pending", "_vote", "enough_against", "majority", "outcome")
+
+    frees: ClassVar[bool] = False
+    """Whether its vote lets go: each master must have it, also when nobody waits for the answer any more."""
 
     def __init__(self, labels: Sequence[str], vote: Command[Any]) -> None:
         self._labels = labels
@@ -148,6 +151,8 @@ class Freeing(Ballot[Released]):
     """Let go by a majority; the rest goes on in the background."""
 
     __slots__ = ("_freed", "_not_held", "_rung")
+
+    frees = True
 
     def __init__(self, labels: Sequence[str], vote: Command[Released]) -> None:
         super().__init__(labels, vote)

@@ -103,6 +103,10 @@ class Call(Generic[T]):
     Args:
         command: What to send.
         until: Loop time after which nobody wants the reply.
+        undoes: It takes back what an earlier request of its lane may have done. While that request may still
+            be executed, `until` does not count: only the reply ends it.
+        patient: Whether it waits for a server that is known to be away; for one that is silent, each call
+            waits.
         in_full: Send the script's text at once.
         make: Makes the command anew for each time that it is written, where what it says depends on when.
         on_late: Told what the server has done after all, when its reply comes behind the end: the server has
@@ -122,8 +126,10 @@ class Call(Generic[T]):
         "on_fault",
         "on_late",
         "on_reply",
+        "patient",
         "sent",
         "unconfirmed",
+        "undoes",
         "until",
         "written",
     )
@@ -135,6 +141,8 @@ class Call(Generic[T]):
         on_fault: Callable[[Fault], None],
         *,
         until: float,
+        undoes: bool = False,
+        patient: bool = True,
         in_full: bool = False,
         make: Callable[[], Command[T]] | None = None,
         on_late: Callable[[T], object] | None = None,
@@ -146,6 +154,8 @@ class Call(Generic[T]):
         self.on_reply = on_reply
         self.on_fault = on_fault
         self.until = until  # loop time after which nobody wants the reply
+        self.undoes = undoes
+        self.patient = patient
         self.in_full = in_full
         self.sent = 0.0  # loop time right before it was last written
         self.written = False  # the server may have it, or have had it

@@ -73,7 +73,12 @@ class Clustered:
         self._bells: set[bytes] = set()  # hung up, and not ignored since
         self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
         self._learner = Learner(
-            loop, slots, needed=lambda: self._lines.unserved, learned=self._learned, gave_up=self._no_table
+            loop,
+            slots,
+            needed=lambda: self._lines.unserved,
+            learned=self._learned,
+            failed=self._not_learned,
+            gave_up=self._no_table,
         )
         self._watch: asyncio.TimerHandle | None = None
         self._patience = _STUCK
@@ -147,7 +152,8 @@ class Clustered:
             call.reply([cursor_behind(nodes, at, raw[0]), raw[1]])
 
         words = ("SCAN", cursor, *call.command.args[2:])
-        one = Call(Command(None, (), words, lambda raw: raw), replied, call.fault, until=call.until)
+        command = Command(None, (), words, lambda raw: raw)
+        one = Call(command, replied, call.fault, until=call.until, patient=call.patient)
         self._node(nodes[at]).send(one)
         if not self._nodes[nodes[at]].ready:
             self._look_after()
@@ -258,10 +264,21 @@ class Clustered:
         owners = self._slots.owners()
         for address, node in tuple(self._nodes.items()):
             if address not in owners and not node.busy:
+                node.outage.over("serves no slots any more,")
                 self._leave(address, node)
         if changed:
             self._turns += 1
             self._rehang(changed)
+        self._tell_impatient()
+
+    def _not_learned(self, error: BaseException) -> None:
+        self._lines.tell_impatient(faults.of_driver(error))
+        self._tell_impatient()
+
+    def _tell_impatient(self) -> None:
+        """By the newest table, no other node serves what waits for one that cannot be reached."""
+        for node in tuple(self._nodes.values()):
+            node.tell_impatient()
 
     def _served_elsewhere(self, address: Address) -> Callable[[Call[Any]], bool]:
         return lambda call: self._slots.owner(_slot(call)) != address
@@ -282,6 +299,11 @@ class Clustered:
         else:
             self._leave(address, node)
         self._rehang({slot for bell in self._bells if self._slots.owner(slot := slot_of(bell)) == address})
+
+    def away(self, node: Multiplexed) -> None:
+        """It cannot be reached: the table may tell of another node by now."""
+        if not self._closed and node in self._nodes.values():
+            self._learner.start()
 
     def _look_after(self) -> None:
         if self._watch is None:

@@ -11,11 +11,14 @@ import redis.exceptions as driver
 
 from . import faults
 from .lasting import Lasting
+from .outages import Outage
 
 log = logging.getLogger("aiolocks.transport")
 
 _FIRST: Final = 0.01
 _MAXIMUM: Final = 0.5
+"""Seconds from the beginning of one attempt to the next: doubled from the first after each failure. After an
+attempt that a silent server has held up for longer, the next one follows at once."""
 
 
 @final
@@ -26,12 +29,15 @@ class Connector(Lasting):
         establish: Connects with a protocol version, 3 or (where the server knows no other) 2.
         needed: Whether somebody still waits for a connection.
         gave_up: Told why it will not succeed.
+        failed: Told of each attempt that failed at once, and not because the server is silent.
+        outage: Told when the server is away, and when it is back.
 
     Attributes:
         trouble: Why there is no connection, or no answer.
+        refusal: How the last attempt has failed, if it failed at once.
     """
 
-    __slots__ = ("_establish", "_protocol")
+    __slots__ = ("_again_at", "_establish", "_failed", "_outage", "_pause", "_protocol", "refusal")
 
     _task_name = "aiolocks-connect"
 
@@ -41,25 +47,51 @@ class Connector(Lasting):
         establish: Callable[[int], Awaitable[None]],
         needed: Callable[[], bool],
         gave_up: Callable[[BaseException], None],
+        *,
+        failed: Callable[[BaseException], None],
+        outage: Outage,
     ) -> None:
         super().__init__(loop, needed, gave_up)
         self._establish = establish
+        self._failed = failed
+        self._outage = outage
         self._protocol = 3
+        self._pause = _FIRST
+        self._again_at = 0.0  # loop time before which no other attempt is made
+        self.refusal: BaseException | None = None
+
+    @property
+    def resting(self) -> bool:
+        """Whether the last attempt has failed a moment ago, so that the next one is not due yet."""
+        return self._loop.time() < self._again_at
 
     async def _work(self) -> None:
-        delay = _FIRST
         while self._needed() and not self._closed:
+            if (pause := self._again_at - self._loop.time()) > 0:
+                await asyncio.sleep(pause)
+                continue
+            began = self._loop.time()
+            self.refusal = None
             try:
                 await self._establish(self._protocol)
             except (driver.RedisError, OSError, TimeoutError) as error:
                 if not faults.is_final(error):
-                    self.trouble = error
-                    log.debug("connecting: %s", error)
-                    await asyncio.sleep(delay)
-                    delay = min(delay * 2, _MAXIMUM)
+                    self._try_again(error, began)
                 elif self._protocol == 3 and "HELLO" in str(error).upper():
                     self._protocol = 2
                 else:
                     raise
             else:
                 self.trouble = None
+                self._pause, self._again_at = _FIRST, 0.0
+                self._outage.over()
+
+    def _try_again(self, error: Exception, began: float) -> None:
+        log.debug("connecting: %s", error)
+        self._outage.begun(error, since=began)
+        self.trouble = error
+        self._again_at = began + self._pause
+        self._pause = min(self._pause * 2, _MAXIMUM)
+        if not faults.is_silence(error):
+            self.refusal = error
+            self._failed(error)

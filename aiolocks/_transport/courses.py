@@ -181,6 +181,8 @@ class Course:
                 replied(at),
                 failed,
                 until=self._call.until,
+                undoes=self._call.undoes,
+                patient=self._call.patient,
                 in_full=self._call.in_full,
                 make=made(at),
                 on_late=self._tell,
@@ -194,4 +196,5 @@ class Course:
     def _take_back(self, wanted: TakeBack) -> None:
         until = self._now() + max(wanted.seconds, TAKING_BACK)
         for command in wanted.commands:
-            self._send(Call(command, self._tell, ignore, until=until, in_full=True), at_once=True)
+            call = Call(command, self._tell, ignore, until=until, undoes=True, in_full=True)
+            self._send(call, at_once=True)

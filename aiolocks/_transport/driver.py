@@ -2,16 +2,19 @@
 
 redis-py opens the connection with the class and the arguments of the client's own pool, so that
 credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. What is
-private of it: `_reader`, `_writer`, `_parser` and `_close` of a connection, the stream's `_buffer`, and the
-table of error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `Link.open`
-at the object; where either is not as expected, the plain transport serves.
+private of it: `_reader`, `_writer` and `_parser` of a connection, the stream's `_buffer`, and the table of
+error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `Link.open` at the
+object; where either is not as expected, the plain transport serves.
+
+redis-py 5.0.1 and later: where versions differ, the difference stands here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import hiredis
 import redis.exceptions as driver
@@ -27,12 +30,26 @@ from redis.asyncio.connection import (
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from .tls import Connecting, connected
+
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds for one attempt to connect; attempts go on for as long as somebody waits."""
 
 _OWN_CONNECT: Final = {Connection._connect, UnixDomainSocketConnection._connect}
 # Maintenance pushes are for the pool's connections, and none is of use to a lock.
 _POOL_MATTERS: Final = ("maint_notifications_config", "maint_notifications_pool_handler")
+# Before redis-py 6, only the parser of a cluster's client knew them.
+_CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
+    "ASK": driver.AskError,
+    "CLUSTERDOWN": driver.ClusterDownError,
+    "CROSSSLOT": driver.ClusterCrossSlotError,
+    "MASTERDOWN": driver.MasterDownError,
+    "MOVED": driver.MovedError,
+    "TRYAGAIN": driver.TryAgainError,
+}
+_COMMAND_NAME: Final = inspect.signature(ConnectionPool.get_connection).parameters["command_name"]
+FOR_COMMAND: Final = ("EVALSHA",) if _COMMAND_NAME.default is inspect.Parameter.empty else ()
+"""What a pool must be told to give a connection: before redis-py 6, the name of a command."""
 # Of a cluster's client; what refers back to it must not keep it alive.
 _CLUSTER_MATTERS: Final = (
     "himport_registry",
@@ -43,15 +60,20 @@ _CLUSTER_MATTERS: Final = (
 Address = tuple[str, int]
 
 
-class Connecting(Protocol):
-    """What knows how its connections are made: a pool, or the door to a node."""
-
-    connection_class: Any
-    connection_kwargs: Any
-
-
 class NotDrivableError(Exception):
     """The connection is not made of asyncio streams that can be taken over."""
+
+
+class NotConnectedError(Exception):
+    """No connection could be made, so that nothing was sent.
+
+    Attributes:
+        error: The driver's.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def drivable(client: Redis) -> bool:
@@ -106,10 +128,10 @@ class Link:
         connection: Any = pool.connection_class(**arguments)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await connection.connect()
+                await connected(pool, connection.connect())
             return cls._take_over(connection, protocol, int(arguments.get("db") or 0))
         finally:
-            connection._close()  # does nothing once the stream was taken over
+            _close(connection)  # does nothing once the stream was taken over
 
     @classmethod
     def _take_over(cls, connection: Any, protocol: int, database: int) -> Link:
@@ -142,6 +164,13 @@ def _arguments(pool: Connecting) -> dict[str, Any]:
     return {**kept, **retry, "health_check_interval": 0}
 
 
+def _close(connection: Any) -> None:
+    """Closes a connection of redis-py without waiting; some versions have no method for it."""
+    writer, connection._writer, connection._reader = connection._writer, None, None
+    if writer is not None:
+        writer.close()
+
+
 @final
 class Door:
     """How connections to one node of a cluster are made."""
@@ -159,11 +188,11 @@ class Door:
         connection: Any = self.connection_class(**arguments)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await connection.connect()
+                await connected(self, connection.connect())
                 await connection.send_command("CLUSTER", "SLOTS")
                 return await connection.read_response(disable_decoding=True)
         finally:
-            connection._close()
+            _close(connection)
 
 
 @final
@@ -212,7 +241,10 @@ class Executor:
         self._pool: Any = ConnectionPool(connection_class=pool.connection_class, **_arguments(pool))
 
     async def __call__(self, *words: Any) -> Any:
-        connection = await self._pool.get_connection()
+        try:
+            connection = await connected(self._pool, self._pool.get_connection(*FOR_COMMAND))
+        except (driver.RedisError, OSError, TimeoutError) as error:
+            raise NotConnectedError(error) from error
         try:
             await connection.send_command(*words)
             return await connection.read_response(disable_decoding=True)
@@ -223,10 +255,20 @@ class Executor:
         await self._pool.aclose()
 
 
+def error_of(text: str) -> Exception:
+    """The exception for an error reply, of the same class whatever the version of redis-py."""
+    code, _, rest = text.partition(" ")
+    if code in _CLUSTER_ANSWERS:
+        return _CLUSTER_ANSWERS[code](rest)
+    parse: Any = BaseParser.parse_error
+    error: Exception = parse(text)
+    return error
+
+
 def reply_reader(not_enough: object) -> hiredis.Reader:
     """A parser of replies that gives bytes, and errors as redis-py's exceptions."""
     return hiredis.Reader(
         protocolError=driver.InvalidResponse,
-        replyError=BaseParser.parse_error,
+        replyError=error_of,
         notEnoughData=not_enough,
     )

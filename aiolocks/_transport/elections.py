@@ -28,6 +28,7 @@ stands behind the one that minted the earlier.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, final
@@ -55,6 +56,7 @@ class Acquiring(Ballot[Answer]):
         "_granted",
         "_proposal",
         "_refused",
+        "_told",
         "_unasked",
         "_unconfirmed",
         "_undo",
@@ -74,6 +76,7 @@ class Acquiring(Ballot[Answer]):
         self._proposal = CONFIRM  # phase of its confirmations
         self._granted: dict[int, Granted] = {}
         self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
+        self._told: list[Sequence[Any]] = []  # who holds it, as each of those says
         self._confirmed: set[int] = set()
         self._unconfirmed: set[int] = set()  # granted it, and lost it again
         self._unasked: set[int] = set()  # granted it later, and minted more than is proposed
@@ -83,6 +86,8 @@ class Acquiring(Ballot[Answer]):
             self._pending.discard(master)
             if isinstance(reply, Refused):
                 self._refused[master] = reply.remaining_ms
+                if reply.told:
+                    self._told.append(reply.told)
             else:
                 self._granted[master] = reply
                 if self._fencing_token:
@@ -151,7 +156,14 @@ class Acquiring(Ballot[Answer]):
         ours = len(self._granted.keys() - self._faults.keys() - self._unconfirmed)
         needed = min(max(self.majority - ours, 1), len(times))
         left = times[needed - 1]
-        return Refused(None if left == float("inf") else int(left), detail=self._report())
+        return Refused(
+            None if left == float("inf") else int(left), detail=self._report(), told=self._most_told()
+        )
+
+    def _most_told(self) -> Sequence[Any]:
+        """What is told of the one who is said to hold by the most of them: who else does, is trying."""
+        by_lease = Counter(told[4].split(b":")[0] for told in self._told)
+        return max(self._told, key=lambda told: by_lease[told[4].split(b":")[0]], default=())
 
     def _said(self, master: int) -> str:
         if master in self._refused:

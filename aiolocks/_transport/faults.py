@@ -25,6 +25,10 @@ _TRANSIENT: Final = {
     "UNBLOCKED": "its role has changed",
     "UNKILLABLE": "a script that cannot be killed is running on it",
 }
+_FOREIGN: Final = (
+    "the key holds something that aiolocks did not write: remove it with force_release() or DEL, or give "
+    "aiolocks a prefix of its own"
+)
 # The same request would be refused again: whoever asked is told at once.
 _FATAL: Final = {
     "CROSSSLOT": "it is a node of a cluster: give a redis.asyncio.RedisCluster, not a Redis",
@@ -34,22 +38,27 @@ _FATAL: Final = {
     "NOPERM": "this user may not do it: see the minimal ACL in the documentation",
     "OOM": "it is out of memory (maxmemory)",
     "WRONGPASS": "the user name or the password is wrong",
-    "WRONGTYPE": "the key holds something that aiolocks did not write",
+    "FOREIGN": _FOREIGN,
+    "WRONGTYPE": _FOREIGN,
 }
 # Inside a script the code is not the first word; 6.2 also puts a dash before it.
 _CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join([*_TRANSIENT, *_FATAL]) + r")\b")
+# What a script says of a value that has not our form: which of its keys it is.
+_FOREIGN_KEY: Final = re.compile(r"FOREIGN (\d+)")
 # An unknown or refused command is quoted with its first arguments, and tokens are among them.
 _QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)
 # How Redis 6.2, 7 and Valkey 9 word a denial of what a script calls.
 _INNER_DENIAL: Final = re.compile(
     r"can't run this command or subcommand|can't access at least one of the keys|ACL failure in script"
 )
+# What NOAUTH says, where redis-py has taken its code away and kept it nowhere (before version 6.4).
+_NO_CREDENTIALS: Final = re.compile(r"Authentication required|HELLO must be called with")
 # What a script meets on its way that begins on a key that is here, but goes on to one that is not.
 _HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
 _CODES: Final = (
     (driver.TryAgainError, "TRYAGAIN"),
+    (driver.MasterDownError, "MASTERDOWN"),  # before its base class
     (driver.ClusterDownError, "CLUSTERDOWN"),
-    (driver.MasterDownError, "MASTERDOWN"),
     (driver.BusyLoadingError, "LOADING"),
     (driver.ReadOnlyError, "READONLY"),
     (driver.MovedError, "MOVED"),
@@ -62,6 +71,11 @@ _ANSWERS: Final = (
     driver.BusyLoadingError,
     driver.ResponseError,
 )
+
+
+@final
+class TlsMismatchError(driver.ConnectionError):
+    """Of client and server, only one speaks TLS."""
 
 
 @final
@@ -93,7 +107,7 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         found = _CODE.search(text)
         code = found[1] if found else ""
     if isinstance(error, driver.AuthenticationError):
-        code = code or "WRONGPASS"
+        code = code or ("NOAUTH" if _NO_CREDENTIALS.search(text) else "WRONGPASS")
     elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL.search(text):
         code = "NOPERM"
     elif "Protocol error: unauthenticated" in text:
@@ -109,8 +123,10 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
     else:
         code = code or _code_of_class(error)
     meaning = _TRANSIENT.get(code) or _FATAL.get(code)
-    # Of a wrong type, the server does not say which key has it.
+    # Of a wrong type, the server does not say which key has it; most scripts do.
     named = keys if code == "WRONGTYPE" else keys[:1]
+    if code == "FOREIGN" and (number := _FOREIGN_KEY.search(text)) is not None:
+        named = keys[int(number[1]) - 1 : int(number[1])]
     of_key = " for key " + " or ".join(repr(key.decode(errors="replace")) for key in named)
     of_key = of_key if keys and code in _FATAL else ""
     said = f"{meaning} ({text})" if meaning else text
@@ -121,7 +137,7 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         transient=code in _TRANSIENT,
         demoted=code in ("READONLY", "MASTERDOWN"),
         unknown=False,
-        foreign=code == "WRONGTYPE",
+        foreign=code in ("FOREIGN", "WRONGTYPE"),
     )
 
 
@@ -164,7 +180,7 @@ def unreachable(error: BaseException) -> Fault:
     """No connection, or it broke."""
     fault = BackendError(f"Redis cannot be reached: {_said(error)}")
     fault.__cause__ = error
-    return Fault(fault, transient=not _certificate(error))
+    return Fault(fault, transient=_disagreement(error) is None)
 
 
 def unanswered(trouble: BaseException | None) -> Fault:
@@ -182,9 +198,14 @@ def unreadable(error: Exception) -> Fault:
     return Fault(fault, transient=False)
 
 
+def is_silence(error: BaseException | None) -> bool:
+    """Whether nothing came back, so that it is not known what is the matter."""
+    return isinstance(error, (TimeoutError, driver.TimeoutError))
+
+
 def is_final(error: BaseException) -> bool:
-    """Whether connecting again would fail in the same way (credentials, certificates, database)."""
-    if _certificate(error):
+    """Whether connecting again would fail in the same way (credentials, certificates, TLS, database)."""
+    if _disagreement(error) is not None:
         return True
     answer = _answer(error)
     return answer is not None and not refused(answer).transient
@@ -214,14 +235,19 @@ def _answer(error: BaseException) -> Exception | None:
     return None
 
 
-def _certificate(error: BaseException) -> bool:
+def _disagreement(error: BaseException) -> BaseException | None:
+    """The error because of which client and server do not agree on TLS, or on a certificate."""
     link: BaseException | None = error
     while link is not None:
-        if isinstance(link, ssl.SSLCertVerificationError):
-            return True
+        if isinstance(link, (ssl.SSLCertVerificationError, TlsMismatchError)):
+            return link
         link = link.__cause__ or link.__context__
-    return False
+    return None
 
 
 def _said(error: BaseException) -> str:
-    return str(error).rstrip(".") or type(error).__name__
+    said = str(error).rstrip(".") or type(error).__name__
+    disagreement = _disagreement(error)
+    if disagreement is None or str(disagreement) in said:
+        return said
+    return f"{said}: {disagreement}"  # redis-py before version 6 says that there was an error, and no more

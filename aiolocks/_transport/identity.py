@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import redis.exceptions as driver
 
-log = logging.getLogger("aiolocks.transport")
+from . import faults
 
-_DENIED: Final = driver.ResponseError
+log = logging.getLogger("aiolocks.transport")
 
 
 @final
@@ -37,7 +37,11 @@ class Identity:
 
 @final
 class IdentityProbe:
-    """Asks the server on a new connection; every denial just leaves the answer out."""
+    """Asks the server on a new connection; a denial just leaves the answer out.
+
+    A refusal that may pass, as of a server that runs a long script, is no denial: then the connection cannot
+    serve yet, and `identity` and `kill` raise it.
+    """
 
     __slots__ = ("_ask",)
 
@@ -61,14 +65,18 @@ class IdentityProbe:
             return
         try:
             await self._ask("CLIENT", "KILL", "ID", old.client_id, "ADDR", old.address)
-        except _DENIED as error:
+        except driver.ResponseError as error:
+            _raise_if_it_may_pass(error)
             log.info(
                 "CLIENT KILL is denied (%s): what the old connection still sends may hold a lock for a ttl",
                 error,
             )
 
     async def warn_of_eviction(self) -> None:
-        memory = await _fields(self._ask("INFO", "memory"), b":", b"\r\n")
+        try:
+            memory = await _fields(self._ask("INFO", "memory"), b":", b"\r\n")
+        except driver.ResponseError:
+            return
         policy = memory.get(b"maxmemory_policy", b"noeviction").decode()
         if policy != "noeviction" and memory.get(b"maxmemory", b"0") != b"0":
             log.warning("maxmemory-policy is %r: held locks can be evicted; set it to 'noeviction'", policy)
@@ -77,9 +85,15 @@ class IdentityProbe:
 async def _fields(reply: asyncio.Future[Any], assign: bytes, separator: bytes | None) -> dict[bytes, bytes]:
     try:
         text = await reply
-    except _DENIED:
+    except driver.ResponseError as error:
+        _raise_if_it_may_pass(error)
         return {}
     if not isinstance(text, bytes):
         return {}
     pairs = (part.partition(assign) for part in text.split(separator))
     return {name: value for name, found, value in pairs if found}
+
+
+def _raise_if_it_may_pass(error: driver.ResponseError) -> None:
+    if faults.refused(error).transient:
+        raise error

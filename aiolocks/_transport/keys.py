@@ -20,8 +20,15 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple, final
 
+ANY_KEY: Final = b"*:*:*{*}*"
+"""The pattern, as SCAN takes it, of all keys that may be ours."""
+
 # Redis hashes what stands between the first `{` and the first `}` behind it, if that is anything at all.
 _HASH_TAG: Final = re.compile(r"[^{]*\{[^}]+\}", re.DOTALL)
+
+
+# Most keys without their prefix: their name is plain, and nothing in it is encoded.
+_PLAIN: Final = re.compile(rb"([^:{}.]+)(?:\.([^:{}]+))?:\{([^{}%]+)\}")
 
 
 def key(prefix: str, kind: str, name: str, role: str = "") -> bytes:
@@ -46,7 +53,10 @@ class Place(NamedTuple):
 
 def parse(prefix: str, raw: bytes) -> Place | None:
     """Reads a key that begins with this prefix; None where none of ours could be called so."""
+    head = f"{prefix}:".encode()
     try:
+        if raw.startswith(head) and (match := _PLAIN.fullmatch(raw, len(head))):
+            return Place(match[1].decode(), (match[2] or b"").decode(), match[3].decode())
         text = raw.decode()
     except UnicodeDecodeError:
         return None
@@ -61,6 +71,17 @@ def parse(prefix: str, raw: bytes) -> Place | None:
     if not kind or not name or key(prefix, kind, name, role) != raw:
         return None
     return Place(kind, role, name)
+
+
+def prefix_of(raw: bytes) -> str | None:
+    """The prefix of a key that may be ours; None of any other."""
+    try:
+        before, brace, _ = raw.decode().partition("{")
+    except UnicodeDecodeError:
+        return None
+    place, colon, _ = before.rpartition(":")
+    prefix, colon, _ = place.rpartition(":")
+    return prefix if brace and colon else None
 
 
 def every_key(prefix: str) -> bytes:

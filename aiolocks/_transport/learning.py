@@ -27,13 +27,14 @@ class Learner(Lasting):
     Args:
         needed: Whether somebody waits for the table to say something else.
         learned: Told of the slots that are served by others now.
+        failed: Told why the table could not be learned this time, if that was known at once.
         gave_up: Told why there is no table, and will be none.
 
     Attributes:
         trouble: Why it could not be learned.
     """
 
-    __slots__ = ("_last", "_learned", "_slots", "_stale")
+    __slots__ = ("_failed", "_last", "_learned", "_slots", "_stale")
 
     _task_name = "aiolocks-cluster"
 
@@ -44,11 +45,13 @@ class Learner(Lasting):
         *,
         needed: Callable[[], bool],
         learned: Callable[[set[int]], None],
+        failed: Callable[[BaseException], None],
         gave_up: Callable[[BaseException], None],
     ) -> None:
         super().__init__(loop, lambda: self._stale or needed(), gave_up)
         self._slots = slots
         self._learned = learned
+        self._failed = failed
         self._stale = False
         self._last = float("-inf")
 
@@ -69,6 +72,8 @@ class Learner(Lasting):
                 if not self._slots.known and faults.is_final(error):
                     raise
                 log.debug("learning the slots: %s", error)
+                if not faults.is_silence(error):
+                    self._failed(error)
             else:
                 self.trouble = None
                 self._learned(changed)

@@ -131,6 +131,14 @@ class Lines:
             if not self._served(slot):
                 self._end(slot, line, fault)
 
+    def tell_impatient(self, fault: Fault) -> None:
+        """No node is known to serve those slots: calls that are not patient do not wait for one."""
+        for slot, line in tuple(self._lines.items()):
+            if not self._served(slot):
+                for call in tuple(line.calls):
+                    if not call.patient:
+                        call.fault(fault)
+
     def close(self) -> None:
         self._closed = True
         for slot, line in tuple(self._lines.items()):

@@ -9,6 +9,8 @@ Invariants:
 - After a broken connection, nothing is sent again before the server has been told to drop the old
   connection, whose bytes may still be on their way: a request of a dead connection that is executed
   after its retry was granted and released would leave a lock that nobody holds.
+- While the server may still execute a request of a dead connection (`Residue`), a new connection is tried
+  for, whether a caller waits or not, and the undo of that request is kept.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from .calls import Call, Command, Transport, ignore
 from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
+from .outages import Outage
+from .residue import Residue
 from .wakeups import Wakeups, Words
 
 log = logging.getLogger("aiolocks.transport")
@@ -52,6 +56,10 @@ class Detours(Protocol):
         """It has no connection any more."""
         ...
 
+    def away(self, node: Multiplexed) -> None:
+        """It cannot be reached: what is not patient waits for word from here."""
+        ...
+
 
 @final
 class Multiplexed(asyncio.Protocol):
@@ -61,7 +69,11 @@ class Multiplexed(asyncio.Protocol):
         open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
         wakeups: How bells are heard.
         fallback: Makes the transport that serves when the connection cannot be driven.
+        label: How people call the server.
         detours: Told of what other connections may serve; None where there are no others.
+
+    Attributes:
+        outage: What the log is told of while the server is away.
     """
 
     by_slot = False
@@ -73,6 +85,7 @@ class Multiplexed(asyncio.Protocol):
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
         *,
+        label: str,
         detours: Detours | None = None,
     ) -> None:
         self._detours = detours
@@ -88,8 +101,17 @@ class Multiplexed(asyncio.Protocol):
         self._ready = False  # the queue may be written
         self._flush_due = False
         self._closed = False
-        self._connector = Connector(loop, self._establish, self._needs_connection, self._unconnectable)
-        self._identity: Identity | None = None
+        self.outage = Outage(label, loop.time)
+        self._connector = Connector(
+            loop,
+            self._establish,
+            self._needs_connection,
+            self._unconnectable,
+            failed=self._away,
+            outage=self.outage,
+        )
+        self._identity: Identity | None = None  # of the last connection that carried requests
+        self._residue = Residue()
         self._stall = _STALL
         self._sweep_at = math.inf
         self._sweeper: asyncio.TimerHandle | None = None
@@ -121,6 +143,10 @@ class Multiplexed(asyncio.Protocol):
         if self._closed:
             call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
             return
+        if not call.patient and self._detours is None and self._refuses(call):
+            return
+        if call.undoes and self._residue.concerns(call):
+            call.until = math.inf
         if call.until < self._sweep_at:
             self._sweep_by(call.until)
         if self._ready and not self._queue and not more and (at_once or not self._inflight):
@@ -175,6 +201,8 @@ class Multiplexed(asyncio.Protocol):
     def _put(self, call: Call[Any], now: float) -> bytes:
         call.sent = now
         call.written = True
+        if call.undoes:
+            call.until = math.inf
         self._inflight.append(call)
         return _pack(call.words())
 
@@ -243,7 +271,7 @@ class Multiplexed(asyncio.Protocol):
                 continue
             trouble = self._connector.trouble
             sent = call.written or call.unconfirmed
-            if sent or trouble is None or isinstance(trouble, (TimeoutError, driver.TimeoutError)):
+            if sent or trouble is None or faults.is_silence(trouble):
                 call.fault(faults.unanswered(trouble))
             else:
                 call.fault(faults.unreachable(trouble))
@@ -261,8 +289,8 @@ class Multiplexed(asyncio.Protocol):
         if since + self._stall > self._loop.time():
             self._watch_stall(since)
             return
-        self._connector.trouble = driver.TimeoutError(f"no reply for {self._stall:g} s")
-        log.info("%s: connecting again", self._connector.trouble)
+        self._connector.trouble = silence = driver.TimeoutError(f"no reply for {self._stall:g} s")
+        self.outage.begun(silence, since=since)
         # A server that is only slow must not be asked again and again.
         self._stall = min(self._stall * 2, _STALL_MAXIMUM)
         self._abort()
@@ -273,6 +301,8 @@ class Multiplexed(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         link, self._link = self._link, None
+        if self._ready and self._identity is not None:  # before, a connection carries no requests
+            self._residue.add(self._identity, self._inflight)
         self._ready = False
         self._wakeups.end()
         if link is not None:
@@ -289,7 +319,7 @@ class Multiplexed(asyncio.Protocol):
             if call.command.script is None:  # belonged to this connection alone
                 call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
-        if self._queue:
+        if self._needs_connection():
             self._connector.start()
         if self._detours is not None:
             self._detours.broken(self)
@@ -313,8 +343,8 @@ class Multiplexed(asyncio.Protocol):
 
     @property
     def stuck(self) -> bool:
-        """Whether requests wait for a connection."""
-        return not self.ready and self._wanted()
+        """Whether requests wait for a connection, or may still be executed after the end of theirs."""
+        return not self.ready and (self._wanted() or bool(self._residue))
 
     def waiting(self) -> tuple[Call[Any], ...]:
         """What was not written yet."""
@@ -335,12 +365,38 @@ class Multiplexed(asyncio.Protocol):
     # -- connecting
 
     def _needs_connection(self) -> bool:
-        return self._link is None and self._fallback is None and self._wanted()
+        return (
+            self._link is None
+            and self._fallback is None
+            and not self._closed
+            and (self._wanted() or bool(self._residue))
+        )
 
     def _wanted(self) -> bool:
         """Drops the calls that have ended; whether any is left to be written."""
         self._queue = deque(call for call in self._queue if not call.done)
         return bool(self._queue)
+
+    def _refuses(self, call: Call[Any]) -> bool:
+        """Ends a call at once while the last attempt to connect, which has failed, is a moment ago."""
+        refusal = self._connector.refusal
+        if self.ready or refusal is None or not self._connector.resting:
+            return False
+        call.fault(faults.of_driver(refusal, call.command.keys))
+        return True
+
+    def _away(self, _: BaseException) -> None:
+        if self._detours is not None:
+            self._detours.away(self)
+        else:
+            self.tell_impatient()
+
+    def tell_impatient(self) -> None:
+        """Ends the calls that are not patient and wait for a connection that could not be made just now."""
+        if (refusal := self._connector.refusal) is not None:
+            for call in tuple(self._queue):
+                if not call.patient:
+                    call.fault(faults.of_driver(refusal, call.command.keys))
 
     def _unconnectable(self, error: BaseException) -> None:
         queue = tuple(self._queue)
@@ -373,10 +429,10 @@ class Multiplexed(asyncio.Protocol):
             raise driver.ConnectionError("closed by the server while connecting")
         probe = IdentityProbe(self._ask)
         identity, before = await probe.identity(), self._identity
-        if before is not None and identity.same_server(before):
-            await probe.kill(before)
+        await self._residue.drop(probe, identity)
         await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
-        # Not before: until here it has carried nothing, and the one before may still have to be dropped.
+        # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
+        self._residue.settled(identity)
         self._identity = identity
         self.connections += 1
         self._ready = True

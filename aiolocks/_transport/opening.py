@@ -58,6 +58,11 @@ def check_client(client: object, *, or_session: bool = False) -> None:
             if "://" in client
             else "a str: the client comes first, then the name"
         )
+    elif any(base.__module__.partition(".")[0] == "valkey" for base in type(client).__mro__):
+        what = (
+            f"a {type(client).__name__} of valkey-py, which is not supported yet: "
+            "redis-py speaks to Valkey too, make it with redis.asyncio.Redis or RedisCluster instead"
+        )
     elif isinstance(client, type):
         what = f"the class {client.__name__}: make a client of it"
     else:
@@ -82,14 +87,26 @@ def check_master(client: object) -> None:
 
 def master_label(client: Any) -> str:
     """What people call the server of a client; never with credentials."""
-    arguments: dict[str, Any] = client.connection_pool.connection_kwargs
+    return _address(client.connection_pool) or (
+        f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
+    )
+
+
+def _address(pool: Any) -> str:
+    """Where a pool's connections lead; empty where the pool itself does not know that beforehand."""
+    arguments: dict[str, Any] = pool.connection_kwargs
     if path := arguments.get("path"):
         return str(path)
     if host := arguments.get("host"):
         return f"{host}:{arguments.get('port', 6379)}"
-    return (
-        f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
-    )
+    return ""
+
+
+def _label(pool: Any) -> str:
+    """How the log calls the server of a pool; never with credentials."""
+    if service := getattr(pool, "service_name", ""):
+        return f"Sentinel's master {service!r}"
+    return f"Redis at {_address(pool) or type(pool).__name__}"
 
 
 def open_transport(
@@ -118,7 +135,11 @@ def open_transport(
         # close it.
         pool = client.connection_pool
         return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol), wakeups, lambda: _over_pool(pool, loop), loop
+            lambda protocol: Link.open(pool, protocol=protocol),
+            wakeups,
+            lambda: _over_pool(pool, loop),
+            loop,
+            label=_label(pool),
         )
     wakeups.require_none(_not_driven(client))
     return _over_pool(client.connection_pool, loop)
@@ -173,7 +194,7 @@ def _clustered(
         client = here()
         if client is None:
             raise ReferenceError("the client is gone")
-        return _plain(over_nodes(client), _nothing_to_close, loop)
+        return _plain(over_nodes(client), _nothing_to_close, loop, label="the cluster")
 
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         door = doors.door(address)
@@ -182,6 +203,7 @@ def _clustered(
             wakeups(lambda: cluster.probe(node, probe)),
             plain,
             loop,
+            label=f"Redis at {address[0]}:{address[1]}",
             detours=cluster,
         )
         return node
@@ -198,17 +220,19 @@ def _not_driven(client: object) -> str:
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
     executor = Executor(pool)
-    return _plain(executor, executor.aclose, loop)
+    return _plain(executor, executor.aclose, loop, label=_label(pool))
 
 
 def _plain(
     execute_command: Callable[..., Awaitable[Any]],
     close: Callable[[], Awaitable[None]],
     loop: asyncio.AbstractEventLoop,
+    *,
+    label: str,
 ) -> Transport:
     from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Plain(execute_command, close, loop)
+    return Plain(execute_command, close, loop, label=label)
 
 
 async def _nothing_to_close() -> None:

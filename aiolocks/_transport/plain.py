@@ -4,7 +4,8 @@ Serves fakeredis and connection classes of the user's own. A few worker tasks, w
 while there is something to do, make the calls: no cancellation of a caller ever reaches the driver.
 
 What it cannot give is one ordered connection. A request whose connection broke may still arrive after its
-undo; what it then takes is free again after one ttl.
+undo; what it then takes is free again after one ttl. An undo is kept until it was answered, as long as a
+request before it may still be executed; where there are very many, the oldest times count again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import redis.exceptions as driver
 
 from . import faults
 from .calls import Call
+from .driver import NotConnectedError
+from .outages import Outage
 
 _WIDTH: Final = 16
 """Requests under way at once: each takes a connection."""
@@ -25,6 +28,10 @@ _RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5
 _ABANDONED: Final = 1.0
 """Seconds that an undo waits for the request that it undoes, before it is sent regardless."""
+_UNDOING: Final = 5.0
+"""Seconds for one attempt of an undo, which may have no end of its own."""
+_MOST_KEPT: Final = 1000
+"""Lanes up to which undos are kept for longer than their time."""
 
 
 @final
@@ -35,11 +42,13 @@ class Plain:
         execute_command: Takes its words. It must not send them again by itself: what became of a first send
             that was not answered has to be known here.
         close: Closes the connections that it used.
+        label: How people call the server.
 
     Invariants:
     - of each lane (one possession) at most one request is under way; the others wait in their order, so that
       an undo follows what it undoes;
-    - a lane with calls is either in `_ready` or with a worker; while `_ready` holds any, a worker is alive.
+    - a lane with calls is in `_ready`, with a worker, or pauses after an attempt that failed; while `_ready`
+      holds any, a worker is alive.
     """
 
     hears = False
@@ -52,7 +61,10 @@ class Plain:
         execute_command: Callable[..., Awaitable[Any]],
         close: Callable[[], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
+        *,
+        label: str,
     ) -> None:
+        self._outage = Outage(label, loop.time)
         self._execute_command = execute_command
         self._close_connections = close
         self._loop = loop
@@ -85,6 +97,8 @@ class Plain:
         """No bell is heard over this transport: the poll serves."""
 
     def _expire(self, lane: _Lane, call: Call[Any]) -> None:
+        if call.undoes and lane.in_doubt(call) and len(self._lanes) <= _MOST_KEPT:
+            return
         call.fault(faults.unanswered(None))
         self._hurry(lane)
 
@@ -111,34 +125,57 @@ class Plain:
             lane.worker = asyncio.current_task()
             try:
                 if not call.done:
-                    await self._execute(call)
+                    await self._execute(lane, call)
             except asyncio.CancelledError:
                 call.unconfirmed = call.written
                 raise
             finally:
                 lane.worker = None
-                if call.done:
-                    lane.pop()
-                if lane.calls:
+                if not call.done:
+                    self._pause(lane)
+                elif lane.pop():
                     self._ready.append(lane)
                 else:
                     self._lanes.pop(lane.name, None)
 
-    async def _execute(self, call: Call[Any]) -> None:
-        delay = _RETRY_FIRST
-        while not call.done:
-            try:
-                call.reply(await self._request(call))
-            except (driver.ConnectionError, driver.TimeoutError, OSError) as error:
-                fault = faults.of_driver(error, call.command.keys)
-                call.unconfirmed = True
-                if not fault.transient or self._loop.time() + delay >= call.until:
-                    call.fault(fault)
-                    return
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MAXIMUM)
-            except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to whoever asked
-                call.fault(faults.of_driver(error, call.command.keys))
+    def _pause(self, lane: _Lane) -> None:
+        """Before the next attempt of its head. The worker serves other lanes meanwhile."""
+        if not self._loop.is_closed():
+            self._loop.call_later(lane.delay, self._go_on, lane)
+            lane.delay = min(lane.delay * 2, _RETRY_MAXIMUM)
+
+    def _go_on(self, lane: _Lane) -> None:
+        self._ready.append(lane)
+        self._hire()
+
+    async def _execute(self, lane: _Lane, call: Call[Any]) -> None:
+        """One attempt; a call that is not done after it is tried again."""
+        try:
+            call.reply(await self._request(call))
+            self._outage.over()
+        except NotConnectedError as failure:
+            self._not_connected(lane, call, failure.error)
+        except (driver.ConnectionError, driver.TimeoutError, OSError) as error:
+            call.unconfirmed = True
+            self._try_again(lane, call, error)
+        except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to whoever asked
+            self._outage.over()
+            call.fault(faults.of_driver(error, call.command.keys))
+
+    def _not_connected(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
+        call.written = call.unconfirmed
+        if not faults.is_final(error):
+            self._outage.begun(error, since=call.sent)
+        if call.patient or faults.is_silence(error):
+            self._try_again(lane, call, error)
+        else:
+            call.fault(faults.of_driver(error, call.command.keys))
+
+    def _try_again(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
+        fault = faults.of_driver(error, call.command.keys)
+        in_time = self._loop.time() + lane.delay < call.until or (call.undoes and lane.in_doubt(call))
+        if not fault.transient or not in_time:
+            call.fault(fault)
 
     async def _request(self, call: Call[Any]) -> Any:
         try:
@@ -151,13 +188,17 @@ class Plain:
         call.sent = self._loop.time()
         call.written = True
         self.commands_sent += 1
-        return _as_bytes(await self._execute_command(*call.words()))
+        async with asyncio.timeout(_UNDOING if call.undoes else None):
+            return _as_bytes(await self._execute_command(*call.words()))
 
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
         try:
-            while self._workers and (left := deadline - self._loop.time()) > 0:
-                await asyncio.wait(tuple(self._workers), timeout=left)
+            while self._lanes and (left := deadline - self._loop.time()) > 0:
+                if self._workers:
+                    await asyncio.wait(tuple(self._workers), timeout=left)
+                else:
+                    await asyncio.sleep(min(left, _RETRY_FIRST))
         finally:
             self._closed = True
             for lane in self._lanes.values():
@@ -173,10 +214,12 @@ class Plain:
 class _Lane:
     """The calls of one possession."""
 
-    __slots__ = ("calls", "hurry", "name", "timers", "worker")
+    __slots__ = ("_doubtful", "calls", "delay", "hurry", "name", "timers", "worker")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.delay = _RETRY_FIRST  # seconds after which the head is tried again
+        self._doubtful = False  # a request that was sent has ended without a reply
         self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
         self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
         self.worker: asyncio.Task[Any] | None = None
@@ -186,12 +229,20 @@ class _Lane:
         self.calls.append(call)
         self.timers.append(timer)
 
-    def pop(self) -> None:
+    def in_doubt(self, call: Call[Any]) -> bool:
+        """Whether a request before this one may still be executed."""
+        return self._doubtful or (self.calls[0] is not call and self.calls[0].written)
+
+    def pop(self) -> bool:
+        """Its head has ended. Whether there is another one."""
+        self._doubtful = self._doubtful or self.calls[0].unconfirmed
+        self.delay = _RETRY_FIRST
         self.calls.popleft()
         self.timers.popleft().cancel()
         if self.hurry is not None:
             self.hurry.cancel()
             self.hurry = None
+        return bool(self.calls)
 
     def end(self) -> None:
         """Ends everything that is left."""

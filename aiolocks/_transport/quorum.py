@@ -15,7 +15,7 @@ import redis.exceptions as driver
 
 from . import faults
 from .ballots import UNDO, VOTE, Ballot, Errand
-from .calls import Call, Transport, ignore
+from .calls import Call, Command, Transport, ignore
 from .commands.redlock import Motion
 from .electorate import Electorate, Master
 from .faults import Fault
@@ -210,6 +210,8 @@ class _Round:
             partial(self._replied, errand, master),
             partial(self._failed, errand, patience_ends <= self._until),
             until=min(self._until, patience_ends),
+            undoes=self._call.undoes,
+            patient=self._call.patient,
             in_full=self._in_full or errand.command.script not in master.known,
         )
         self._calls[errand] = call
@@ -225,8 +227,11 @@ class _Round:
         self._calls = {sent: call for sent, call in self._calls.items() if call is not vote}
         if not master.transport.forget(vote):
             return
-        until = self._quorum.loop.time() + self._motion.lasts  # then the ttl has done it
-        undo = Call(errand.command, partial(_met, master), ignore, until=until, in_full=True)
+        self._take_back(errand.command, master, self._motion.lasts)  # then the ttl has done it
+
+    def _take_back(self, command: Command[Any], master: Master, seconds: float) -> None:
+        until = self._quorum.loop.time() + seconds
+        undo = Call(command, partial(_met, master), ignore, until=until, undoes=True, in_full=True)
         master.transport.send(undo)
 
     # -- what comes back
@@ -241,8 +246,12 @@ class _Round:
 
     def _failed(self, errand: Errand, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
         self._calls.pop(errand, None)
+        master = self._quorum.masters[errand.master]
         if fault.unknown and in_its_time:  # and not only because the caller had less
-            self._quorum.masters[errand.master].silent()
+            master.silent()
+        if fault.unknown and self._ballot.frees:
+            # The lease has ended. But a master that hangs may execute its vote for it when it goes on.
+            self._take_back(errand.command, master, 0.0)
         if not self._stopped:
             self._go_on(self._ballot.failed(errand.master, errand.phase, fault))
 

@@ -1,4 +1,4 @@
-"""The `aiolocks` command: `demo`, `run`, `ls`, `show`, `release` and `top`. It needs the `cli` extra."""
+"""The `aiolocks` command: `demo`, `run`, and those that look at locks or free them; needs the `cli` extra."""
 
 from __future__ import annotations
 

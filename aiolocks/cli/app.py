@@ -11,7 +11,7 @@ import click
 from .. import __version__
 from .demo.command import demo
 from .exits import NOBODY_READS, of_signal, send_nowhere
-from .listing.commands import ls, release, show, top
+from .listing.commands import ls, prefixes, release, show, top
 from .run.command import run
 from .server import VARIABLE
 
@@ -60,5 +60,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, ls, show, release, top):
+for command in (demo, run, ls, show, release, top, prefixes):
     app.add_command(command)

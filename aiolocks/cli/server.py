@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 EMBEDDED: Final = "embedded:"
 VARIABLE: Final = "AIOLOCKS_REDIS_URL"
+PREFIX_VARIABLE: Final = "AIOLOCKS_PREFIX"
 
 _PATIENCE: Final = 3.0
 """Seconds in which a server must have answered once, before anything else is done."""
@@ -44,6 +45,7 @@ def redis_option(default: str) -> Callable[[F], F]:
 
 prefix_option: Callable[[Any], Any] = click.option(
     "--prefix", default="aiolocks", show_default=True, metavar="TEXT",
+    envvar=PREFIX_VARIABLE, show_envvar=True,
     help="What the keys begin with: the prefix of the sessions whose locks are meant.",
 )  # fmt: skip
 

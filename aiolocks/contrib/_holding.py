@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
 
@@ -17,7 +17,8 @@ from .._core.lease import Lease
 from .._core.session import Session
 from .._transport.opening import open_client
 from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
-from ._refusing import Conflict, conflict_status, gone_away, lost, refusal_of
+from ._holds import holds_of
+from ._refusing import Conflicting, gone_away, lost, unavailable
 
 if TYPE_CHECKING:
     from .._core.pending import Pending
@@ -90,13 +91,17 @@ class Recipe:
 
     Args:
         what: How messages call it.
+        kind: Makes the lock.
+        blocking_timeout: Seconds to wait.
+        conflict: The answer if another request has it.
         options: What goes to the lock.
+        name: Makes the name: a template, or a function.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
     """
 
-    __slots__ = ("_kind", "_options", "blocking_timeout", "conflict")
+    __slots__ = ("_kind", "_options", "blocking_timeout", "conflict", "family")
 
     def __init__(
         self,
@@ -104,8 +109,9 @@ class Recipe:
         *,
         kind: object,
         blocking_timeout: object,
-        status: object,
+        conflict: Conflicting,
         options: Mapping[str, Any],
+        name: object,
     ) -> None:
         reject_slips(what, {name: value for name, value in options.items() if name not in _DEFAULTS})
         if isinstance(kind, Acquirable) or not callable(kind):
@@ -116,7 +122,9 @@ class Recipe:
         _check_call(kind, options)
         self._kind = cast("Kind", kind)
         self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)
-        self.conflict: Conflict = conflict_status(status)
+        self.conflict = conflict
+        # Under this key its names are measured together, with those of routes that have the same template.
+        self.family: Hashable = name if isinstance(name, str) else self
         Options.checked(**{**_DEFAULTS, **options}, blocking_timeout=None)
         self._options = dict(options)
 
@@ -135,14 +143,17 @@ class Recipe:
 
 
 @asynccontextmanager
-async def holding(lock: Acquirable[Any], recipe: Recipe, gone: Gone | None) -> AsyncGenerator[Lease, None]:
-    """Holds the lock for the body, or says by a `Refusal` why not.
+async def holding(
+    session: Session, name: str, recipe: Recipe, gone: Gone | None
+) -> AsyncGenerator[Lease, None]:
+    """Holds the lock of that name for the body, or says by a `Refusal` why not.
 
     The lock is acquired in the caller's own task, for some locks are that task's. The body's own exception
     always wins, whatever it is.
 
     Args:
-        lock: The lock.
+        session: The lock belongs to it.
+        name: Of the lock.
         recipe: How it is acquired, and what to answer.
         gone: Returns when the client has hung up, and then the wait ends. It is not called any more when
             the body begins. None: nobody watches.
@@ -150,15 +161,9 @@ async def holding(lock: Acquirable[Any], recipe: Recipe, gone: Gone | None) -> A
     Raises:
         Refusal: It could not be had, or was lost.
     """
-    pending: Pending[Lease] = lock.acquire(blocking_timeout=recipe.blocking_timeout)
-    watch = _Watch(gone)
-    try:
-        lease = await watch.unless_gone(pending)
-    except (LockTimeoutError, SessionClosedError, BackendError) as error:
-        if isinstance(error, BackendError):
-            log.warning("a request was refused: %s", error)
-        raise refusal_of(error, recipe.conflict) from error
-    begun, raised = False, None
+    watch, now = _Watch(gone), asyncio.get_running_loop().time
+    lease = await _acquired(session, name, recipe, watch)
+    begun, raised, since = False, None, now()
     try:
         # Nothing may be awaited before this: it is what lets go again.
         async with lease:
@@ -181,7 +186,21 @@ async def holding(lock: Acquirable[Any], recipe: Recipe, gone: Gone | None) -> A
         # The work is done, and its answer is right: a client that is told otherwise would do it again.
         log.warning("the lock of a request that was served is not known to be released: %s", error)
     finally:
+        if begun:
+            holds_of(session).add(now() - since, name, recipe.family)
         del raised  # which would keep this frame, and so itself
+
+
+async def _acquired(session: Session, name: str, recipe: Recipe, watch: _Watch) -> Lease:
+    pending: Pending[Lease] = recipe.lock(session, name).acquire(blocking_timeout=recipe.blocking_timeout)
+    try:
+        return await watch.unless_gone(pending)
+    except LockTimeoutError as error:
+        raise recipe.conflict.refusal(error, holds_of(session).median(name, recipe.family)) from error
+    except (SessionClosedError, BackendError) as error:
+        if isinstance(error, BackendError):
+            log.warning("a request was refused: %s", error)
+        raise unavailable(error) from error
 
 
 @final

@@ -4,20 +4,18 @@ The value that counts is the one that the handler gets, and not the text in the 
 `/orders/7` and `/orders/07` are one order, and so they must be one lock.
 """
 
-import datetime as dt
-import enum
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Final, Union, cast, final, get_args, get_origin
+from typing import Annotated, Any, Final, Union, final, get_args, get_origin
 
 from fastapi import Request, params
 from fastapi.dependencies.utils import get_typed_signature
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
+from .._core.naming import NameTemplate, text_of
 from ..errors import ConfigurationError
-from ._naming import NameTemplate
 
 _NOT_GIVEN: Final = inspect.Parameter.empty
 
@@ -55,11 +53,11 @@ class Field:
             if self._default is _NOT_GIVEN:
                 missing = {"type": "missing", "msg": "Field required", "input": None}
                 raise RequestValidationError([{**missing, "loc": (self._where, self._alias)}])
-            return _written(self._default)
+            return text_of(self._default)
         if self._adapter is None:
             return str(given)
         try:
-            return _written(self._adapter.validate_python(given))
+            return text_of(self._adapter.validate_python(given))
         except ValidationError as error:
             place = (self._where, self._alias)
             found = [{**each, "loc": (*place, *each["loc"])} for each in error.errors(include_url=False)]
@@ -119,17 +117,6 @@ def _field(
         )
     where = "path" if alias in in_path else "query"
     return Field(name, where, alias, parameter.annotation, default)
-
-
-def _written(value: object) -> str:
-    """A value as text, the same for the same value."""
-    if isinstance(value, enum.Enum):
-        value = cast("object", value.value)
-    if value is None:
-        return ""
-    if isinstance(value, (dt.date, dt.time)):
-        return value.isoformat()
-    return str(value)
 
 
 def _is_several(annotation: Any) -> bool:

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from ..errors import BackendError, LockError, LockTimeoutError
+from .._core.arguments import Seconds, seconds
+from ..errors import BackendError, LockTimeoutError, SessionClosedError
 
-Conflict = Literal[409, 423]
-"""How a server says that somebody else is at it: 423 Locked, or 409 Conflict."""
+Conflict = Literal[409, 423, 429, 503]
+"""How a server says that another request has the lock."""
+
+RetryAfter = Seconds | Callable[[LockTimeoutError], Seconds | None]
+"""The time for `Retry-After`: seconds, or a function that returns seconds, or None for the default."""
+
+DETAIL: Final = "Another request is working on this. Try again later."
+
+_CONFLICTS: Final = {
+    409: "Conflict",
+    423: "Locked",
+    429: "Too Many Requests",
+    503: "Service Unavailable",
+}
 
 CLIENT_CLOSED_REQUEST: Final = 499
 """What nginx writes in its log for a client that hung up; nobody is there to read it."""
 
 UNAVAILABLE: Final = 503
+
+SOON: Final = 1
+"""Seconds after which a client may try again where nothing is known of when it helps."""
 
 
 @final
@@ -40,32 +58,57 @@ class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody
         return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
 
-def conflict_status(value: object) -> Conflict:
-    """The status that was chosen; checked."""
-    if value not in (409, 423) or isinstance(value, float):
-        raise ValueError(f"status must be 423 (Locked) or 409 (Conflict), not {value!r}")
-    return value
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflicting:
+    """The answer where another request has the lock; checked.
 
+    Attributes:
+        status: The HTTP status.
+        retry_after: The time for `Retry-After`; None for the measured one.
+        detail: For the client.
 
-def retry_after(remaining: float | None) -> int:
-    """Whole seconds until a try makes sense: rounded up, at least 1.
-
-    Args:
-        remaining: Seconds that the holder's lease still has; None when unknown.
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
     """
-    return max(1, math.ceil(remaining or 0.0))
+
+    status: Conflict = 423
+    retry_after: RetryAfter | None = None
+    detail: str = DETAIL
+
+    def __post_init__(self) -> None:
+        if self.status not in (*_CONFLICTS,) or isinstance(self.status, float):
+            allowed = [f"{status} ({phrase})" for status, phrase in _CONFLICTS.items()]
+            raise ValueError(
+                f"status must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {self.status!r}"
+            )
+        if self.retry_after is not None and not callable(self.retry_after):
+            seconds("retry_after", self.retry_after)
+        if not isinstance(self.detail, str):
+            raise TypeError(f"detail must be a str, not {type(self.detail).__name__}")
+
+    def refusal(self, error: LockTimeoutError, measured: float | None) -> Refusal:
+        """The answer.
+
+        Args:
+            error: It ended the wait.
+            measured: Seconds for which such locks are held; None when unknown.
+        """
+        asked = self.retry_after(error) if callable(self.retry_after) else self.retry_after
+        if asked is None and measured is not None:
+            # If the holder has died, the lock is free when its lease ends, which may be earlier.
+            asked = max(SOON, measured if error.remaining is None else min(measured, error.remaining))
+        wait = SOON if asked is None else seconds("retry_after", asked)
+        return Refusal(self.status, self.detail, retry_after=math.ceil(wait))
 
 
-def refusal_of(error: LockError, conflict: Conflict) -> Refusal:
-    """The answer for what ended the wait."""
-    if isinstance(error, LockTimeoutError):
-        detail = "Another request is working on this. Try again later."
-        return Refusal(conflict, detail, retry_after=retry_after(error.remaining))
+def unavailable(error: BackendError | SessionClosedError) -> Refusal:
+    """The answer where nobody can tell whether the lock is free."""
     if isinstance(error, BackendError):
         detail = "Nothing was done: the service that keeps requests apart does not answer. Try again later."
-    else:  # SessionClosedError
+    else:
         detail = "Nothing was done: this server is shutting down. Try again."
-    return Refusal(UNAVAILABLE, detail, retry_after=retry_after(None))
+    return Refusal(UNAVAILABLE, detail, retry_after=SOON)
 
 
 def gone_away() -> Refusal:
@@ -81,5 +124,5 @@ def lost(*, begun: bool) -> Refusal:
     """
     if not begun:
         detail = "Nothing was done: this request was kept waiting for too long. Try again."
-        return Refusal(UNAVAILABLE, detail, retry_after=retry_after(None))
+        return Refusal(UNAVAILABLE, detail, retry_after=SOON)
     return Refusal(500, "This request was ended while it was worked on; some of it may have been done.")

@@ -34,12 +34,13 @@ except ModuleNotFoundError as error:
 
 from .._core.arguments import Seconds, lock_name
 from .._core.lease import Lease
+from .._core.naming import NameTemplate
 from .._core.session import Session
 from .._primitives.lock import Lock
 from ..errors import LockLostError
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
-from ._naming import NameTemplate
-from ._refusing import Conflict, Refusal
+from ._naming import filled, template_of
+from ._refusing import DETAIL, Conflict, Conflicting, Refusal, RetryAfter
 
 __all__ = ["LEASE", "SESSION", "locked", "session_ctx"]
 
@@ -47,7 +48,10 @@ P = ParamSpec("P")
 Name = str | Callable[[web.Request], str | Awaitable[str]]
 
 SESSION: Final = web.AppKey("aiolocks_session", Session)
-"""Where the application has its session: `request.config_dict[SESSION]`."""
+"""Where the application has its session: `app[SESSION]`, and `request.config_dict[SESSION]` in a handler.
+
+It is there for the contexts in `cleanup_ctx` that stand after `session_ctx`, and until these have ended.
+"""
 
 if TYPE_CHECKING:
     LEASE: Final = web.RequestKey("aiolocks_lease", Lease)
@@ -91,6 +95,8 @@ def locked(
     kind: Kind = Lock,
     blocking_timeout: Seconds | None = 5.0,
     status: Conflict = 423,
+    retry_after: RetryAfter | None = None,
+    detail: str = DETAIL,
     **options: Unpack[LockOptions],
 ) -> Callable[
     [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
@@ -108,11 +114,11 @@ def locked(
     It decorates coroutine functions, methods that get the request, and the methods of a `web.View`. Put it
     below the decorator that makes the route.
 
-    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds that
-    the holder's lease still has. Where Redis does not answer, it is 503. When the lease is lost, the handler
-    is cancelled and the answer is 500; one that has begun ends with the connection. Answers are JSON,
-    `{"detail": "…"}`. A client that hangs up while it
-    waits leaves the queue. What the handler itself raises is never replaced.
+    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds for
+    which handlers of this process have held that name lately, as a median. Where Redis does not answer, it is
+    503. When the lease is lost, the handler is cancelled and the answer is 500; one that has begun ends with
+    the connection. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it waits leaves the
+    queue. What the handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or, where it
@@ -122,18 +128,28 @@ def locked(
             Semaphore(session, name, 3)`.
         blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
             5 s: less than clients and proxies wait for an answer.
-        status: What to answer if somebody else has it: 423 or 409.
+        status: Status of the answer if another request has it: 423, 409, 429 or 503.
+        retry_after: Seconds for its `Retry-After`, or a function that is called with the
+            `LockTimeoutError` and returns seconds, or None for the default. Default: the median of the last
+            15 holds of that name by handlers of this process, else of names of the same template; 1 s where
+            there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
+        detail: Text of that answer.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
     """
     recipe = Recipe(
-        "locked()", kind=kind, blocking_timeout=blocking_timeout, status=status, options=dict(options)
+        "locked()",
+        kind=kind,
+        blocking_timeout=blocking_timeout,
+        conflict=Conflicting(status=status, retry_after=retry_after, detail=detail),
+        options=dict(options),
+        name=name,
     )
     if not isinstance(name, str) and not callable(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"name must be a str or a function of the request, not {type(name).__name__}")
-    name_of = functools.partial(_filled, NameTemplate(name)) if isinstance(name, str) else name
+    name_of = functools.partial(_filled, template_of(name)) if isinstance(name, str) else name
 
     def decorate(
         handler: Callable[P, Awaitable[web.StreamResponse]],
@@ -150,8 +166,8 @@ def locked(
                 found = name_of(request)
                 if not isinstance(found, str) and inspect.isawaitable(found):
                     found = await found
-                lock = recipe.lock(_session_of(request), lock_name(found))
-                async with holding(lock, recipe, functools.partial(_gone, request)) as lease:
+                session, gone = _session_of(request), functools.partial(_gone, request)
+                async with holding(session, lock_name(found), recipe, gone) as lease:
                     request[LEASE], begun = lease, True
                     return await handler(*args, **kwargs)
             except Refusal as refusal:
@@ -200,7 +216,7 @@ def _filled(template: NameTemplate, request: web.Request) -> str:
             log.warning("name %r: neither path nor query of %s has %r", template.text, request.path, field)
             raise Refusal(400, f"The query parameter {field!r} is missing.")
         values[field] = value
-    return template.fill(values)
+    return filled(template, values)
 
 
 async def _gone(request: web.Request) -> None:

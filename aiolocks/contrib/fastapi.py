@@ -12,17 +12,16 @@ async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}",
 
 # Annotations are objects here, for FastAPI looks at them.
 
-import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Annotated, Any, Final, Unpack, final
+from typing import Annotated, Any, Final, Never, Unpack, final
 from weakref import WeakKeyDictionary
 
 try:
     from fastapi import Depends, HTTPException, Request, params
     from starlette.applications import Starlette
-    from starlette.requests import ClientDisconnect, HTTPConnection
+    from starlette.requests import HTTPConnection
     from starlette.routing import compile_path
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
@@ -33,15 +32,17 @@ except ModuleNotFoundError as error:
 
 from .._core.arguments import Seconds, lock_name
 from .._core.lease import Lease
+from .._core.naming import NameTemplate
 from .._core.session import Session
 from .._primitives.lock import Lock
-from ._holding import Gone, Kind, LockOptions, Recipe, SessionOptions, holding, opened
+from ._hanging_up import gone_from
+from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, opened
 from ._mounted import routes_of, with_mounted
-from ._naming import NameTemplate
+from ._naming import filled, template_of
 from ._parameters import Field, fields_of
-from ._refusing import Conflict, Refusal, gone_away
+from ._refusing import DETAIL, Conflict, Conflicting, Refusal, RetryAfter
 
-__all__ = ["Locked", "current_session", "session_lifespan"]
+__all__ = ["Locked", "current_session", "session_lifespan", "session_of"]
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -57,8 +58,8 @@ def session_lifespan(
     app = FastAPI(lifespan=session_lifespan("redis://localhost:6379", prefix="shop"))
     ```
 
-    The session is found by `Locked` and `current_session`, also in applications that are mounted. It talks to
-    Redis from its first use on: an application starts while Redis is away.
+    The session is found by `Locked`, `current_session` and `session_of`, also in applications that are
+    mounted. It talks to Redis from its first use on: an application starts while Redis is away.
 
     Args:
         client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
@@ -87,6 +88,26 @@ def session_lifespan(
     return both
 
 
+def session_of(app: Starlette) -> Session:
+    """The session of an application, for code outside of a request, such as a task of its lifespan.
+
+    It is there as soon as the application's own `lifespan` begins, and until that has ended.
+
+    Args:
+        app: The application, or one that is mounted in it.
+
+    Raises:
+        RuntimeError: It has none: its lifespan has not begun, or is another one.
+    """
+    session: Session | None = getattr(app.state, _STATE, None)
+    if session is None:
+        raise RuntimeError(
+            "this application has no aiolocks session: make it with "
+            "FastAPI(lifespan=session_lifespan('redis://…')), and see to it that its lifespan runs"
+        )
+    return session
+
+
 async def current_session(connection: HTTPConnection) -> Session:
     """The application's session, as a dependency: `session: Annotated[Session, Depends(current_session)]`.
 
@@ -95,13 +116,7 @@ async def current_session(connection: HTTPConnection) -> Session:
     Raises:
         RuntimeError: There is none.
     """
-    session: Session | None = getattr(connection.app.state, _STATE, None)
-    if session is None:
-        raise RuntimeError(
-            "this application has no aiolocks session: make it with "
-            "FastAPI(lifespan=session_lifespan('redis://…')), and see to it that its lifespan runs"
-        )
-    return session
+    return session_of(connection.app)
 
 
 @final
@@ -122,10 +137,10 @@ class Locked(params.Depends):
     It is let go of when the handler has returned, before the answer is sent. Written as
     `Depends(Locked(...))` it is held until the answer has been sent, as FastAPI's dependencies are.
 
-    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds that
-    the holder's lease still has. Where Redis does not answer, it is 503. When the lease is lost, the handler
-    is cancelled and the answer is 500. A client that hangs up while it waits leaves the queue. What the
-    handler itself raises is never replaced.
+    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds for
+    which handlers of this process have held that name lately, as a median. Where Redis does not answer, it is
+    503. When the lease is lost, the handler is cancelled and the answer is 500. A client that hangs up while
+    it waits leaves the queue. What the handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that
@@ -136,7 +151,12 @@ class Locked(params.Depends):
             Semaphore(session, name, 3)`.
         blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
             5 s: less than clients and proxies wait for an answer.
-        status: What to answer if somebody else has it: 423 or 409.
+        status: Status of the answer if another request has it: 423, 409, 429 or 503.
+        retry_after: Seconds for its `Retry-After`, or a function that is called with the
+            `LockTimeoutError` and returns seconds, or None for the default. Default: the median of the last
+            15 holds of that name by handlers of this process, else of names of the same template; 1 s where
+            there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
+        detail: Text of that answer.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
 
     Raises:
@@ -150,14 +170,22 @@ class Locked(params.Depends):
         kind: Kind = Lock,
         blocking_timeout: Seconds | None = 5.0,
         status: Conflict = 423,
+        retry_after: RetryAfter | None = None,
+        detail: str = DETAIL,
         **options: Unpack[LockOptions],
     ) -> None:
         recipe = Recipe(
-            "Locked", kind=kind, blocking_timeout=blocking_timeout, status=status, options=dict(options)
+            "Locked",
+            kind=kind,
+            blocking_timeout=blocking_timeout,
+            conflict=Conflicting(status=status, retry_after=retry_after, detail=detail),
+            options=dict(options),
+            name=name,
         )
         super().__init__(dependency=_Hold(name, recipe), scope="function")
-        # For FastAPI, which looks at what it may call, in `Depends(Locked(...))`.
+        # For FastAPI, which looks at what it may call, in `Depends(Locked(...))`: at these of the instance.
         object.__setattr__(self, "__signature__", inspect.signature(self.hold))
+        object.__setattr__(self, "__call__", self.hold.__call__)
 
     @property
     def hold(self) -> "_Hold":
@@ -165,10 +193,20 @@ class Locked(params.Depends):
         assert isinstance(self.dependency, _Hold)
         return self.dependency
 
-    async def __call__(self, **solved: Any) -> AsyncGenerator[Lease, None]:
-        """For `Depends(Locked(...))`."""
-        async with asynccontextmanager(self.hold)(**solved) as lease:
-            yield lease
+    def __call__(self, *decorated: Never, **solved: Any) -> AsyncGenerator[Lease, None]:
+        """For `Depends(Locked(...))`.
+
+        Raises:
+            TypeError: It is used as a decorator.
+        """
+        if decorated:
+            raise TypeError(
+                "Locked is a dependency of FastAPI and decorates nothing: write lease: Annotated[Lease, "
+                "Locked(...)] for a parameter of the handler, or dependencies=[Locked(...)] in the route's "
+                "decorator. A Lock decorates coroutine functions, and aiolocks.contrib.aiohttp.locked "
+                "decorates the handlers of aiohttp"
+            )
+        return self.hold(**solved)
 
 
 @final
@@ -177,7 +215,7 @@ class _Hold:
 
     def __init__(self, name: object, recipe: Recipe) -> None:
         self._recipe = recipe
-        self.template = NameTemplate(name) if isinstance(name, str) else None
+        self.template = template_of(name) if isinstance(name, str) else None
         self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
         self._fields = (
             WeakKeyDictionary()
@@ -207,8 +245,7 @@ class _Hold:
             )
         try:
             found = lock_name(name) if self.template is None else self._filled(self.template, connection)
-            lock = self._recipe.lock(session, found)
-            async with holding(lock, self._recipe, await _gone_from(connection)) as lease:
+            async with holding(session, found, self._recipe, await gone_from(connection)) as lease:
                 yield lease
         except Refusal as refusal:
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
@@ -219,44 +256,10 @@ class _Hold:
         fields = known.get(in_path)
         if fields is None:
             fields = known[in_path] = fields_of(template, endpoint, in_path)
-        return template.fill({field.name: field.text(request) for field in fields})
+        return filled(template, {field.name: field.text(request) for field in fields})
 
     def __repr__(self) -> str:
         return f"<Locked {self.template!r} {self._recipe!r}>"
-
-
-async def _gone_from(request: Request) -> Gone | None:
-    """How to see that the client has hung up, without taking anything from the handler.
-
-    What says so comes behind the body, in the same queue. A body that is not read yet is left to the handler.
-
-    Raises:
-        Refusal: It has hung up already.
-    """
-    if not getattr(request, "_stream_consumed", False):
-        if not _has_no_body(request):
-            return None
-        try:
-            # There is none, and so this is at once. The request remembers it, for a handler that asks. Not
-            # where it could be cancelled: then what says that there is none might be gone.
-            await request.body()
-        except ClientDisconnect:
-            raise gone_away() from None
-    return functools.partial(_gone, request)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _has_no_body(request: Request) -> bool:
-    length = request.headers.get("content-length")
-    if length is not None:
-        return length == "0"
-    # With HTTP/1.1, a body is announced. Later versions need not do so.
-    announced = request.scope.get("http_version", "1.1").startswith("1")
-    return (announced or request.method in ("GET", "HEAD")) and "transfer-encoding" not in request.headers
 
 
 def _check_names(app: Starlette) -> None:

@@ -21,7 +21,7 @@ local function leave()
 end
 
 local held = redis.call('GET', run)
-local others = redis.call('ZCARD', queue)  -- read before anything is written: what is refused has done nothing
+local others = number_in(queue)  -- read before anything is written: what is refused has done nothing
 if held_by(token, held) then
   redis.call('PEXPIRE', run, ttl)
   keep(fence, retention)
@@ -29,6 +29,7 @@ if held_by(token, held) then
 end
 
 local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag')
+if not left[1] and redis.call('HLEN', value) > 0 then foreign(value) end
 local kept = left[1] and NOW < tonumber(left[2])
 local meant = left[1] and after ~= '' and tonumber(left[1]) >= tonumber(after)
 if (kept or meant) and left[3] == print then

@@ -1,8 +1,11 @@
--- Frees a lock that was granted up to then, whoever holds it, and wakes who waits. The fence stays.
+-- Frees a lock that was granted up to then, whoever holds it, and wakes who waits. Its fence stays.
 --
--- KEYS  1 lock   2 nest   3 queue
+-- KEYS  1 lock   2 nest   3 queue   4 fence   5 value (only of a run)
 -- ARGV  1 the latest fencing token that it frees
 -- Returns {1 when freed, or else 0, bells rung…}
+discard_fence(KEYS[4])
+if KEYS[5] then discard('hash', KEYS[5]) end
+if KEYS[5] and not redis.call('HGET', KEYS[5], 'run') then redis.call('DEL', KEYS[5]) end
 local type = type_of(KEYS[1])
 local minted = type == 'string' and string.match(redis.call('GET', KEYS[1]), '^%x+:(%d+):')
 if type ~= 'none' and not is_due(minted) then return {0} end

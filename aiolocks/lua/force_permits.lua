@@ -1,25 +1,44 @@
 -- Frees the permits that were granted up to then, whoever holds them, and wakes who waits. Value and fence stay.
 --
--- KEYS  1 holders   2 leases   3 queue   4 value   5 owner (only of a job)
+-- KEYS  1 holders   2 leases   3 queue   4 value   5 fence
+--       and of a job   6 owner   7 holders, 8 leases and 9 value of its runs that may go on beside others   10 about
 -- ARGV  1 the latest fencing token that it frees   2 the ticket that it frees
 -- Returns {how many it has freed, bells rung…}
-local holders, leases = KEYS[1], KEYS[2]
-local freed, held = discard('zset', holders) + discard('hash', leases, KEYS[4]), 0
-for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
-  local permits, minted = string.match(redis.call('HGET', leases, token) or '', '^(%d+):(%d+):')
-  if is_due(minted) then
-    redis.call('ZREM', holders, token)
-    freed = freed + 1
-  else
-    held = held + permits
+
+-- How many permits of that set are freed.
+local function free(holders, leases, value)
+  local freed, held = discard('zset', holders) + discard('hash', leases, value), 0
+  for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
+    local permits, minted = string.match(redis.call('HGET', leases, token) or '', '^(%d+):(%d+):')
+    if is_due(minted) then
+      redis.call('ZREM', holders, token)
+      freed = freed + 1
+    else
+      held = held + permits
+    end
   end
+  for _, token in ipairs(redis.call('HKEYS', leases)) do
+    if not redis.call('ZSCORE', holders, token) then redis.call('HDEL', leases, token) end
+  end
+  if held > 0 then redis.call('HSET', leases, 'held', held) end
+  return freed
 end
-for _, token in ipairs(redis.call('HKEYS', leases)) do
-  if not redis.call('ZSCORE', holders, token) then redis.call('HDEL', leases, token) end
+
+-- Removes a value without this number.
+local function discard_value(value, field)
+  return tonumber(redis.call('HGET', value, field)) and 0 or redis.call('DEL', value)
 end
-if held > 0 then redis.call('HSET', leases, 'held', held) end
-if KEYS[5] then
-  freed = freed + discard('string', KEYS[5])
-  if redis.call('GET', KEYS[5]) == ARGV[2] then freed = freed + redis.call('DEL', KEYS[5]) end
+
+discard_fence(KEYS[5])
+local freed = free(KEYS[1], KEYS[2], KEYS[4]) + discard_value(KEYS[4], 'current')
+if KEYS[6] then
+  freed = freed + free(KEYS[7], KEYS[8], KEYS[9]) + discard_value(KEYS[9], 'current')
+  freed = freed + discard('string', KEYS[6]) + discard('hash', KEYS[10])
+  if redis.call('GET', KEYS[6]) == ARGV[2] then
+    freed = freed + redis.call('DEL', KEYS[6])
+    redis.call('HDEL', KEYS[10], ARGV[2])
+  end
+else
+  freed = freed + discard_value(KEYS[4], 'first')
 end
 return {freed, unpack(summon(KEYS[3], 16, true))}

@@ -1,11 +1,15 @@
 -- Frees the spans that were granted up to then, whoever holds them, and wakes who waits. The fence stays, and so do the
 -- marks of who waits.
 --
--- KEYS  1 spans   2 ends   3 queue   4 waits   5… left and right ends of what is held, and of the marks
+-- KEYS  1 spans   2 ends   3 queue   4 waits   5 fence   6… left and right ends of what is held, and of the marks
 -- ARGV  1 the latest fencing token that it frees
 -- Returns {how many it has freed, bells rung…}
 local spans, ends, waits = KEYS[1], KEYS[2], KEYS[4]
-local freed = discard('hash', spans) + discard('zset', ends, unpack(KEYS, 4))
+discard_fence(KEYS[5])
+local freed = discard('hash', spans) + discard('zset', ends, waits, unpack(KEYS, 6))
+for _, of in ipairs(redis.call('ZRANGE', waits, 0, -1)) do
+  if not string.find(of, '.bell.', 1, true) then redis.call('ZREM', waits, of) end
+end
 for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
   local minted = string.match(redis.call('HGET', spans, token) or '', '^%l %S+ %S+ (%d+) ')
   if is_due(minted) then
@@ -19,7 +23,7 @@ local function is_alone(id) return not (redis.call('ZSCORE', ends, id) or redis.
 for _, id in ipairs(redis.call('HKEYS', spans)) do
   if is_alone(id) then freed = freed + redis.call('HDEL', spans, id) end
 end
-for i = 5, #KEYS do
+for i = 6, #KEYS do
   for _, id in ipairs(redis.call('ZRANGE', KEYS[i], 0, -1)) do
     if is_alone(id) then redis.call('ZREM', KEYS[i], id) end
   end

@@ -2,26 +2,31 @@
 -- Sent again by the one that owns it, it is the same success with its ttl set anew; by one whose place another has taken
 -- since, it changes nothing.
 --
--- KEYS  1 owner   2 over   3 before
--- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another
+-- KEYS  1 owner   2 over   3 before   4 about
+-- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another   4 metadata, JSON
 -- Returns -1 when it owns or has owned the key, or for how many more ms another does
 --
 -- Invariant: before is a sorted set, by when it happened, of the tickets whose place others have taken since the key was
 -- free, each with until when it would have owned the key: 'ticket:ms'. The last ones, as only those are taken back that
 -- were sent a moment ago.
 local LAST = 16
-local owner, over, before, ticket = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local owning = redis.call('GET', owner)
+local owner, over, before, about, ticket = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
+local owning = owning_ticket(owner)
 if is_over(over, ticket) then return -1 end
 if not owning then
-  redis.call('DEL', before)
+  redis.call('DEL', before, about)
 elseif owning ~= ticket then
   local left = math.max(1, redis.call('PTTL', owner))
   if ARGV[3] ~= 'r' then return left end
   redis.call('ZADD', before, whole(MICROSECONDS), owning .. ':' .. whole(NOW + left))
-  for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -LAST - 1)) do redis.call('ZREM', before, oldest) end
+  for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -LAST - 1)) do
+    redis.call('ZREM', before, oldest)
+    redis.call('HDEL', about, string.match(oldest, '^(.*):'))
+  end
   keep(before, left)
   remember(over, 's', owning)
 end
 redis.call('SET', owner, ticket, 'PX', ARGV[2])
+redis.call('HSET', about, ticket, ARGV[4])
+keep(about, ARGV[2])
 return -1

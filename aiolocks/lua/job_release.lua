@@ -1,8 +1,10 @@
 -- Gives the running slot back if the token runs, settles its ticket, and leaves the queue; then wakes who is next.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
+--       and of a ticket   10 run   11 about
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes the next, l leaves the queue with its bell,
---       d the ticket was done, f and frees its key, k it was not, and keeps its key for the retry, e its key has its own time again   5 ticket
+--       d the ticket was done, f and frees its key, k it was not, and keeps its key for the retry, e its key has its own
+--       time again   5 ticket
 -- Returns {1 when freed, 0 when the token does not run, bells rung…}
 --
 -- Invariant: a ticket is done by nobody but who has run it without a gap until here.
@@ -12,12 +14,9 @@ local held = lease_of(ARGV[1])
 if held then
   drop(ARGV[1])
   keep(fence, ARGV[2])
-  local owns = redis.call('GET', KEYS[7]) == ticket
-  if owns and has(flags, 'e') then redis.call('PEXPIRE', KEYS[7], end_of(KEYS[8], ticket) - NOW) end
-  if has(flags, 'd') then remember(KEYS[8], 'd', ticket) end
-  if owns and has(flags, 'f') then redis.call('DEL', KEYS[7]) end
-  if owns and has(flags, 'k') then keep(KEYS[7], ttl_of(ticket)) end
+  if run then end_ticket(ticket, flags) end
 end
+if run and redis.call('GET', run) == ARGV[1] then redis.call('DEL', run) end
 stand_up(queue, bell, ARGV[3], has(flags, 'l'))
 be_gone(KEYS[9], bell .. ARGV[3], false)
 local rung = {}

@@ -2,10 +2,11 @@
 -- done, only for the rest of a time of its own, which it has whatever becomes of it. If another has taken its place,
 -- nobody has it again.
 --
--- KEYS  1 owner   2 over   3 before
+-- KEYS  1 owner   2 over   3 before   4 about
 -- ARGV  1 ticket
 -- Returns 1 when it owned the key, or 0
 local owner, over, before, ticket = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+redis.call('HDEL', KEYS[4], ticket)
 if redis.call('GET', owner) ~= ticket then
   for _, entry in ipairs(redis.call('ZRANGE', before, 0, -1)) do
     if string.sub(entry, 1, #ticket + 1) == ticket .. ':' then redis.call('ZREM', before, entry) end

@@ -1,21 +1,37 @@
 -- Frees the lock if the token holds it, and leaves the queue; then, if the lock is free, wakes who is next.
--- The fence stays for its retention.
+-- Until `at least` after its grant the lock is not free yet: it stays taken, by nobody. The fence stays for its retention.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 bell (only from who leaves the queue with it)
--- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')
+-- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')   4 at least, ms (absent: free at once)
 -- Returns {1 when freed, 0 when the token does not hold the lock} and, if one was rung, its bell
 --
 -- Invariants:
 -- - at most one is woken: the first whose bell stands; those before it are dead or were woken already;
--- - writes with DEL, ZREM and PEXPIRE alone, so that it works on a server that is out of memory.
+-- - a lock that is kept has a token of nobody, NOBODY before that of its last holder, and lasts until `at least`
+--   after the grant, which is told by its fencing token; a clock that was set back since does not lengthen that;
+-- - writes with DEL, ZREM and PEXPIRE first, so that it works on a server that is out of memory.
 local lock, queue, bell = KEYS[1], KEYS[3], KEYS[4]
+local NOBODY = string.rep('0', 32)
 
 local freed = 0
 local held = redis.call('GET', lock)
 if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
-  redis.call('DEL', lock)
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
-  freed, held = 1, false
+  local left = 0
+  if ARGV[4] then
+    local time = redis.call('TIME')
+    local now = time[1] * 1000000 + time[2]
+    local granted = math.min(now, string.match(held, ':(%d+):'))
+    left = math.ceil(granted / 1000 + ARGV[4]) - math.floor(now / 1000)
+  end
+  if left > 0 then
+    held = NOBODY .. held
+    redis.call('SET', lock, held, 'PX', left)
+  else
+    redis.call('DEL', lock)
+    held = false
+  end
+  freed = 1
 end
 if bell then
   redis.call('ZREM', queue, bell)
@@ -24,7 +40,7 @@ end
 while ARGV[3] == '1' and not held do
   -- The bells are not in KEYS: they stand in the queue, and share its slot.
   local first = redis.call('ZRANGE', queue, 0, 0)[1]
-  if not first then break end
+  if not first or not string.find(first, '.bell.', 1, true) then break end
   if redis.call('DEL', first) == 1 then return {freed, first} end
   redis.call('ZREM', queue, first)
 end

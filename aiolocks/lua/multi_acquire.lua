@@ -3,25 +3,30 @@
 --
 -- KEYS  n locks   n fences   n queues   and the bell, from who stands in the queues with it
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON
---       6 flags: t only in turn, p passes the wakeup on
+--       6 flags: t only in turn, p passes the wakeup on, h is told who holds them, if refused
 -- Returns {1, fencing token, how many others stand in the queues, 0}
---      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn), bells rung…}
+--      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, who holds], bells rung…}; of who
+--      holds: {the server's time, microseconds; ''; of the first locks that are held '', remaining ms, what stands there}
 --
 -- Invariant: all or none; the fencing token is larger than what stands behind any of the fences.
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
 local bell = KEYS[3 * n + 1]
+local MOST_TOLD = 26  -- of eight locks
 
-local mine, remaining, free = 0, nil, {}
+local mine, others, remaining, free, told = 0, 0, nil, {}, {whole(MICROSECONDS), ''}
 local minted = MICROSECONDS
 for i = 1, n do
   local held = redis.call('GET', KEYS[i])
   if held_by(token, held) then
     mine = mine + 1
-  elseif held then
-    remaining = math.max(remaining or -1, redis.call('PTTL', KEYS[i]))
+  elseif known(KEYS[i], held) then
+    local left = redis.call('PTTL', KEYS[i])
+    remaining = math.max(remaining or -1, left)
+    if #told < MOST_TOLD then told[#told + 1], told[#told + 2], told[#told + 3] = '', left, held end
   else
     free[#free + 1] = KEYS[2 * n + i]
   end
+  others = others + number_in(KEYS[2 * n + i])
 end
 
 if remaining then
@@ -30,6 +35,7 @@ if remaining then
   if string.find(flags, 'p', 1, true) then
     for _, queue in ipairs(free) do rung[#rung + 1] = wake(queue, bell) end
   end
+  if string.find(flags, 'h', 1, true) then table.insert(rung, 1, told) end
   return {0, remaining, unpack(rung)}
 end
 if mine == n then
@@ -44,12 +50,10 @@ else
   minted = whole(minted)
 end
 
-local others = 0
 for i = 1, n do
   redis.call('SET', KEYS[i], token .. ':' .. minted .. ':' .. ARGV[5], 'PX', ttl)
   redis.call('SET', KEYS[n + i], minted, 'PX', retention)
-  if bell then redis.call('ZREM', KEYS[2 * n + i], bell) end
-  others = others + redis.call('ZCARD', KEYS[2 * n + i])
+  if bell then others = others - redis.call('ZREM', KEYS[2 * n + i], bell) end
 end
 if bell then redis.call('DEL', bell) end
 return {1, minted, others, 0}

@@ -4,31 +4,35 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 permits   6 value, or '' for one that is 1
 --       7 seat, of zeros unless it is fair   8 flags: t only in turn, w will wait if refused, p was woken, o somebody
---       here let go and told nobody, q has a bell, l takes it along   9 retention of the value, ms
+--       here let go and told nobody, q has a bell, l takes it along, h is told who holds them, if refused
+--       9 retention of the value, ms
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
---      or {0, remaining ms (-1: nobody holds any; -2: others who wait go first), bells rung…}
+--      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, who holds them], bells rung…}
 --      or {2, value that it was made with, current value}
+--      or {3, current value, bells rung…} when neither value allows so many: the asker has left the queue
 --
 -- Invariant: with t, nobody gets in while somebody of another bell stands before him and lives; and who will not wait
 -- gets in before nobody at all.
 local token, ttl, wanted, seat, flags = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
-local fair = seat ~= NO_SEAT
+local fair, others = seat ~= NO_SEAT, number_in(queue)
 
 if ARGV[6] ~= '' then
-  local first = redis.call('HGET', value, 'first')
+  local first = first_value()
   if first and first ~= ARGV[6] then return {2, tonumber(first), capacity()} end
-  if not first then
-    redis.call('HSET', value, 'first', ARGV[6], 'current', ARGV[6])
-    keep(value, ARGV[9])
-  end
+  if not first then redis.call('HSET', value, 'first', ARGV[6], 'current', ARGV[6]) end
 end
-
 local woken, owing = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)
 if not permits then
   local first = has(flags, 't') and living(queue, 0)
   local in_turn = not first or (has(flags, 'w') and bell_of(first) == bell)
   if wanted > free() or not in_turn then
+    keep(value, ARGV[9])  -- also for a waiter: what was resized stays so
+    local too_few = wanted > capacity()
+    if too_few and wanted > tonumber(ARGV[6]) then  -- and so it was when it was made
+      stand_up(queue, bell, seat, has(flags, 'l'))
+      return {3, capacity(), unpack(wake(fair, 0))}
+    end
     if fair and has(flags, 'w') then sit_down(queue, bell, seat, not has(flags, 'q')) end
     -- What he cannot use is for others: for those behind him if he was woken from the queue, or else for all.
     local rung, entry = {}, bell .. seat
@@ -40,6 +44,8 @@ if not permits then
     local earliest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
     local remaining = earliest and math.max(0, earliest - NOW) or -1
     if wanted <= free() then remaining = -2 end
+    if has(flags, 'h') then table.insert(rung, 1, told()) end
+    if too_few then remaining = -3 end
     return {0, remaining, unpack(rung)}
   end
   permits, minted, metadata = wanted, seal(fence, MICROSECONDS, ARGV[3]), ARGV[4]
@@ -47,7 +53,7 @@ end
 keep(fence, ARGV[3])
 hold(token, permits, minted, metadata, ttl)
 keep(value, ARGV[9])
-
 stand_up(queue, bell, seat, has(flags, 'l'))
 local rung = wake(fair, 0)
-return {1, minted, redis.call('ZCARD', queue), math.floor(math.max(0, free()) / permits), unpack(rung)}
+local room = math.floor(math.max(0, free()) / permits)
+return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, room, unpack(rung)}

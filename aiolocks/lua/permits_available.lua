@@ -4,9 +4,10 @@
 -- ARGV  1 value, or '' for one that is 1   2 flags: t only in turn
 -- Returns their number; 0 with t while somebody waits
 -- or {value that it was made with, current value} when made with another value
-local first = redis.call('HGET', value, 'first')
+local first = ARGV[1] ~= '' and first_value()
 if first and first ~= ARGV[1] then return {tonumber(first), capacity()} end
 purge(true)
+if alien then foreign(alien) end
 if has(ARGV[2], 't') and living(queue, 0) then return 0 end
 local there = free()
 if not first and ARGV[1] ~= '' then there = there - 1 + ARGV[1] end

@@ -1,13 +1,21 @@
 -- Gives the permits back if the token holds them, and leaves the queue; then wakes who is next.
--- The fence stays for its retention.
+-- Until `at least` after their grant they are not free yet: nobody holds them. The fence stays for its retention.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes the next, l leaves the queue with its bell
+--       5 at least, ms (absent: free at once)
 -- Returns {1 when freed, 0 when the token does not hold, bells rung…}
+--
+-- Invariant: a lease that is kept has a token of nobody, NOBODY before that of its last holder, and lasts until
+-- `at least` after the grant, which is told by its fencing token; a clock that was set back since does not lengthen that.
+local NOBODY = string.rep('0', 32)
+
 purge(true)
-local held = lease_of(ARGV[1])
+local held, minted, metadata = lease_of(ARGV[1])
 if held then
   drop(ARGV[1])
+  local left = ARGV[5] and math.ceil(math.min(MICROSECONDS, minted) / 1000 + ARGV[5]) - NOW or 0
+  if left > 0 then hold(NOBODY .. ARGV[1], held, minted, metadata, left) end
   keep(fence, ARGV[2])
 end
 stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))

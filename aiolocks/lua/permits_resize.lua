@@ -1,11 +1,22 @@
--- Sets the current value, and wakes who is next if there is a permit now.
+-- Sets the current value, 0 or more. Of more permits it wakes the next waiter, if there is one now; of fewer it tells
+-- all waiters, as far as a walk goes: some may want more than there are left.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 value that it was made with   2 value from now on   3 retention of the value, ms   4 seat
 -- Returns {1, 0, bells rung…} or {2, value that it was made with, current value}
-local first = redis.call('HGET', value, 'first')
+local first = first_value()
 if first and first ~= ARGV[1] then return {2, tonumber(first), capacity()} end
+local fewer = tonumber(ARGV[2]) < (first and capacity() or tonumber(ARGV[1]))
 redis.call('HSET', value, 'first', ARGV[1], 'current', ARGV[2])
 keep(value, ARGV[3])
 purge(true)
-return {1, 0, unpack(wake(ARGV[4] ~= NO_SEAT, 0))}
+if not fewer then return {1, 0, unpack(wake(ARGV[4] ~= NO_SEAT, 0))} end
+local rung = {}
+for rank = 0, WALK - 1 do
+  local entry, state = living(queue, rank)
+  if state == '' then
+    ring(bell_of(entry))
+    rung[#rung + 1] = bell_of(entry)
+  end
+end
+return {1, 0, unpack(rung)}

@@ -3,23 +3,29 @@
 -- The queues are not in KEYS, for some servers take a read for a read of all of them; they share the bell's slot.
 --
 -- KEYS  1 bell
--- ARGV  1 ttl of the bell, ms   2 ttl of the queues, ms   3 seat, of several who share the bell   4… queues
+-- ARGV  1 ttl of the bell, ms   2 ttl of the queues, ms   3 seat, of several who share the bell
+--       4 host and process of the session, JSON ('': they are not told)   5… queues
 -- Returns 1 when the bell hung there, 2 when it was rung meanwhile, 0 when it is new
 --
--- Invariant: a queue is a sorted set of bells, each with its seat, by the server's time of their first arming, the
--- same in all of them; it outlives them. A bell that hangs is empty.
+-- Invariants: a queue is a sorted set of bells, each with its seat, by the server's time of their first arming, the
+-- same in all of them; it outlives them. A bell that hangs is empty. A session that finds its bell still hanging leaves
+-- its card beside it, for people only: a short wait costs none. Nothing but the ttl removes the card.
 local bell = KEYS[1]
 local state = redis.call('GET', bell)
 local time = redis.call('TIME')
 local since = time[1] * 1000000 + time[2]
-for i = 4, #ARGV > 4 and #ARGV or 3 do
+for i = 5, #ARGV > 5 and #ARGV or 4 do
   -- The same order in all of several queues: else two who stand in two of them could wake each other for ever.
   since = math.min(since, tonumber(redis.call('ZSCORE', ARGV[i], bell .. ARGV[3]) or since))
 end
 since = string.format('%.0f', since)
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   redis.call('ZADD', ARGV[i], 'NX', since, bell .. ARGV[3])
   redis.call('PEXPIRE', ARGV[i], ARGV[2])
+end
+if state == '' and ARGV[4] ~= '' then
+  local card = string.gsub(bell, '^([^{]*):', '%1.card:')
+  redis.call('SET', card, ARGV[4], 'PX', ARGV[1])
 end
 redis.call('SET', bell, '', 'PX', ARGV[1])
 redis.call('GET', bell)

@@ -10,10 +10,10 @@ if nested(ARGV[1]) then
   freed = 1
   redis.call('ZREM', nest, ARGV[1])
   keep(fence, ARGV[2])
-  if redis.call('ZCARD', nest) == 0 then
-    redis.call('DEL', lock)
-  else
+  if latest() then
     last_to_the_end()
+  else
+    redis.call('DEL', lock)
   end
 end
 if bell then

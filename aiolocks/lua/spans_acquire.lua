@@ -4,15 +4,19 @@
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 mode   6 a   7 b
 --       8 token of the upgradable that is to be upgraded, or -   9 lease of the marks of who waits, ms   10 seat
---       11 flags: w will wait if refused, p passes the wakeup on, s stays in the queue, l leaves it with its bell
+--       11 flags: w will wait if refused, p passes the wakeup on, s stays in the queue, l leaves it with its bell, h is
+--       told who is in the way, if refused
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
---      or {0, remaining ms (-2: others who wait go first), bells rung…}
+--      or {0, remaining ms (-2: others who wait go first)[, who is in the way], bells rung…}; of them:
+--      {the server's time, microseconds; ''; and of each its token, ms left, span}
 --      or {0, -3} when that upgradable does not hold a span around this one
 --
 -- Invariants: see spans.lua; an upgradable inherits the fencing token of its upgrade.
 local token, ttl, mode, a, b, under = ARGV[1], tonumber(ARGV[2]), ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local seat, flags = ARGV[10], ARGV[11]
 
+local others = number_in(queue)
+check()
 local wakes = purge(seat) > 0 or was_woken(flags, bell)
 local waits_for_it = has(flags, 'w')
 local _, _, _, mark = waiter(bell)
@@ -23,7 +27,7 @@ if had then
   hold(token, had, left, right, minted, metadata, ttl)
 else
   local upgradable, described
-  upgradable, left, right, _, described = holder(under)
+  if under ~= '-' then upgradable, left, right, _, described = holder(under) end
   if under ~= '-' and not (upgradable == 'u' and tonumber(left) <= tonumber(a) and tonumber(b) <= tonumber(right)) then
     if wakes then settle(0) end
     return {0, -3}
@@ -39,7 +43,10 @@ else
       local rank = redis.call('ZRANK', queue, bell .. seat) or 0
       rung = settle(rank < WALK and 0 or rank + 1)
     end
-    return {0, remaining(mode, a, b, under), unpack(rung)}
+    local ms = remaining(mode, a, b, under)
+    if ms == -2 then check_ends() end
+    if has(flags, 'h') then table.insert(rung, 1, in_the_way(mode, a, b, under, 8, {whole(MICROSECONDS), ''})) end
+    return {0, ms, unpack(rung)}
   end
   minted = seal(fence, MICROSECONDS, ARGV[3])
   hold(token, mode, a, b, minted, ARGV[4], ttl)
@@ -47,8 +54,7 @@ else
     redis.call('HSET', spans, under, table.concat({'u', left, right, minted, described}, ' '))
   end
 end
-
 if waits_for_it and not has(flags, 's') then forget(bell, seat) end
 if has(flags, 'l') then redis.call('DEL', bell) end
 local rung = settle(0)
-return {1, minted, redis.call('ZCARD', queue), mode == 'r' and 1000000 or 0, unpack(rung)}
+return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, mode == 'r' and 1000000 or 0, unpack(rung)}

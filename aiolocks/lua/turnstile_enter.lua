@@ -14,12 +14,13 @@ local places, token = KEYS[1], ARGV[1]
 local place = redis.call('ZSCORE', places, token)
 if place then return tonumber(place) end
 
-local last = redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]
+local owner, last = unpack(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES'))
 if not last then
   redis.call('ZADD', places, 1, token)
   redis.call('PEXPIRE', places, ARGV[2])
   return 1
 end
+if not is_token(owner) or not string.find(last, '^%d+$') then foreign(places) end
 redis.call('ZADD', places, last + 1, token)
 if redis.call('ZCARD', places) > tonumber(ARGV[3]) then
   redis.call('ZREM', places, redis.call('ZRANGE', places, 1, 1)[1])

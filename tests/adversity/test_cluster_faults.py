@@ -340,7 +340,9 @@ async def test_replicas_are_asked_again_after_a_move_that_came_to_nothing(replic
 
 
 @pytest.mark.leaves_keys
-async def test_t_f_8_a_failover_is_followed(replicated: Cluster, surroundings: Surroundings) -> None:
+async def test_t_f_8_a_failover_is_followed(
+    replicated: Cluster, surroundings: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = replicated
     dead = cluster.masters[1]
     theirs = {name for name in NAMES if cluster.owner_of(key(PREFIX, "lock", name)) is dead}
@@ -360,6 +362,11 @@ async def test_t_f_8_a_failover_is_followed(replicated: Cluster, surroundings: S
         await eventually(lambda: cluster.owner_of(key(PREFIX, "lock", min(theirs))) is not dead, within=10)
         after, late = await cycles([one, two], 100, patience=10)
         assert (len(after), late) == (100, [])
+        # One outage for each session, which is over when another node serves the slots.
+        node = f"Redis at 127.0.0.1:{dead.port}"
+        told = [record.getMessage() for record in caplog.records if node in record.getMessage()]
+        assert sum(message.startswith(f"{node} is away: ") for message in told) == 2
+        await eventually(lambda: caplog.text.count(f"{node} serves no slots any more, after") == 2, within=5)
         for lease in elsewhere:
             if lease.state is LeaseState.HELD:
                 await lease.release()

@@ -25,8 +25,8 @@ from tests.support.processes import Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
-WRITE = step("fenced_write")
-READ = step("fenced_read")
+WRITE = step("fenced_write", "forms")
+READ = step("fenced_read", "forms")
 KEY = "aiolocks:fencedregister:{a}"
 
 pytestmark = pytest.mark.leaves_keys(KEY)

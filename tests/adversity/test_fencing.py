@@ -39,16 +39,11 @@ async def crash_twice(server: EmbeddedServer, _: Redis) -> None:
     await server.restart()
 
 
-async def spoil_the_fence(_: EmbeddedServer, redis: Redis) -> None:
-    await redis.set("aiolocks:lock.fence:{a}", "not a number", px=60_000)
-
-
 LOSSES: dict[str, Callable[[EmbeddedServer, Redis], Awaitable[None]]] = {
     "restart": lose_everything,
     "restart, restart": crash_twice,
     "FLUSHALL": flush,
     "fence evicted": lose_the_fence,
-    "fence spoilt": spoil_the_fence,
 }
 
 

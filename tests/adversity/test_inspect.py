@@ -89,12 +89,12 @@ async def hold_everything(url: str) -> None:
         tokens["job"] = (await enter(UniqueJob(session, "job").run(waiting=1))).fencing_token
         await FencedRegister(session, "register").write("value", tokens["lock"])
         await Turnstile(session, "turnstile", window=60).enter()
-        await UniqueJob(session, "enqueued").enqueue("until_executed", ttl=60)
+        await UniqueJob(session, "enqueued").enqueue("until_executed", ttl=60, metadata={"order": 17})
         await enter(SingleFlight(session).turn("turn"))
         freed_at_once = UniqueJob(session, "begun")
         ticket = await freed_at_once.enqueue("until_executing", ttl=60)
         assert ticket is not None
-        await enter(freed_at_once.perform(ticket))  # from now on nobody's concern
+        tokens["begun"] = (await enter(freed_at_once.perform(ticket))).fencing_token
         running = asyncio.create_task(SingleFlight(session).do("flight", forever))
         tell("holding", tokens=tokens)
         await running
@@ -140,12 +140,15 @@ async def test_every_kind_in_other_processes(workers: Workers, server: Server, s
         ("turn", "turn"): 0,
         ("uniquejob", "job"): 0,
         ("uniquejob", "enqueued"): 0,
+        ("uniquejob", "begun"): 0,
         ("turnstile", "turnstile"): 0,
         ("fencedregister", "register"): 0,
     }
 
     async def all_there() -> bool:
-        return {where: info.waiters for where, info in by_name(await session.inspect()).items()} == expected
+        infos = await session.inspect()
+        told = all(waiter.pid for info in infos for waiter in info.waiting)  # by who has waited for a while
+        return told and {where: info.waiters for where, info in by_name(infos).items()} == expected
 
     await eventually(all_there, within=PATIENCE)
     found = by_name(await session.inspect())
@@ -179,9 +182,24 @@ async def test_every_kind_in_other_processes(workers: Workers, server: Server, s
     low, high = holder([found["rangelock", "range"]]).span or (None, 0)
     assert (low, holder([found["rangelock", "range"]]).mode) == (0, "reader")
     assert 9.999 < high < 10
-    assert holder([found["uniquejob", "enqueued"]]).mode == "ticket"
+    enqueued = holder([found["uniquejob", "enqueued"]])
+    assert (enqueued.mode, enqueued.pid, enqueued.metadata) == (
+        "ticket",
+        worker.pid,
+        {"service": "worker", "order": 17},
+    )
     assert found["turnstile", "turnstile"].value == 1
     assert found["fencedregister", "register"].holders == ()
+
+    pids = {one.pid for one in waiting}
+    for info in found.values():
+        assert len(info.waiting) == info.waiters
+        assert {(one.host, one.pid) for one in info.waiting} == {
+            (socket.gethostname(), pid) for pid in pids if info.waiters
+        }
+        times = [one.waited_for or 0 for one in info.waiting]
+        assert times == sorted(times, reverse=True)
+        assert all(0 < one < 2 * PATIENCE for one in times)
 
     for one in waiting:
         one.kill()
@@ -281,7 +299,7 @@ async def test_what_is_not_ours_is_shown_as_such(session: Session, redis: Redis)
     await redis.rpush("aiolocks:lock:{list}", "x")
     await redis.set("aiolocks:lock:{text}", "x", px=60_000)
     await redis.hset("aiolocks:semaphore:{hash}", "a", "b")
-    await redis.hset("aiolocks:semaphore.leases:{half}", mapping={"a1": "1:5:{}", "held": "1"})
+    await redis.hset("aiolocks:semaphore.leases:{half}", mapping={"a1" * 16: "1:5:{}", "held": "1"})
     await redis.pexpire("aiolocks:semaphore.leases:{half}", 60_000)
     await redis.zadd("aiolocks:fairlock:{rubbish}", {b"\xff\xfe": 1e15})
     await redis.hset("aiolocks:rwlock:{rubbish}", "a", "b")
@@ -304,7 +322,9 @@ async def test_what_is_not_ours_is_shown_as_such(session: Session, redis: Redis)
     assert found.pop("semaphore half") == "half of a lease is missing"
     assert found.pop("future name") == "this version of aiolocks knows no such kind"
     for rubbish in ("fairlock rubbish", "rwlock rubbish"):
-        assert found.pop(rubbish) == "half of a lease is missing; it has no ttl: nothing frees it"
+        assert found.pop(rubbish) == (
+            "what stands there was not written by aiolocks; it has no ttl: nothing frees it"
+        )
     foreign = ["? lock.future:{name}", "? lock:{\\xff}", "? text"]
     assert found == dict.fromkeys(foreign, "this key was not written by aiolocks")
     assert [info.name for info in await session.inspect("te*")] == ["text", "text"]
@@ -487,6 +507,7 @@ async def test_of_several_names_one_is_freed_then_the_others(session: Session, c
         assert await session.inspect() == []
 
 
+@pytest.mark.leaves_keys("aiolocks:uniquejob.over:*")
 async def test_a_job_and_its_ticket_and_a_run(session: Session) -> None:
     job = UniqueJob(session, "name")
     await job.enqueue("until_executed", ttl=60)
@@ -495,6 +516,14 @@ async def test_a_job_and_its_ticket_and_a_run(session: Session) -> None:
     assert (freed.kind, freed.holders[0].mode) == ("uniquejob", "ticket")
     assert await job.enqueue("until_executed", on_conflict="skip") is not None
     await session.force_release("name")
+    ticket = await job.enqueue("until_expired", ttl=60)
+    with pytest.raises(LockLostError):
+        async with job.perform(ticket) as lease:  # which may run beside others
+            (freed,) = await session.force_release("name")
+            assert [one.mode for one in freed.holders] == ["ticket", None]
+            assert not await lease.owned()
+            await asyncio.sleep(60)
+    assert await session.inspect("name") == []
 
     running = asyncio.create_task(SingleFlight(session).do("name", forever))
     await eventually(lambda: held(session), within=PATIENCE)

@@ -494,9 +494,10 @@ async def test_i4_a_server_that_has_forgotten_the_scripts(
     make, admin = KINDS[kind], connect()
     for there in (here, elsewhere):
         lease = await make(here, 30).acquire()
-        pending = [make(there, 30).acquire() for _ in range(1 if kind == "reentrant lock" else 2)]
         if kind == "reentrant lock":
-            pending = [Lock(there, "a").acquire()]
+            pending: list[Any] = [Lock(there, "a").acquire()]
+        else:
+            pending = [make(there, 30).acquire() for _ in range(2)]
         waiting = [await waiter(there, one) for one in pending]
         for task in waiting:
             await admin.script_flush()

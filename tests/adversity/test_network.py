@@ -38,6 +38,7 @@ from tests.adversity.tools import (
     SLACK,
     Formed,
     Keys,
+    Lag,
     Witness,
     deafen,
     elapsed,
@@ -495,7 +496,7 @@ async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
                     assert lease.remaining() == 0
         return lock.name, cancelled
 
-    async with Session(client, listeners=[Counting()]) as session:
+    async with Lag() as lag, Session(client, listeners=[Counting()]) as session:
         holding = [asyncio.create_task(hold(session, number)) for number in range(40)]
         await asyncio.sleep(1.5 * ttl)
         server.pause()
@@ -505,7 +506,7 @@ async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
             began = arrived[key][confirmed[name] - 1]
             late[name] = cancelled - began - ttl
         # The library stops 1 % and 2 ms earlier; the rest is this machine's scheduling.
-        assert max(late.values()) < 0.03
+        assert max(late.values()) < 0.03 + lag.longest
         assert session.statistics().losses == 40
         server.resume()
 

@@ -20,7 +20,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
-ENTER = step("turnstile_enter")
+ENTER = step("turnstile_enter", "forms")
 END = step("turnstile_end")
 KEY = "aiolocks:turnstile:{a}"
 

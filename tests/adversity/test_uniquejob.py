@@ -37,7 +37,7 @@ from tests.support.servers import Server
 from tests.support.waiting import eventually
 
 log = logging.getLogger(__name__)
-KEPT = [f"aiolocks:uniquejob.{role}:*" for role in ("before", "over", "owner")]
+KEPT = [f"aiolocks:uniquejob.{role}:*" for role in ("about", "before", "over", "owner")]
 pytestmark = pytest.mark.leaves_keys(*KEPT)
 MOMENTS: tuple[Any, ...] = ("early", "late")
 each_mode = pytest.mark.parametrize("mode", MODES)
@@ -426,10 +426,12 @@ async def outlive(process: Worker, session: Session, mode: Mode) -> None:
     ticket = await job.enqueue(mode)
     await session._client.rpush("tickets", f"{mode} {ticket}")
     await eventually(lambda: any(one.get("mode") == mode for one in process.told_so_far), within=SOON)
+    keeps = mode in ("until_executed", "until_expired")
+    newer = await job.enqueue(mode, on_conflict="skip")
+    assert (newer is None) is keeps
     async with await asyncio.wait_for(job.perform(ticket), 3 * TTL + SOON):
         assert process._process.returncode == -9  # as long as he lives, it never runs beside itself
-        keeps = mode in ("until_executed", "until_expired")
-        assert (await job.enqueue(mode, on_conflict="skip") is None) is keeps
+        assert await job.enqueue(mode, on_conflict="skip") is None
     with pytest.raises(DuplicateJobError):
         await job.perform(ticket)
 

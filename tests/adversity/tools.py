@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
@@ -38,9 +38,10 @@ _TOKEN = re.compile(r"(?<![0-9a-f])(?![0-9a-f]{40}(?![0-9a-f]))[0-9a-f]{32,}")
 # -- requests ------------------------------------------------------------------------------------------------
 
 
-def step(name: str) -> Callable[[Request], bool]:
-    """Matches the requests for one script, by its digest or in full."""
-    text = (_LUA / f"{name}.lua").read_bytes()
+def step(name: str, *shared: str) -> Callable[[Request], bool]:
+    """Matches the requests for one script, by its digest or in full; `shared` is what stands before it."""
+    files = [*(f"shared/{one}" for one in shared), name]
+    text = b"".join((_LUA / f"{file}.lua").read_bytes() for file in files)
     ways = (hashlib.sha1(text).hexdigest().encode(), text)
     return lambda request: len(request) > 1 and request[1] in ways
 
@@ -68,6 +69,37 @@ def deafen(proxy: Proxy) -> None:
     """Swallow what comes on the connections that are open now, as half-open ones do; new ones are fine."""
     proxy.hold_requests = True
     proxy._hold_requests = False
+
+
+# -- this machine --------------------------------------------------------------------------------------------
+
+
+class Lag:
+    """How late the event loop was meanwhile, at most: what a busy machine adds to every bound.
+
+    Attributes:
+        longest: Seconds.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._ticking = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._ticking is not None
+        self._ticking.cancel()
+        await asyncio.wait((self._ticking,))
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + 0.005
+            await asyncio.sleep(0.005)
+            self.longest = max(self.longest, loop.time() - due)
 
 
 # -- clients -------------------------------------------------------------------------------------------------

@@ -46,7 +46,11 @@ class Invocation:
         self._mark = mark
         self.out = ""
 
-    async def says(self, text: str, *, within: float = 10) -> None:
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def says(self, text: str, *, within: float = 30) -> None:
         """Wait until it has printed this."""
         assert self._process.stdout is not None
         async with asyncio.timeout(within):
@@ -63,7 +67,7 @@ class Invocation:
     def send(self, number: signal.Signals) -> None:
         os.kill(self._process.pid, number)
 
-    async def end(self, *, within: float = 10) -> Ended:
+    async def end(self, *, within: float = 30) -> Ended:
         """Close its input, and wait until it has ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()  # before Python 3.12, `communicate` does not

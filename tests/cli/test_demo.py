@@ -44,12 +44,22 @@ async def test_in_a_pipe_it_is_plain_lines(aiolocks: Aiolocks) -> None:
     assert int(lost[1]) + int(lost[2]) == 1000
     assert int(lost[2]) > 0
     assert "The counter says 1000." in ended.out
+    assert_that_holders_take_turns(ended.out, "█")
     after = re.search(r"took over (\d\.\d\d) s after worker 4 was killed; the ttl is 1 s", ended.out)
     assert after is not None
     assert "LockLostError" in ended.out
     assert re.search(r"^All 12 checks passed, in \d+\.\d s\.$", ended.out, re.MULTILINE)
     assert max(map(len, ended.out.splitlines())) <= 80
     await gone(invocation)
+
+
+def assert_that_holders_take_turns(out: str, full: str) -> None:
+    """In the picture of the second act, one after the other fills columns, but no two the same one."""
+    act = out.partition("  With Lock")[2].partition("The counter says")[0]
+    rows = re.findall(r"^   worker \d  (.*)  250 of 250$", act, re.MULTILINE)
+    assert len(rows) == 4
+    assert max(sum(cell == full for cell in column) for column in zip(*rows, strict=True)) == 1
+    assert f"30 ms of it   {full} holds" in act
 
 
 async def test_on_a_terminal_it_moves(aiolocks: Aiolocks, server: Server) -> None:
@@ -78,14 +88,17 @@ async def test_without_colours_a_terminal_gets_plain_lines(
 
 async def test_where_unicode_cannot_be_written_it_is_ascii(aiolocks: Aiolocks) -> None:
     environment = {"PYTHONIOENCODING": "ascii"}
-    ended = await (await aiolocks("demo", program=with_acts("acts.ACTS[1:2]"), environment=environment)).end()
+    ended = await (await aiolocks("demo", program=with_acts("acts.ACTS[1:2]"), environment=environment)).end(
+        within=60
+    )
     assert (ended.status, ended.err) == (0, "")
     assert ended.out.isascii()
     assert re.search(r"worker 1  [-=# ]+250 of 250\n", ended.out)
+    assert_that_holders_take_turns(ended.out, "#")
 
 
 async def test_json(aiolocks: Aiolocks) -> None:
-    ended = await (await aiolocks("demo", "--json", program=with_acts("acts.ACTS[:2]"))).end()
+    ended = await (await aiolocks("demo", "--json", program=with_acts("acts.ACTS[:2]"))).end(within=60)
     assert (ended.status, ended.err) == (0, "")
     summary = json.loads(ended.out)
     assert summary["passed"] is True

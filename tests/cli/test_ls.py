@@ -6,10 +6,12 @@ import asyncio
 import io
 import json
 import math
+import re
 import signal
 import socket
 import sys
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from redis.asyncio import Redis
@@ -27,7 +29,7 @@ from aiolocks import (
     Session,
     Turnstile,
 )
-from aiolocks.cli.listing.table import table
+from aiolocks.cli.listing.table import cut_table
 from tests.cli.conftest import Aiolocks, Ended, Invocation
 from tests.cli.several import several
 from tests.conftest import OwnServer
@@ -95,7 +97,16 @@ async def test_fields_of_the_document(aiolocks: Aiolocks, redis: Redis) -> None:
         document = json.loads((await (await aiolocks("ls", "--json")).end()).out)
     (lock,) = document["locks"]
     (one,) = lock.pop("holders")
-    assert lock == {"kind": "rangelock", "name": "range", "waiters": 0, "value": None, "problem": None}
+    assert lock == {
+        "kind": "rangelock",
+        "name": "range",
+        "waiters": 0,
+        "value": None,
+        "problem": None,
+        "waiting": [],
+        "kept_for": None,
+        "kept_until": None,
+    }
     assert set(one) == {
         "lease_id", "fencing_token", "remaining", "held_since", "held_for", "host", "pid", "task", "metadata",
         "permits", "depth", "mode", "span",
@@ -136,6 +147,29 @@ async def test_what_only_some_kinds_have(aiolocks: Aiolocks, redis: Redis) -> No
     assert ends["turnstile"] == "1 went through"
 
 
+@pytest.mark.leaves_keys
+async def test_a_name_that_nobody_holds_and_nobody_gets_yet(aiolocks: Aiolocks, redis: Redis) -> None:
+    ends = {}
+    for kind in (Lock, FairLock):
+        async with kind(redis, "job", ttl=3700, at_least=3700) as lease:
+            pass
+        ends[lease.kind] = datetime.fromtimestamp(lease.fencing_token / 1e6 + 3700, UTC)
+    table, shown, as_document = await several(aiolocks, ("ls",), ("show", "job"), ("ls", "--json"))
+    lines = [re.split("  +", line) for line in table.out.splitlines()[1:]]
+    for name, kind, *nobody, left, waiters, until in lines:
+        assert (name, nobody, left, waiters) == ("job", ["-"] * 4, "1 h 1 min", "0")
+        assert until.startswith("kept until ")
+        assert datetime.fromisoformat(until.removeprefix("kept until ")) - ends[kind] < timedelta(seconds=2)
+    assert shown.status == 0
+    assert re.search(
+        r"lock 'job': 0 waiting\n  nobody holds it kept until [-0-9]+ [:0-9+-]+, 1 h ", shown.out
+    )
+    for lock in json.loads(as_document.out)["locks"]:
+        assert (lock["holders"], lock["problem"]) == ([], None)
+        assert lock["kept_until"] == pytest.approx(ends[lock["kind"]].timestamp(), abs=0.01)
+        assert 3600 < lock["kept_for"] < 3700
+
+
 @pytest.mark.leaves_keys("aiolocks:*")
 async def test_foreign_keys_are_shown_as_such(aiolocks: Aiolocks, redis: Redis) -> None:
     await redis.rpush("aiolocks:lock:{list}", "x")
@@ -147,7 +181,7 @@ async def test_foreign_keys_are_shown_as_such(aiolocks: Aiolocks, redis: Redis) 
     assert [(other.status, other.err) for other in others] == [(0, "")] * 3
     assert "! it is a list, not a string" in ended.out
     assert ended.out.count("! this key was not written by aiolocks") == 2
-    assert "! half of a lease is missing; it has no ttl: nothing frees it" in ended.out
+    assert "! what stands there was not written by aiolocks; it has no ttl: nothing frees it" in ended.out
     assert "\x1b" not in ended.out
 
 
@@ -190,8 +224,68 @@ async def test_another_prefix(aiolocks: Aiolocks, redis: Redis) -> None:
         )
     assert "mine" in there.out
     assert "nothing is held" in here.err
+    assert "1 name under the prefix aiolocks-shop" in here.err
     assert nowhere.status == 2
     assert "prefix must not have braces" in nowhere.err
+
+
+@pytest.mark.leaves_keys("aiolocks*", "shop*", "cron*", "else:*")
+async def test_names_under_other_prefixes_are_not_hidden(aiolocks: Aiolocks, redis: Redis) -> None:
+    await redis.set("else:what:{text}", "x", px=60_000)
+    async with (
+        Session(redis, prefix="shop:1") as shop,
+        Session(redis, prefix="cron") as cron,
+        Lock(shop, "order"),
+        FairLock(shop, "{order}:17"),
+        Lock(cron, "job"),
+    ):
+        nothing, listed, document = await several(
+            aiolocks, ("ls",), ("prefixes",), ("prefixes", "--json"), environment={"AIOLOCKS_PREFIX": ""}
+        )
+        async with Lock(redis, "here"):
+            some, one, named, as_document = await several(
+                aiolocks, ("ls",), ("ls", "here"), ("ls", "--prefix", "aiolocks"), ("ls", "--json")
+            )
+    hint = "aiolocks: 3 names under the prefixes cron, shop:1: see them with --prefix\n"
+    assert nothing.err == f"aiolocks: nothing is held or waited for: '*' under the prefix 'aiolocks'\n{hint}"
+    assert (nothing.status, nothing.out) == (0, "")
+    assert (listed.status, listed.err) == (0, "")
+    assert [line.split() for line in listed.out.splitlines()] == [
+        ["PREFIX", "NAMES"], ["cron", "1"], ["shop:1", "2"],
+    ]  # fmt: skip
+    assert json.loads(document.out) == {
+        "prefixes": [{"prefix": "cron", "names": 1}, {"prefix": "shop:1", "names": 2}]
+    }
+    assert some.err == hint
+    for ended in (some, one, named):
+        assert ended.out.splitlines()[1].startswith("here ")
+    assert (one.err, named.err, as_document.err) == ("", "", "")
+
+
+async def test_no_prefix_is_in_use(aiolocks: Aiolocks) -> None:
+    said, document = await several(aiolocks, ("prefixes",), ("prefixes", "--json"))
+    assert (said.status, said.out) == (0, "")
+    assert said.err == "aiolocks: nothing is held or waited for under any prefix\n"
+    assert json.loads(document.out) == {"prefixes": []}
+
+
+async def test_every_command_takes_the_prefix_of_the_environment(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis, prefix="aiolocks-shop") as session, Lock(session, "mine", on_lost="ignore"):
+        listed, shown, run, watched, other, released = await several(
+            aiolocks,
+            ("ls",),
+            ("show", "mine"),
+            ("run", "mine", "--wait", "0", "--", "true"),
+            ("top",),
+            ("ls", "--prefix", "aiolocks"),
+            ("release", "mine", "--force"),
+            environment={"AIOLOCKS_PREFIX": "aiolocks-shop"},
+        )
+    for ended in (listed, shown, watched, released):
+        assert (ended.status, ended.err) == (0, "")
+        assert "mine" in ended.out
+    assert run.status == 75
+    assert "nothing is held" in other.err
 
 
 async def test_a_reader_that_goes_away(aiolocks: Aiolocks, redis: Redis, server: Server) -> None:
@@ -238,7 +332,7 @@ async def test_one_with_metadata_that_is_no_json_keeps_nobody_else_from_the_docu
     async with Lock(redis, "ours"):
         (key,) = [key async for key in redis.scan_iter("*lock:{ours}")]
         theirs = key.replace(b"ours", b"theirs")
-        await redis.set(theirs, 'abc:123:{"user":{"cost":1e999}}', px=60_000)
+        await redis.set(theirs, f'{"a1" * 16}:123:{{"user":{{"cost":1e999}}}}', px=60_000)
         ended = await (await aiolocks("ls", "--json")).end()
         await redis.delete(theirs)
     assert (ended.status, ended.err) == (0, "")
@@ -287,9 +381,11 @@ async def test_a_cluster(aiolocks: Aiolocks, own_server: OwnServer) -> None:
 @pytest.mark.parametrize("width", [24, 40, 50, 60, 72, 80])
 def test_on_a_narrow_screen_the_names_stay(width: int) -> None:
     holder = HolderInfo(lease_id="4be11dec27b6", host="worker-3", pid=4711, held_for=3.2, remaining=29.4)
-    infos = [LockInfo(kind=kind, name="order:17", holders=(holder,)) for kind in ("lock", "reentrantlock")]
+    infos = [LockInfo(kind=kind, name="order:17", holders=(holder,)) for kind in ("lock", "singleflight")]
     with io.StringIO() as shown:
-        Console(file=shown, width=width, height=10).print(table(infos, "utf-8", width=width, most=5))
+        console = Console(file=shown, width=width, height=10)
+        console.print(cut_table(infos, "utf-8", width=width, most=5))
         lines = shown.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["NAME", "order:17", "order:17"]
     assert max(map(len, lines)) <= width
+    assert [line.split()[-1] for line in lines] == ["WAITERS", "0", "0"]

@@ -18,7 +18,7 @@ async def test_without_force_it_says_what_it_would_do(aiolocks: Aiolocks, redis:
         ended = await (await aiolocks("release", "job")).end()
         assert await lease.owned()
     assert (ended.status, ended.out) == (2, "")
-    said = r"aiolocks: --force would free lock 'job', held by pid \d+ on \S+ for \d+\.\d s: .*\n"
+    said = r"aiolocks: --force would free lock 'job', held by \S+ pid \d+ for \d+\.\d s: .*\n"
     assert re.fullmatch(said, ended.err)
 
 
@@ -31,7 +31,7 @@ async def test_with_force_the_next_one_gets_in_and_the_holder_is_ended(
     ended = await (await aiolocks("release", "job", "--force")).end()
 
     assert (ended.status, ended.err) == (0, "")
-    assert re.fullmatch(r"freed lock 'job', held by pid \d+ on \S+ for .*\n", ended.out)
+    assert re.fullmatch(r"freed lock 'job', held by \S+ pid \d+ for .*\n", ended.out)
     async with Lock(redis, "job", blocking_timeout=0):
         assert (await holder.end(within=30)).status == 76
     await gone(holder)
@@ -67,6 +67,17 @@ async def test_nobody_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
     await redis.delete("aiolocks:turnstile:{job}")
 
 
+async def test_frees_a_name_that_nobody_holds_and_nobody_gets_yet(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "job", at_least=30):
+        pass
+    would, ended = await several(aiolocks, ("release", "job"), ("release", "job", "--force"))
+    assert (would.status, ended.status) == (2, 0)
+    assert "--force would free lock 'job' (kept until " in would.err
+    assert ended.out.startswith("freed lock 'job' (kept until ")
+    async with Lock(redis, "job", blocking_timeout=0):
+        pass
+
+
 @pytest.mark.leaves_keys("aiolocks:*")
 async def test_frees_what_somebody_else_has_put_there(aiolocks: Aiolocks, redis: Redis) -> None:
     await redis.rpush("aiolocks:lock:{job}", "x")
@@ -84,7 +95,7 @@ async def test_says_it_where_not_everything_can_be_written(aiolocks: Aiolocks, r
     )
     ended = await invocation.end()
     assert (ended.status, ended.err) == (0, "")
-    assert ended.out.startswith(r"freed lock '\U0001f4a5\n', held by pid ")
+    assert ended.out.startswith(r"freed lock '\U0001f4a5\n', held by ")
     with pytest.raises(LockNotOwnedError):
         await lease.release()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -88,6 +89,55 @@ async def test_75_when_the_lock_is_held_elsewhere(aiolocks: Aiolocks, redis: Red
     assert re.fullmatch(r"aiolocks: Lock 'job' was not acquired .*\n", ended.err)
 
 
+# -- at least
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("more", [(), ("--fair",)])
+async def test_machines_that_start_a_short_command_one_after_the_other_run_it_once(
+    aiolocks: Aiolocks, more: tuple[str, ...]
+) -> None:
+    command = ("run", "job", *more, "--at-least", "300", "--ttl", "300", "--wait", "0", "--", "echo", "ran")
+    first = await (await aiolocks(*command)).end()
+    assert (first.status, first.out, first.err) == (0, "ran\n", "")
+    second = await (await aiolocks(*command)).end()
+    assert (second.status, second.out) == (75, "")
+    assert "was not acquired at the first try" in second.err
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -KILL $$", 137)])
+async def test_a_command_that_fails_is_not_run_again_elsewhere(
+    aiolocks: Aiolocks, redis: Redis, script: str, status: int
+) -> None:
+    command = ("run", "job", "--at-least", "300", "--ttl", "300", "--", "sh", "-c", script)
+    assert (await (await aiolocks(*command)).end()).status == status
+    assert await Lock(redis, "job").locked()
+
+
+async def test_a_command_that_takes_longer_frees_the_lock_at_its_end(
+    aiolocks: Aiolocks, redis: Redis, keys: Keys
+) -> None:
+    command = ("run", "job", "--at-least", "0.2", "--", "sh", "-c", "echo in; read x")
+    invocation = await aiolocks(*command)
+    await invocation.says("in")
+    await asyncio.sleep(0.3)
+    await invocation.type("\n")
+    assert (await invocation.end()).status == 0
+    assert keys() == []
+
+
+@pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), (os.devnull, 126)])
+async def test_a_command_that_cannot_be_run_takes_no_lock(
+    aiolocks: Aiolocks, redis: Redis, program: str, status: int
+) -> None:
+    """Another machine may have it; and a caller that would wait for the lock is told at once."""
+    command = ("run", "job", "--at-least", "300", "--ttl", "300", "--", program)
+    async with Lock(redis, "job"):
+        assert (await (await aiolocks(*command)).end()).status == status
+    assert not await Lock(redis, "job").locked()
+
+
 @pytest.mark.leaves_keys("shop:*")
 async def test_it_excludes_the_locks_of_the_prefix_that_it_is_given(aiolocks: Aiolocks, redis: Redis) -> None:
     async with Session(redis, prefix="shop") as session, Lock(session, "job"):
@@ -118,10 +168,48 @@ async def test_it_waits_for_ever_unless_told_otherwise(aiolocks: Aiolocks, redis
     assert (await invocation.end()).out == "ran\n"
 
 
-async def test_on_a_terminal_it_says_that_it_waits(aiolocks: Aiolocks, redis: Redis) -> None:
+STDERR_TOO = ("sh", "-c", 'exec "$0" -m aiolocks "$@" 2>&1', sys.executable)
+SHELL = ("--", "/bin/sh", "-c", "echo in; read x")
+
+
+@pytest.mark.parametrize("fair", [(), ("--fair",)])
+async def test_after_a_second_of_waiting_it_names_the_holder_once(
+    aiolocks: Aiolocks, fair: tuple[str, ...]
+) -> None:
+    holder = await aiolocks("run", "a job\n", *fair, *SHELL)
+    await holder.says("in")
+    waiter = await aiolocks("run", "a job\n", *fair, "--", "echo", "ran", program=STDERR_TOO)
+    await waiter.says("aiolocks: waiting for ", within=20)
+    await asyncio.sleep(1.5)
+    await holder.type("\n")
+    assert (await holder.end()).status == 0
+    said, *others = (await waiter.end()).out.splitlines()
+    match = re.fullmatch(
+        r"aiolocks: waiting for 'a job\\n', held by (\S+) pid (\d+) for \d+\.\d s \(sh\)", said
+    )
+    assert match is not None, said
+    assert (match[1], match[2]) == (socket.gethostname(), str(holder.pid))
+    assert others == ["ran"]
+
+
+async def test_quiet_it_says_nothing_of_waiting(aiolocks: Aiolocks, redis: Redis) -> None:
     async with Lock(redis, "job"):
-        invocation = await aiolocks("run", "job", "--", "echo", "ran", terminal=True)
-        await invocation.says("aiolocks: waiting for 'job'")
+        invocation = await aiolocks("run", "job", "--quiet", "--", "echo", "ran", program=STDERR_TOO)
+        with pytest.raises(TimeoutError):
+            await invocation.says("ran", within=3)
+    assert (await invocation.end()).out == "ran\n"
+
+
+async def test_a_user_that_may_not_look_is_told_that_the_lock_is_held(
+    aiolocks: Aiolocks, own_server: OwnServer
+) -> None:
+    server = await own_server(port=0)
+    async with server.client() as admin, Session(admin) as session, Lock(session, "job"):
+        rules = ("on", ">secret", "~*", "&*", "+@all", "-type", "-hgetall")
+        await admin.execute_command("ACL", "SETUSER", "poor", *rules)
+        url = f"redis://poor:secret@127.0.0.1:{server.port}"
+        invocation = await aiolocks("run", "job", "--", "echo", "ran", program=STDERR_TOO, url=url)
+        await invocation.says("aiolocks: waiting for 'job', which is held elsewhere\n", within=20)
     assert (await invocation.end()).status == 0
 
 
@@ -156,6 +244,9 @@ async def test_a_command_that_cannot_be_run(
         (("job", "--wait", "-1", "--", "true"), "--wait"),
         (("job", "--prefix", "{shop}", "--", "true"), "prefix must not have braces"),
         (("job", "--kill-after", "-1", "--", "true"), "--kill-after"),
+        (("job", "--at-least", "-1", "--", "true"), "--at-least"),
+        (("job", "--at-least", "60", "--", "true"), "--at-least 60 needs a --ttl of that many seconds"),
+        (("job", "--at-least", "nan", "--ttl", "60", "--", "true"), "at_least"),
     ],
 )
 async def test_a_wrong_command_line(aiolocks: Aiolocks, arguments: tuple[str, ...], message: str) -> None:

@@ -65,7 +65,7 @@ async def test_what_is_ignored_stays_ignored(aiolocks: Aiolocks) -> None:
 @pytest.mark.parametrize("name", ENDING)
 async def test_a_signal_ends_the_waiting(aiolocks: Aiolocks, redis: Redis, name: str) -> None:
     async with Lock(redis, "job"):
-        invocation = await aiolocks("run", "job", "--", "echo", "ran")
+        invocation = await aiolocks("run", "job", "--quiet", "--", "echo", "ran")
         await waiting(invocation)
         invocation.send(number(name))
         ended = await invocation.end(within=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -11,9 +12,10 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, RWLock, Semaphore
+from aiolocks import FairLock, Lock, RWLock, Semaphore, Session
 from tests.cli.conftest import Aiolocks
 from tests.cli.several import several
+from tests.support.waiting import eventually
 
 
 async def test_in_full(aiolocks: Aiolocks, redis: Redis) -> None:
@@ -35,6 +37,43 @@ async def test_in_full(aiolocks: Aiolocks, redis: Redis) -> None:
         "+ by": "ann",
     }
     assert lease.token not in ended.out
+
+
+async def test_the_waiters_in_the_order_of_the_queue(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis) as session, FairLock(session, "job"):
+        waiting = [asyncio.create_task(FairLock(session, "job").acquire()) for _ in range(2)]
+        another = await aiolocks("run", "job", "--fair", "--", "true")
+
+        async def all_wait() -> bool:
+            waiting = [waiter for info in await session.inspect("job") for waiter in info.waiting]
+            return len(waiting) == 3 and all(waiter.pid for waiter in waiting)
+
+        await eventually(all_wait, within=20)
+        ended, document = await several(aiolocks, ("show", "job"), ("show", "job", "--json"))
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+    assert (await another.end()).status == 0
+    host = socket.gethostname()
+    said = re.findall(r"^  waiting         (\S+) pid (\d+) for \d+\.\d s$", ended.out, re.MULTILINE)
+    assert said == [(host, f"{os.getpid()}")] * 2 + [(host, f"{another.pid}")]
+    (lock,) = json.loads(document.out)["locks"]
+    assert [(one["host"], one["pid"]) for one in lock["waiting"]] == [(host, int(pid)) for _, pid in said]
+    assert all(0 < one["waited_for"] < 60 for one in lock["waiting"])
+
+
+@pytest.mark.leaves_keys("aiolocks:*")
+async def test_of_very_many_waiters_the_first_are_named(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Lock(redis, "job"):
+        bells = {f"aiolocks:lock.bell.{number}:{{job}}": number for number in range(105)}
+        await redis.zadd("aiolocks:lock.queue:{job}", bells)
+        for bell in bells:
+            await redis.set(bell, "", px=60_000)
+        ended = await (await aiolocks("show", "job")).end()
+    head, *facts = ended.out.splitlines()
+    assert head == "lock 'job': 105 waiting"
+    assert sum("? pid ?" in fact for fact in facts) == 100
+    assert facts[-1] == "  waiting         and 5 more"
 
 
 async def test_every_kind_of_that_name_or_one(aiolocks: Aiolocks, redis: Redis) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, Semaphore
+from aiolocks import FairLock, Lock, Semaphore, Session
+from aiolocks._transport.keys import key
 from tests.cli.conftest import Aiolocks, Invocation, gone
 from tests.cli.several import several
 from tests.conftest import OwnServer
@@ -45,6 +49,48 @@ async def test_shows_what_changes(aiolocks: Aiolocks, redis: Redis) -> None:
     for column in ("NAME", "KIND", "HOLDER", "HOST", "PID", "HELD", "LEFT", "WAITERS"):
         assert column in shown
     assert "another" not in shown
+
+
+@pytest.mark.parametrize("key", ["q", "Q", "\x03"], ids=["q", "Q", "Ctrl-C"])
+async def test_q_and_ctrl_c_quit_and_leave_the_terminal_as_it_was(
+    aiolocks: Aiolocks, redis: Redis, key: str
+) -> None:
+    script = 'trap : INT; stty -g; "$0" -m aiolocks top --interval 60; echo "status $?"; stty -g'
+    invocation = await aiolocks(program=("sh", "-c", script, sys.executable), terminal=True)
+    await invocation.says("0 locks, 0 holders, 0 waiting")
+    await invocation.type(f"x{key}")
+    await invocation.says("status ")
+    ended = await invocation.end()
+    settings, *_, status, settings_after = ended.out.split("\r\n")[:-1]
+    assert status.endswith("status 0")
+    assert settings_after == settings
+    assert settings.count(":") > 10
+    assert ended.out.rindex(LEAVES) > ended.out.rindex(ENTERS)
+    assert "Traceback" not in ended.out
+    await gone(invocation)
+
+
+async def test_very_many_names_are_sampled_and_those_waited_for_come_first(
+    aiolocks: Aiolocks, redis: Redis
+) -> None:
+    async with held(redis, 600, waited_for=599):
+        invocation = await aiolocks("top", "--interval", "0.1", terminal=True, environment={"LINES": "20"})
+        await invocation.says("600 names, 1 waiting", within=20)
+        await invocation.says("sampled: 600 read, 600 holders; each again in 3.0 s, these at", within=30)
+    await invocation.says("0 locks, 0 holders, 0 waiting", within=30)
+    shown = await ends(invocation)
+    pictures = shown.split("NAME ")[1:]
+    rows = [re.findall(r"^name:(\d+) ", picture, re.MULTILINE) for picture in pictures]
+    assert max(map(len, rows)) == 16  # what fits
+    assert next(row for row in rows if "599" in row)[0] == "599"
+    assert "584 more lines" in shown
+
+
+async def test_names_under_other_prefixes_are_not_hidden(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis, prefix="aiolocks-shop") as session, Lock(session, "order"):
+        invocation = await aiolocks("top", "--interval", "0.1", terminal=True)
+        await invocation.says("1 name under the prefix aiolocks-shop: see them with --prefix")
+        await ends(invocation)
 
 
 async def test_more_than_the_screen_can_show(aiolocks: Aiolocks, redis: Redis) -> None:
@@ -86,6 +132,23 @@ async def test_signals_leave_the_terminal_as_it_was(
     assert ended.status == 128 + number
     assert ended.out.rindex(LEAVES) > ended.out.rindex(ENTERS)
     assert "Traceback" not in ended.out
+
+
+@asynccontextmanager
+async def held(redis: Redis, number: int, *, waited_for: int) -> AsyncIterator[None]:
+    """So many locks that somebody holds, of which somebody waits for one."""
+    locks = [key("aiolocks", "lock", f"name:{at}") for at in range(number)]
+    bell = key("aiolocks", "lock", f"name:{waited_for}", "bell.0123")
+    queue = key("aiolocks", "lock", f"name:{waited_for}", "queue")
+    async with redis.pipeline(transaction=False) as pipeline:
+        for at, lock in enumerate(locks):
+            pipeline.set(lock, f'{at:032x}:{1_000 + at}:{{"host":"h","pid":{at}}}', px=60_000)
+        pipeline.set(bell, "", px=60_000)
+        pipeline.zadd(queue, {bell: 1})
+        pipeline.pexpire(queue, 60_000)
+        await pipeline.execute()
+    yield
+    await redis.delete(*locks, bell, queue)
 
 
 async def test_in_a_pipe_it_prints_the_table_once(aiolocks: Aiolocks, redis: Redis) -> None:

@@ -111,6 +111,11 @@ KINDS = [
     Kind("rangelock.upgradable", _part("upgradable"), ("poll",)),
     Kind("redlock", OneServerAsThree, ("tracking",), masters=MASTERS),
 ]
+KEEPING = [
+    Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain", "cluster-tracking")),
+    Kind("fair", FairLock, ("tracking", "plain", "cluster-poll")),
+]
+"""Those that have `at_least`, of which `test_at_least` asks more."""
 WAYS = ["tracking", "keyspace", "poll", "plain", "cluster-tracking", "cluster-keyspace", "cluster-poll"]
 """Those of a cluster are on three nodes, between which the keys of a `MultiLock` are divided."""
 ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
@@ -121,7 +126,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         pairs = [
             pytest.param(kind, way, id=f"{kind}-{way}")
-            for kind in KINDS
+            for kind in (KEEPING if metafunc.module.__name__.endswith("test_at_least") else KINDS)
             for way in WAYS
             if (ALL_WAYS and not (kind.masters > 1 and way.startswith("cluster"))) or way in kind.ways
         ]

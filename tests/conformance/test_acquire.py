@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import warnings
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -120,6 +118,20 @@ async def test_awaited_is_released_by_hand(kind: Kind, client: Redis, keys: Keys
     await nothing_left(kind, keys)
 
 
+async def test_one_that_is_never_awaited_warns_and_holds_nothing(
+    kind: Kind, client: Redis, keys: Keys
+) -> None:
+    lock = kind.make(client, "a")
+    for method in ("acquire", "try_acquire"):
+        with pytest.warns(RuntimeWarning, match=rf"{method}\(\) of <.* was never awaited"):
+            getattr(lock, method)()
+    async with lock as lease:
+        if hasattr(lease, "upgrade"):
+            with pytest.warns(RuntimeWarning, match=r"upgrade\(\) of <Lease .* was never awaited"):
+                lease.upgrade()
+    await nothing_left(kind, keys)
+
+
 @pytest.mark.parametrize(
     "form", ["create_task", "gather", "wait_for", "task_group", "timeout", "shield", "anyio"]
 )
@@ -159,18 +171,6 @@ async def test_entered_directly(kind: Kind, client: Redis, keys: Keys) -> None:
     await nothing_left(kind, keys)
 
 
-async def test_never_used_warns_of_nothing_and_holds_nothing(kind: Kind, client: Redis, keys: Keys) -> None:
-    lock = kind.make(client, "a")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lock.acquire()
-        lock.try_acquire()
-        closed = lock.acquire()
-        closed.close()
-        gc.collect()
-    assert not await lock.locked()
-
-
 async def test_used_twice_is_an_error(kind: Kind, client: Redis) -> None:
     acquisition = kind.make(client, "a").acquire()
     await (await acquisition).release()
@@ -194,6 +194,27 @@ async def test_decorator(kind: Kind, client: Redis) -> None:
 
     assert await asyncio.gather(*(alone(n, times=3) for n in range(5))) == [0, 3, 6, 9, 12]
     assert (alone.__name__, alone.__doc__) == ("alone", "Its docstring.")
+
+
+async def test_decorator_with_the_name_in_the_arguments(kind: Kind, client: Redis, keys: Keys) -> None:
+    inside: list[int] = []
+    both = asyncio.Event()
+
+    @kind.make(client, "item:{item}")
+    async def visit(item: int, *, alone: bool = False) -> None:
+        assert item not in inside
+        inside.append(item)
+        assert await kind.make(client, f"item:{item}").locked()
+        if len(inside) == 2:
+            both.set()
+        if not alone:
+            await asyncio.wait_for(both.wait(), 10)  # the other one is not kept out
+        inside.remove(item)
+
+    await asyncio.gather(visit(1), visit(2))
+    await asyncio.gather(*(visit(1, alone=True) for _ in range(3)))
+    assert not await kind.make(client, "item:1").locked()
+    await nothing_left(kind, keys)
 
 
 async def test_one_object_for_many_tasks(kind: Kind, client: Redis) -> None:
@@ -405,7 +426,8 @@ async def test_no_token_in_any_repr(kind: Kind, client: Redis) -> None:
     lock = kind.make(client, "a")
     async with lock as lease:
         handle = lock.acquire()
-        shown = [repr(thing) for thing in (lock, lease, lock.acquire(), Session.of(client), handle)]
+        shown = [repr(thing) for thing in (lock, lease, Session.of(client), handle)]
+        handle.close()
         assert not any(lease.token[:8] in text for text in shown)
         assert "'a'" in repr(lock)
         assert "HELD" in repr(lease)

@@ -60,6 +60,7 @@ async def at_once(lock: Any) -> None:
 async def extending(lock: Any) -> None:
     async with lock as lease:
         await lease.extend(20)
+        await lease.annotate({"step": 2})
 
 
 async def asking(lock: Any) -> None:

@@ -13,6 +13,7 @@ from aiohttp import web
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Lock, LockTimeoutError, ReentrantLock, RWLock, Semaphore, Session
+from aiolocks.contrib._holds import holds_of
 from aiolocks.contrib.aiohttp import LEASE, SESSION, locked, session_ctx
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import HalfClient, aiohttp_serves
@@ -129,11 +130,36 @@ async def test_the_refusal_says_when_to_try_again_and_nothing_else(
     await holder("secret:name")
     async with aiohttp_serves(app) as url:
         refused = await client.post(f"{url}/name")
-        assert (refused.status, refused.headers["Retry-After"]) == (423, "20")
+        assert (refused.status, refused.headers["Retry-After"]) == (423, "1")
         assert await refused.json() == {"detail": "Another request is working on this. Try again later."}
         refused = await client.put(f"{url}/name")
-        assert (refused.status, refused.headers["Retry-After"]) == (409, "20")
+        assert (refused.status, refused.headers["Retry-After"]) == (409, "1")
         assert (await client.post(f"{url}/other")).status == 200
+
+
+async def test_the_refusal_is_what_one_has_chosen(
+    app: web.Application, client: aiohttp.ClientSession, session: Session, holder: Any
+) -> None:
+    chosen = locked("{it}", blocking_timeout=0, status=429, retry_after=lambda error: 7, detail="Wait.")
+    other = locked("{it}", blocking_timeout=0, status=503, retry_after=3)
+    measured = locked("{it}", blocking_timeout=0)
+    app.router.add_post("/chosen/{it}", chosen(tells_its_name))
+    app.router.add_post("/other/{it}", other(tells_its_name))
+    app.router.add_post("/measured/{it}", measured(tells_its_name))
+    await holder("it")
+    async with aiohttp_serves(app) as url:
+        refused = await client.post(f"{url}/chosen/it")
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "7")
+        assert await refused.json() == {"detail": "Wait."}
+        refused = await client.post(f"{url}/other/it")
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "3")
+        assert (await client.post(f"{url}/measured/that")).status == 200
+        assert holds_of(session).median("that") is not None
+        holds_of(session).add(6.5, "it")
+        assert (await client.post(f"{url}/measured/it")).headers["Retry-After"] == "7"
+        holds_of(session).add(1000, "it")
+        refused = await client.post(f"{url}/measured/it")
+        assert 10 <= int(refused.headers["Retry-After"]) <= 20  # its holder's ttl
 
 
 async def test_503_without_redis(
@@ -347,7 +373,9 @@ async def test_without_a_session_it_says_what_to_do(
     [
         ({"name": 7}, TypeError, "name must be a str or a function of the request, not int"),
         ({"name": "{a}{b}"}, ValueError, "between two fields"),
-        ({"status": 422}, ValueError, r"status must be 423 \(Locked\) or 409 \(Conflict\), not 422"),
+        ({"status": 422}, ValueError, r"status must be 409 \(Conflict\), .* or 503 .* not 422"),
+        ({"retry_after": True}, TypeError, "retry_after must be a number of seconds"),
+        ({"detail": None}, TypeError, "detail must be a str, not NoneType"),
         ({"blocking_timeout": "1"}, TypeError, "blocking_timeout"),
         ({"max_hold": 0}, ValueError, "max_hold"),
         ({"expire": 3}, TypeError, r"locked\(\) has no argument 'expire'; did you mean ttl="),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,15 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from tests.contrib.serving import aiohttp_worker, example, python_of, uvicorn_serves, uvicorn_worker
+from aiolocks import Lock, Session
+from tests.contrib.serving import (
+    aiohttp_serves,
+    aiohttp_worker,
+    example,
+    python_of,
+    uvicorn_serves,
+    uvicorn_worker,
+)
 from tests.support.processes import Workers
 from tests.support.servers import Server
 from tests.support.waiting import eventually
@@ -89,6 +98,23 @@ async def test_orders_are_packed_one_by_one_and_a_killed_worker_blocks_nobody_fo
         status, _, answer = await post(f"{second}/orders/7/parcels")
         assert (status, answer["parcel"]) == (200, 51)
         assert time.monotonic() - killed < TTL + ROOM
+
+
+@pytest.mark.parametrize(
+    ("page", "serves"),
+    [("fastapi.md", uvicorn_serves), ("aiohttp.md", aiohttp_serves)],
+    ids=["fastapi", "aiohttp"],
+)
+async def test_a_task_beside_the_requests_has_the_session(
+    page: str, serves: Any, server: Server, redis: Redis, tmp_path: Path
+) -> None:
+    example(page, "sweeper.py", server.url, tmp_path)
+    namespace = runpy.run_path(str(tmp_path / "sweeper.py"))
+    async with Session(redis, prefix="shop") as session:
+        sweep = Lock(session, "sweep")
+        async with serves(namespace["app"]):
+            await eventually(sweep.locked, within=10)
+        assert not await sweep.locked()
 
 
 @pytest.mark.leaves_keys("pieces:*")

@@ -45,7 +45,8 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan
+from aiolocks.contrib._holds import holds_of
+from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan, session_of
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import HalfClient, uvicorn_serves
 from tests.support.waiting import eventually
@@ -283,12 +284,47 @@ async def test_the_refusal_says_when_to_try_again_and_nothing_else(
     await holder("secret:name")
     async with uvicorn_serves(app) as url:
         refused = await http.post(f"{url}/name")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (423, "20")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (423, "1")
         assert "name" not in refused.text
         assert refused.json() == {"detail": "Another request is working on this. Try again later."}
         refused = await http.put(f"{url}/name")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (409, "20")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (409, "1")
         assert (await http.post(f"{url}/other")).status_code == 200
+
+
+async def test_the_refusal_is_what_one_has_chosen(
+    app: FastAPI, http: httpx.AsyncClient, session: Session, holder: Any
+) -> None:
+    told: list[LockTimeoutError] = []
+
+    def later(error: LockTimeoutError) -> int:
+        told.append(error)
+        return 7
+
+    once: dict[str, Any] = {"blocking_timeout": 0}
+
+    @app.post("/chosen", dependencies=[Locked("it", **once, status=429, retry_after=later, detail="Wait.")])
+    @app.post("/other", dependencies=[Locked("it", **once, status=503, retry_after=3)])
+    @app.post("/measured/{it}", dependencies=[Locked("{it}", **once)])
+    async def handler() -> None: ...
+
+    await holder("it")
+    async with uvicorn_serves(app) as url:
+        refused = await http.post(f"{url}/chosen")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "7")
+        assert refused.json() == {"detail": "Wait."}
+        assert [(error.name, error.blocking_timeout) for error in told] == [("it", 0)]
+        refused = await http.post(f"{url}/other")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "3")
+        # Others of its template were held before: by requests, as this one, and for longer than here.
+        assert (await http.post(f"{url}/measured/that")).status_code == 200
+        assert holds_of(session).median("that") is not None
+        holds_of(session).add(6.5, "{it}")
+        holds_of(session).add(6.5, "{it}")
+        assert (await http.post(f"{url}/measured/it")).headers["Retry-After"] == "7"
+        holds_of(session).add(1000, "it")
+        refused = await http.post(f"{url}/measured/it")
+        assert 10 <= int(refused.headers["Retry-After"]) <= 20  # its holder's ttl
 
 
 async def test_503_without_redis(
@@ -310,6 +346,24 @@ async def test_503_without_redis(
         assert "a request was refused" in caplog.text
         server.resume()
         assert (await http.post(url)).status_code == 200
+
+
+async def test_503_at_once_where_redis_is_not_there(
+    own_server: OwnServer, connect: Connect, http: httpx.AsyncClient
+) -> None:
+    server = await own_server()
+    app = FastAPI(lifespan=session_lifespan(connect(server)))
+
+    @app.post("/", dependencies=[Locked("it", blocking_timeout=0)])
+    async def handler() -> None: ...
+
+    async with uvicorn_serves(app) as url:
+        assert (await http.post(url)).status_code == 200
+        server.kill()
+        for _ in range(3):
+            begun = time.monotonic()
+            assert (await http.post(url)).status_code == 503
+            assert time.monotonic() - begun < 1.5
 
 
 async def test_503_when_the_session_closes_while_it_waits(
@@ -650,16 +704,16 @@ async def test_the_lifespan_is_around_ones_own(server: Any) -> None:
 
     @asynccontextmanager
     async def own(app: FastAPI) -> AsyncIterator[dict[str, str]]:
-        seen.append(repr(app.state.aiolocks_session))
+        seen.append(repr(session_of(app)))
         yield {"mine": "yes"}
-        async with Lock(app.state.aiolocks_session, "last"):
+        async with Lock(session_of(app), "last"):
             seen.append("still open")
 
     app = FastAPI(lifespan=session_lifespan(server.url, lifespan=own, prefix="shop"))
     async with app.router.lifespan_context(app) as state:
         assert state == {"mine": "yes"}
     assert seen == ["<Session prefix='shop' held=0 waiting=0>", "still open"]
-    assert repr(app.state.aiolocks_session) == "<Session prefix='shop' closed>"
+    assert repr(session_of(app)) == "<Session prefix='shop' closed>"
 
 
 async def test_a_client_is_closed_by_who_made_it(server: Any) -> None:
@@ -734,6 +788,15 @@ async def test_without_a_session_it_says_what_to_do() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         with pytest.raises(RuntimeError, match="has no aiolocks session: make it with"):
             await client.get("/")
+    with pytest.raises(RuntimeError, match="has no aiolocks session: make it with"):
+        session_of(app)
+
+
+async def test_a_mounted_application_has_the_session_too(app: FastAPI, session: Session) -> None:
+    mounted = FastAPI()
+    app.mount("/mounted", mounted)
+    async with app.router.lifespan_context(app):
+        assert session_of(app) is session_of(mounted) is session
 
 
 async def test_a_websocket_is_not_a_request(session: Session) -> None:
@@ -747,11 +810,23 @@ async def test_a_websocket_is_not_a_request(session: Session) -> None:
 # -- arguments
 
 
+@pytest.mark.parametrize("locked", [Locked("it"), Locked("order:{order_id}", ttl=10), Locked(lambda: "it")])
+def test_it_is_no_decorator(locked: Locked) -> None:
+    async def handler() -> None: ...
+
+    with pytest.raises(TypeError, match=r"^Locked is a dependency of FastAPI .* A Lock decorates coroutine"):
+        locked(handler)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
         ({"name": 7}, TypeError, "name must be a str or a function, not int"),
-        ({"status": 500}, ValueError, r"status must be 423 \(Locked\) or 409 \(Conflict\), not 500"),
+        ({"status": 500}, ValueError, r"status must be 409 \(Conflict\), .* or 503 .* not 500"),
+        ({"status": 423.0}, ValueError, r"status must be"),
+        ({"retry_after": "5"}, TypeError, "retry_after must be a number of seconds"),
+        ({"retry_after": -1}, ValueError, "retry_after must be a number of seconds"),
+        ({"detail": {"code": 7}}, TypeError, "detail must be a str, not dict"),
         ({"blocking_timeout": -1}, ValueError, "blocking_timeout"),
         ({"ttl": 0}, ValueError, "ttl"),
         ({"timeout": 3}, TypeError, "Locked has no argument 'timeout'; did you mean ttl="),
@@ -775,7 +850,7 @@ async def test_a_kind_must_make_a_lock(app: FastAPI, session: Session) -> None:
         Locked("it", kind=Lock(session, "it"))
     with pytest.raises(TypeError, match="kind must make something that can be acquired"):
         of_no_mode = Locked("it", kind=lambda session, name: cast("Any", RWLock(session, name)))
-        await anext(of_no_mode.hold(connection=_request(method="GET"), session=session))
+        await anext(of_no_mode.hold(connection=_request(headers={"content-length": "1"}), session=session))
 
 
 def _request(receive: Any = None, *, headers: dict[str, str] | None = None, **scope: Any) -> Request:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from aiolocks import BackendError, Lease, Lock, LockError, LockLostError, Session
 from aiolocks.contrib._holding import Gone, Recipe, holding
-from aiolocks.contrib._refusing import Refusal
+from aiolocks.contrib._holds import holds_of
+from aiolocks.contrib._refusing import Conflicting, Refusal
 from tests.support.waiting import eventually
 
-RECIPE = Recipe("Locked", kind=Lock, blocking_timeout=5, status=423, options={"ttl": 20})
+
+def make(of: type[Recipe] = Recipe, **options: Any) -> Recipe:
+    return of("Locked", name="it", kind=Lock, blocking_timeout=5, conflict=Conflicting(), options=options)
+
+
+RECIPE = make(ttl=20)
 
 STEPS = 40
 """Of the event loop: more than an acquisition and a release take while the server answers at once."""
@@ -27,7 +36,7 @@ async def steps(number: int) -> None:
 
 async def serve(session: Session, gone: Gone | None, recipe: Recipe = RECIPE) -> str:
     try:
-        async with holding(recipe.lock(session, "it"), recipe, gone) as lease:
+        async with holding(session, "it", recipe, gone) as lease:
             await asyncio.sleep(0.002)
             lease.ensure_held()
             return "served"
@@ -69,8 +78,7 @@ async def test_a_client_that_hangs_up_in_the_moment_of_the_grant_is_not_served(
             await granted  # too late for a cancellation: who waits for this goes on with the lease
             return lease
 
-    recipe = GrantedThen("Locked", kind=Lock, blocking_timeout=5, status=423, options={})
-    assert await serve(session, hung_up.wait, recipe) == "499"
+    assert await serve(session, hung_up.wait, make(GrantedThen)) == "499"
     assert session.statistics().acquisitions == 1
     assert session.statistics().leases_held == 0
     assert keys() == []
@@ -101,7 +109,7 @@ async def test_who_looks_has_ended_when_the_handler_begins(session: Session) -> 
         finally:
             looking.append("ended")
 
-    async with holding(Lock(session, "it"), RECIPE, gone):
+    async with holding(session, "it", RECIPE, gone):
         assert looking == ["begun", "ended"]
 
 
@@ -122,7 +130,7 @@ async def test_not_to_see_whether_the_client_is_there_is_no_reason_not_to_serve(
 )
 async def test_what_the_body_raises_is_its_own(session: Session, error: LockError) -> None:
     with pytest.raises(type(error)) as raised:
-        async with holding(Lock(session, "it"), RECIPE, None):
+        async with holding(session, "it", RECIPE, None):
             raise error
     assert raised.value is error
 
@@ -139,7 +147,30 @@ async def test_a_lease_that_is_lost_before_the_handler_begins_is_a_reason_to_try
             await asyncio.sleep(0.5)
             stopped.set()
 
-    options: dict[str, Any] = {"ttl": 0.1, "auto_renew": False}
-    recipe = Recipe("Locked", kind=Lock, blocking_timeout=5, status=423, options=options)
-    assert await serve(session, does_not_stop, recipe) == "503"
+    assert await serve(session, does_not_stop, make(ttl=0.1, auto_renew=False)) == "503"
     await stopped.wait()
+    assert holds_of(session).median("it") is None  # no handler has held it
+
+
+async def test_what_a_handler_has_held_is_measured(session: Session) -> None:
+    started = time.monotonic()
+    async with holding(session, "it", RECIPE, None):
+        await asyncio.sleep(0.05)
+    lasted = time.monotonic() - started
+    with pytest.raises(KeyError):
+        async with holding(session, "that", make(), None):
+            raise KeyError("it raises")
+
+    held = holds_of(session).median("it")
+    assert held is not None
+    assert 0.05 <= held <= lasted
+    assert holds_of(session).median("that") is not None
+    async with Session(Redis()) as another:
+        assert holds_of(another).median("it") is None
+
+
+@pytest.mark.leaves_keys
+async def test_a_kind_with_at_least_refuses_what_comes_before_that_time(session: Session) -> None:
+    kind = functools.partial(Lock, at_least=20)
+    recipe = Recipe("Locked", name="it", kind=kind, blocking_timeout=0, conflict=Conflicting(), options={})
+    assert [await serve(session, None, recipe) for _ in range(2)] == ["served", "423"]

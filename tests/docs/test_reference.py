@@ -123,7 +123,9 @@ def test_it_explains_each_permission() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_has_the_words_of_each_kind(kind: str) -> None:
     # These, too, are shown to be needed where they come from.
-    needed = {*FAMILIES[KINDS[kind]].words, *(LOST if KINDS[kind] in ("permits", "jobs") else ())}
+    family = KINDS[kind]
+    lost = LOST.get("permits" if family == "jobs" else family, ())
+    needed = {*FAMILIES[family].words, *lost}
     rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", HOW_TO.prose, re.MULTILINE)
     (words,) = [words for kinds, words in rows if f"`{kind}`" in kinds]
     assert {word.removeprefix("+") for word in words.split()} == needed - {*COMMANDS}

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from tests.lua.scripts import HOUR, LUA, MINUTE, Scripts
 
-PERMITS = ("fence", "queue", "permits")
+PERMITS = ("forms", "fence", "queue", "permits")
 
 
 class JobScripts(Scripts):
@@ -19,26 +19,31 @@ class JobScripts(Scripts):
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
-        roles = ("", "leases", "value", "fence", "owner", "over", "before", "seen")
+        roles = ("", "leases", "value", "fence", "owner", "over", "before", "seen", "about")
         self.holders, self.leases, self.value, self.fence = map(self.key, roles[:4])
-        self.owner, self.over, self.before, self.seen = map(self.key, roles[4:])
+        self.owner, self.over, self.before, self.seen, self.about = map(self.key, roles[4:])
 
     def text(self, step: str) -> bytes:
         shared: tuple[str, ...] = (*PERMITS, "tickets")
         if step in ("job_acquire", "job_release"):
-            shared += ("room",)
+            shared += ("runs", "room")
         elif step in ("job_enqueue", "job_withdraw"):
-            shared = ("fence", "tickets")
+            shared = ("forms", "fence", "tickets")
         elif step == "job_renew":
-            shared = PERMITS
+            shared += ("runs",)
         elif step == "queue_arm":
             shared = ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
 
-    def keys(self, who: str) -> list[bytes]:
+    def keys(self, who: str, ticket: str = "") -> list[bytes]:
         held = [self.holders, self.leases, self.value, self.fence, self.queue]
-        return [*held, self.bell(who), self.owner, self.over, self.seen]
+        keys = [*held, self.bell(who), self.owner, self.over, self.seen]
+        return [*keys, self.run_of(ticket), self.about] if ticket else keys
+
+    def run_of(self, ticket: str) -> bytes:
+        """The key that holds the token which runs that ticket."""
+        return self.key(f"run.{ticket.partition('.')[0]}")
 
     async def acquire(
         self,
@@ -53,25 +58,38 @@ class JobScripts(Scripts):
         ticket: str = "",
         begin: str = "",
         session: str = "",
+        limit: int = 1,
     ) -> Any:
         ours = f"bell.{session or token}"
-        arguments = (token, ttl, retention, metadata, token[:16], flags, room, ticket, begin, ours)
-        return await self.run(self.words("job_acquire", self.keys(who or token), *arguments))
+        arguments = (token, ttl, retention, metadata, token[:16], flags, room, ticket, begin, ours, limit)
+        return await self.run(self.words("job_acquire", self.keys(who or token, ticket), *arguments))
 
-    async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, ticket: str = "") -> Any:
-        return await self.run(self.words("job_renew", self.keys(token)[:7], token, ttl, retention, ticket))
+    async def renew(
+        self,
+        token: str,
+        *,
+        ttl: int = MINUTE,
+        retention: int = HOUR,
+        ticket: str = "",
+        limit: int = 1,
+    ) -> Any:
+        arguments = (token, ttl, retention, ticket, limit)
+        return await self.run(self.words("job_renew", self.keys(token, ticket), *arguments))
 
     async def release(self, token: str, flags: str = "r", *, retention: int = HOUR, ticket: str = "") -> Any:
         arguments = (token, retention, token[:16], flags, ticket)
-        return await self.run(self.words("job_release", self.keys(token), *arguments))
+        return await self.run(self.words("job_release", self.keys(token, ticket), *arguments))
 
-    async def enqueue(self, ticket: str, ttl: int | None = None, flag: str = "") -> Any:
+    async def enqueue(
+        self, ticket: str, ttl: int | None = None, flag: str = "", *, metadata: str = "{}"
+    ) -> Any:
         ms = int(ticket.partition(".")[2]) if ttl is None else ttl
-        keys = [self.owner, self.over, self.before]
-        return await self.run(self.words("job_enqueue", keys, ticket, ms, flag))
+        keys = [self.owner, self.over, self.before, self.about]
+        return await self.run(self.words("job_enqueue", keys, ticket, ms, flag, metadata))
 
     async def withdraw(self, ticket: str) -> Any:
-        return await self.run(self.words("job_withdraw", [self.owner, self.over, self.before], ticket))
+        keys = [self.owner, self.over, self.before, self.about]
+        return await self.run(self.words("job_withdraw", keys, ticket))
 
     async def perform(self, token: str, ticket: str, begin: str = "k", **kwargs: Any) -> Any:
         return await self.acquire(token, ticket=ticket, begin=begin, **kwargs)
@@ -97,6 +115,11 @@ class JobScripts(Scripts):
     async def owns(self) -> str | None:
         owner = await self.redis.get(self.owner)
         return None if owner is None else owner.decode()
+
+    async def stands_beside(self) -> dict[str, str]:
+        """The metadata of tickets."""
+        found = await self.redis.hgetall(self.about)
+        return {ticket.decode(): metadata.decode() for ticket, metadata in found.items()}
 
     async def runs(self) -> list[str]:
         return [token.decode() for token in await self.redis.zrange(self.holders, 0, -1)]

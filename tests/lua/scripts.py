@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import secrets
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,6 +34,15 @@ WALK = 64
 """So many of the queue are looked at in one step."""
 """Of who stands in the queue for a whole session."""
 
+CARD = json.dumps({"host": socket.gethostname(), "pid": os.getpid()}, separators=(",", ":"))
+"""Stands beside the bells of a session."""
+
+NO_FENCES = (
+    *("", "garbage", "-1", "1.5", "nan", "-inf", "inf", "1e300", "0x17"),
+    *(str(2**53 - 1), str(2**53), "9" * 400),
+)
+"""What no clock can have minted."""
+
 _NOT_ENOUGH = object()
 
 
@@ -48,6 +60,8 @@ class Scripts:
     """What stands in front of each step; `queue_arm` stands alone."""
     bare: ClassVar[frozenset[str]] = frozenset()
     """The steps that do without."""
+    looking: ClassVar[tuple[str, ...]] = ()
+    """The steps that look through all keys."""
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         self.redis = redis
@@ -68,6 +82,7 @@ class Scripts:
 
     def text(self, step: str) -> bytes:
         shared = () if step == "queue_arm" or step in self.bare else self.shared
+        shared += ("ours",) if step in self.looking else ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
 
@@ -77,14 +92,21 @@ class Scripts:
     async def run(self, words: tuple[Any, ...]) -> Any:
         return await self.redis.execute_command(*words)
 
+    async def is_now(self, told: bytes) -> bool:
+        """Whether that is the server's time, in microseconds, of a moment ago."""
+        seconds, micros = await self.redis.time()
+        return len(told) == 16 and -10_000_000 < int(told) - (seconds * 1_000_000 + micros) <= 0
+
     # -- the queue
 
     @property
     def queues(self) -> list[bytes]:
         return [self.queue]
 
-    def arming(self, who: str, *, ttl: int = BELL, queue_ttl: int = QUEUE, seat: str = "") -> tuple[Any, ...]:
-        return self.words("queue_arm", [self.bell(who)], ttl, queue_ttl, seat, *self.queues)
+    def arming(
+        self, who: str, *, ttl: int = BELL, queue_ttl: int = QUEUE, seat: str = "", card: str = ""
+    ) -> tuple[Any, ...]:
+        return self.words("queue_arm", [self.bell(who)], ttl, queue_ttl, seat, card, *self.queues)
 
     async def arm(self, who: str, **kwargs: Any) -> Any:
         return await self.run(self.arming(who, **kwargs))
@@ -146,6 +168,12 @@ class Scripts:
         return about(await self.redis.pttl(one), ms)
 
 
+async def microseconds(redis: Redis) -> int:
+    """The server's time."""
+    seconds, rest = await redis.time()
+    return int(seconds) * 10**6 + int(rest)
+
+
 def about(remaining: float, ms: int) -> bool:
     """Whether so much is left of what has just been so many milliseconds."""
     return ms - min(5_000, ms // 2) < remaining <= ms
@@ -176,6 +204,9 @@ class LockScripts(Scripts):
         arguments = (old, new, ttl, retention, metadata)
         return await self.run(self.words("lock_adopt", [self.lock, self.fence], *arguments))
 
+    async def annotate(self, token: str, metadata: str = "new") -> Any:
+        return await self.run(self.words("lock_annotate", [self.lock], token, metadata))
+
     async def owned(self, token: str) -> Any:
         return await self.run(self.words("lock_owned", [self.lock], token))
 
@@ -193,14 +224,22 @@ class LockScripts(Scripts):
         metadata: str | bytes = "{}",
         queued: str | None = None,
         in_turn: bool = False,
+        told: bool = False,
     ) -> tuple[Any, ...]:
-        arguments = (token, ttl, retention, metadata, int(in_turn))
+        arguments = (token, ttl, retention, metadata, int(in_turn), int(told))
         return self.words("lock_acquire", self._keys(queued), *arguments)
 
     def releasing(
-        self, token: str, *, retention: int = HOUR, ring: bool = True, leave: str | None = None
+        self,
+        token: str,
+        *,
+        retention: int = HOUR,
+        ring: bool = True,
+        leave: str | None = None,
+        at_least: int | None = None,
     ) -> tuple[Any, ...]:
-        return self.words("lock_release", self._keys(leave), token, retention, int(ring))
+        more = () if at_least is None else (at_least,)
+        return self.words("lock_release", self._keys(leave), token, retention, int(ring), *more)
 
     def _keys(self, queued: str | None) -> list[bytes]:
         return [self.lock, self.fence, self.queue] + ([] if queued is None else [self.bell(queued)])
@@ -237,9 +276,17 @@ class LockScripts(Scripts):
 class ReentrantScripts(LockScripts):
     """The steps of a lock that its owner may take again, and, of the same name, those of the simple lock."""
 
-    shared = ("fence", "locks", "nest")
+    shared = ("forms", "fence", "locks", "nest")
     bare = frozenset(
-        {"lock_acquire", "lock_renew", "lock_release", "lock_adopt", "lock_owned", "lock_locked"}
+        {
+            "lock_acquire",
+            "lock_renew",
+            "lock_release",
+            "lock_adopt",
+            "lock_annotate",
+            "lock_owned",
+            "lock_locked",
+        }
     )
     deadlines = frozenset({"nest"})
 
@@ -255,7 +302,8 @@ class ReentrantScripts(LockScripts):
         if step != "reentrant_locked":
             return super().text(step)
         return b"".join(
-            self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in ("shared/locks", step)
+            self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes()
+            for file in ("shared/forms", "shared/locks", step)
         )
 
     def acquiring(
@@ -267,8 +315,9 @@ class ReentrantScripts(LockScripts):
         metadata: str | bytes = "{}",
         queued: str | None = None,
         in_turn: bool = False,
+        told: bool = False,
     ) -> tuple[Any, ...]:
-        arguments = (token, ttl, retention, metadata, int(in_turn))
+        arguments = (token, ttl, retention, metadata, int(in_turn), int(told))
         return self.words("reentrant_acquire", self._keys(queued), *arguments)
 
     def releasing(
@@ -284,6 +333,9 @@ class ReentrantScripts(LockScripts):
     ) -> Any:
         del metadata  # what stands beside the lock is of the lease that took it first
         return await self.run(self.words("reentrant_adopt", self._keys(None), old, new, ttl, retention))
+
+    async def annotate(self, token: str, metadata: str = "new") -> Any:
+        return await self.run(self.words("reentrant_annotate", self._keys(None), token, metadata))
 
     async def owned(self, token: str) -> Any:
         return await self.run(self.words("reentrant_owned", self._keys(None), token))
@@ -311,7 +363,6 @@ class MultiScripts(Scripts):
     """The steps of several simple locks at once."""
 
     kind = "lock"
-    bare = frozenset({"multi_locked"})
     names = 3
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
@@ -322,8 +373,10 @@ class MultiScripts(Scripts):
             one.lock, one.fence, one.queue = one.key(), one.key("fence"), one.key("queue")
 
     def text(self, step: str) -> bytes:
-        shared = ("shared/fence", "shared/locks") if step == "multi_acquire" else ("shared/locks",)
-        if step in ("multi_locked", "queue_arm"):
+        shared: tuple[str, ...] = ("shared/forms", "shared/locks")
+        if step == "multi_acquire":
+            shared = ("shared/forms", "shared/fence", "shared/locks")
+        elif step in ("multi_locked", "queue_arm"):
             shared = ()
         return b"".join(
             self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in (*shared, step)
@@ -390,6 +443,9 @@ class MultiScripts(Scripts):
         arguments = (len(self.all), old, new, ttl, retention, metadata)
         return await self.run(self.words("multi_adopt", self.keys(queues=False), *arguments))
 
+    async def annotate(self, token: str, metadata: str = "new") -> Any:
+        return await self.run(self.words("multi_annotate", [one.lock for one in self.all], token, metadata))
+
     async def owned(self, token: str) -> Any:
         return await self.run(self.words("multi_owned", [one.lock for one in self.all], token))
 
@@ -411,7 +467,7 @@ class PermitScripts(Scripts):
     """The steps of what so many may hold at once."""
 
     kind = "semaphore"
-    shared = ("fence", "queue", "permits")
+    shared = ("forms", "fence", "queue", "permits")
     deadlines = frozenset({""})
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
@@ -440,9 +496,17 @@ class PermitScripts(Scripts):
         return self.words("permits_acquire", self.keys(who), *arguments)
 
     def releasing(
-        self, token: str, *, who: str = "me", seat: str = SEAT, flags: str = "r", retention: int = HOUR
+        self,
+        token: str,
+        *,
+        who: str = "me",
+        seat: str = SEAT,
+        flags: str = "r",
+        retention: int = HOUR,
+        at_least: int | None = None,
     ) -> tuple[Any, ...]:
-        return self.words("permits_release", self.keys(who), token, retention, seat, flags)
+        more = () if at_least is None else (at_least,)
+        return self.words("permits_release", self.keys(who), token, retention, seat, flags, *more)
 
     def arming(self, who: str, *, seat: str = SEAT, **kwargs: Any) -> tuple[Any, ...]:
         return super().arming(who, seat=seat, **kwargs)
@@ -463,6 +527,9 @@ class PermitScripts(Scripts):
     ) -> Any:
         arguments = (old, new, ttl, retention, metadata)
         return await self.run(self.words("permits_adopt", self.keys("me"), *arguments))
+
+    async def annotate(self, token: str, metadata: str = "new") -> Any:
+        return await self.run(self.words("permits_annotate", self.keys("me"), token, metadata))
 
     async def owned(self, token: str) -> Any:
         return await self.run(self.words("permits_owned", self.keys("me"), token))
@@ -500,8 +567,9 @@ class SpanScripts(Scripts):
     """The steps of what holds spans in three modes."""
 
     kind = "rangelock"
-    shared = ("fence", "queue", "spans")
+    shared = ("forms", "fence", "queue", "spans")
     deadlines = frozenset({"ends", "waits"})
+    looking = ("spans_acquire", "spans_locked")
     sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
@@ -570,6 +638,9 @@ class SpanScripts(Scripts):
     ) -> Any:
         arguments = (old, new, ttl, retention, metadata, mode, a, b, SEAT)
         return await self.run(self.words("spans_adopt", self.keys("me"), *arguments))
+
+    async def annotate(self, token: str, metadata: str = "new") -> Any:
+        return await self.run(self.words("spans_annotate", self.keys("me"), token, metadata))
 
     async def owned(self, token: str) -> Any:
         return await self.run(self.words("spans_owned", self.keys("me"), token, SEAT))

@@ -65,7 +65,7 @@ As = Callable[..., Awaitable[Two]]
 
 
 @pytest.fixture
-async def as_user(own_server, connect) -> Any:
+async def as_user(own_server, connect, acl) -> Any:
     """Sessions of a user who may do this and nothing else."""
     sessions = []
 
@@ -101,11 +101,16 @@ async def everything(two: Two) -> None:
         assert await lock.locked()
         assert await lease.owned()
         await lease.extend(20)
+        await lease.annotate({"step": 2})
         assert await Lock(two.second, "name").try_acquire() is None
         handle = lease.detach()
     adopted = await lock.adopt(handle)
     await adopted.release()
     assert not await lock.locked()
+    async with Lock(two.first, "kept", at_least=0.2):
+        pass
+    async with Lock(two.second, "kept", blocking_timeout=5):
+        pass
     await hand_over(two)
     await give_up(two)
 
@@ -407,6 +412,8 @@ async def permit_steps(permits: PermitScripts) -> None:
     await permits.arm("x")
     await permits.acquire(OTHER, 3, who="x", flags="pqw")
     await permits.release(ME)
+    await permits.acquire(ME)
+    await permits.release(ME, at_least=10)
 
 
 async def permit_steps_of_what_is_lost(permits: PermitScripts) -> None:
@@ -433,6 +440,13 @@ async def span_steps(spans: SpanScripts) -> None:
     await spans.release(ME)
 
 
+async def span_steps_of_what_is_lost(spans: SpanScripts) -> None:
+    await spans.acquire(ME, "r")
+    await spans.acquire(OTHER, "r")
+    await spans.redis.execute_command("EVAL", "redis.call('ZREM', KEYS[1], ARGV[1])", 1, spans.ends, ME)
+    await spans.locked("w")
+
+
 async def job_steps(jobs: JobScripts) -> None:
     old, new = f"{'o' * 22}.1000", f"{'n' * 22}.1000"
     await jobs.enqueue(old)
@@ -442,6 +456,8 @@ async def job_steps(jobs: JobScripts) -> None:
     await jobs.wait(OTHER, room=1)
     await jobs.renew(ME, ticket=old)
     await jobs.release(ME, "rdf", ticket=old)
+    await jobs.enqueue(new)
+    await jobs.acquire(OTHER, ticket=new, begin="g")
 
 
 SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
@@ -452,7 +468,7 @@ FAMILIES = {
     "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank", "zscore"), NAMED, multi_steps),
     "reentrant": Family(
         ReentrantScripts,
-        (*SCRIPTS, "exists", "zremrangebyscore", "zscore"),
+        (*SCRIPTS, "exists", "zrangebyscore", "zscore"),
         (*NAMED, ".nest:*"),
         reentrant_steps,
     ),
@@ -462,29 +478,35 @@ FAMILIES = {
         (*NAMED, ".leases:*", ".value:*"),
         permit_steps,
     ),
-    "flight": Family(FlightScripts, (*SCRIPTS, "hget", "hmget", "hset"), (*NAMED, ".value:*"), flight_steps),
+    "flight": Family(
+        FlightScripts, (*SCRIPTS, "hget", "hlen", "hmget", "hset"), (*NAMED, ".value:*"), flight_steps
+    ),
     "jobs": Family(
         JobScripts,
         (
             *SCRIPTS,
             *("hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zremrangebyscore", "zscore"),
         ),
-        (*NAMED, *(f".{role}:*" for role in ("leases", "value", "owner", "over", "before", "seen"))),
+        (
+            *NAMED,
+            *(f".{role}:*" for role in ("leases", "value", "owner", "over", "before", "about", "seen")),
+            ".run.*",
+        ),
         job_steps,
     ),
     "spans": Family(
         SpanScripts,
-        (*SCRIPTS, "hdel", "hget", "hset", "zcount", "zrangebyscore", "zrank", "zscore"),
+        (*SCRIPTS, "exists", "hdel", "hget", "hlen", "hset", "zcount", "zrangebyscore", "zrank", "zscore"),
         (*NAMED, ".ends:*", ".waits:*", *(f".{side}.*" for side in SPANS)),
         span_steps,
     ),
 }
-LOST = ("hexists", "hkeys", "zscore")
-"""What those of permits do besides, where one of two keys was lost."""
+LOST = {"permits": ("hexists", "hkeys", "zscore"), "spans": ("hkeys",)}
+"""What those do besides, where one of several keys was lost."""
 
 
 @pytest.fixture
-async def by_hand(own_server, connect) -> Any:
+async def by_hand(own_server, connect, acl) -> Any:
     """Says the steps of a family as a user who may do these things only, each time under another name."""
     server = await own_server()
     admin, user = connect(server), connect(server, username="locks", password="secret")
@@ -527,12 +549,14 @@ async def test_a_familys_scripts_need_each_of_their_commands_and_keys_and_no_mor
 
 
 @pytest.mark.leaves_keys
-async def test_of_permits_some_commands_are_needed_only_where_a_key_was_lost(by_hand) -> None:
-    family = replace(FAMILIES["permits"], steps=permit_steps_of_what_is_lost)
-    commands, keys = [*family.commands, *LOST], family.keys("semaphore")
+@pytest.mark.parametrize("name", LOST)
+async def test_some_commands_are_needed_only_where_a_key_was_lost(by_hand, name) -> None:
+    steps = {"permits": permit_steps_of_what_is_lost, "spans": span_steps_of_what_is_lost}[name]
+    family = replace(FAMILIES[name], steps=steps)
+    commands, keys = [*family.commands, *LOST[name]], family.keys(family.scripts.kind)
     await by_hand(family, commands=commands, keys=keys)
 
-    for word in LOST:
+    for word in LOST[name]:
         assert (word, await refused(by_hand(family, commands=without(word, commands), keys=keys))) == (
             word,
             True,
@@ -581,6 +605,7 @@ async def live(two: Two, make: Make) -> None:
         assert await lease.owned()
         assert await other.locked()
         await lease.extend(20)
+        await lease.annotate({"step": 2})
         assert await other.try_acquire() is None
         with pytest.raises(LockTimeoutError):
             await other.acquire(blocking_timeout=0.1)
@@ -606,7 +631,7 @@ async def live(two: Two, make: Make) -> None:
 @pytest.mark.parametrize("name", KINDS)
 async def test_with_its_minimal_acl_a_kind_lives(as_user, caplog, name) -> None:
     family, kind, locks = KINDS[name]
-    lost = LOST if family == "permits" else ()
+    lost = LOST.get(family, ())
     commands = [*FAMILIES[family].commands, *lost, *TRACKING]
     two = await as_user(commands=commands, keys=FAMILIES[family].keys(kind))
 

@@ -24,6 +24,7 @@ class FencedScripts(Scripts):
     """The steps of a register."""
 
     kind = "fencedregister"
+    shared = ("forms",)
 
     async def write(self, token: int, value: str, *, form: str = "json") -> Any:
         return await self.run(self.words("fenced_write", [self.key()], token, form, value))
@@ -82,8 +83,23 @@ async def test_tokens_of_different_length_are_compared_as_numbers(register) -> N
 @pytest.mark.parametrize("step", ["read", "write"])
 async def test_a_key_of_another_type_is_refused(register, step: str) -> None:
     await register.redis.set(register.key(), "mine")
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with pytest.raises(ResponseError, match="FOREIGN 1"):
         await (register.read() if step == "read" else register.write(1, "1"))
+
+
+async def test_a_hash_that_is_not_ours_is_refused_and_stays(register) -> None:
+    strange = {"fence": "x", "form": "json", "value": "1"}
+    for content in ({"a": "b"}, strange, {"fence": ""}, {"fence": "1.5"}):
+        await register.redis.delete(register.key())
+        await register.redis.hset(register.key(), mapping=content)
+        with pytest.raises(ResponseError, match="FOREIGN 1"):
+            await register.write(1, "1")
+        if "form" not in content:
+            with pytest.raises(ResponseError, match="FOREIGN 1"):
+                await register.read()
+        assert await register.redis.hgetall(register.key()) == {
+            field.encode(): value.encode() for field, value in content.items()
+        }
 
 
 async def test_the_commands_say_what_the_tests_do(register) -> None:
@@ -101,10 +117,10 @@ async def test_the_commands_say_what_the_tests_do(register) -> None:
     assert read.parse(await register.read()) == ("json", b"1")
 
 
-NEEDED = ("eval", "hget", "hset")
+NEEDED = ("eval", "hget", "hlen", "hset")
 
 
-async def test_it_needs_these_commands_and_no_more(own_server, connect) -> None:
+async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> None:
     server = await own_server()
     admin, user = connect(server), connect(server, username="locks", password="secret")
 

@@ -387,11 +387,37 @@ async def test_what_users_add_is_no_fingerprint_alone(flight) -> None:
     """The fingerprint is what stands first, and a caller without one is one too."""
     await flight.redis.set(flight.run_key, f'{OTHER}:17:{{"user":{{"fingerprint":"{PRINT}"}}}}', px=MINUTE)
 
-    assert await flight.acquire(ME, fingerprint=PRINT) == [3]
+    with pytest.raises(ResponseError, match="FOREIGN 1"):
+        await flight.acquire(ME, fingerprint=PRINT)
     await flight.redis.delete(flight.run_key)
     run = await flight.begin(OTHER, fingerprint=PRINT)
     assert (await flight.acquire(ME, fingerprint=PRINT))[::2] == [0, run]
     assert await flight.acquire(ME) == [3]
+
+
+async def test_what_others_have_written_is_refused_and_stays(flight) -> None:
+    for value in ("", "hello", f"{OTHER}0:17:{{}}", f"{OTHER}:x:{{}}"):
+        await flight.redis.set(flight.run_key, value, px=MINUTE)
+        with pytest.raises(ResponseError, match="FOREIGN 1"):
+            await flight.acquire(ME)
+        assert await flight.redis.get(flight.run_key) == value.encode()
+    await flight.redis.delete(flight.run_key)
+    await flight.redis.hset(flight.value, "hello", "world")
+    with pytest.raises(ResponseError, match="FOREIGN 2"):
+        await flight.acquire(ME)
+    await flight.redis.delete(flight.value)
+    await flight.redis.zadd(flight.queue, {flight.key("precious"): 1})
+    with pytest.raises(ResponseError, match="FOREIGN 4"):
+        await flight.acquire(ME)
+    assert await flight.everything() == [flight.queue]
+
+
+async def test_a_queue_of_others_costs_nobody_a_key(flight) -> None:
+    run = await flight.begin(ME)
+    await flight.redis.zadd(flight.queue, {flight.key("precious"): 1})
+    await flight.redis.set(flight.key("precious"), "")
+    assert await flight.publish(ME, run) == [1]
+    assert await flight.redis.delete(flight.key("precious")) == 1
 
 
 # -- the commands --------------------------------------------------------------------------------------------

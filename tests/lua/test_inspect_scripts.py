@@ -59,10 +59,11 @@ def spans(redis, prefix) -> SpanScripts:
     return SpanScripts(redis, prefix)
 
 
-async def look(scripts: Scripts, kind: str = "") -> Finding:
+async def look(scripts: Scripts, kind: str = "", *, waiters: int = 0) -> Finding:
     kind = kind or scripts.kind
-    command = FAMILIES[kind].look(scripts.prefix, kind, scripts.name)
-    return command.parse(await scripts.run(command.words(in_full=True)))
+    command = FAMILIES[kind].look(scripts.prefix, kind, [scripts.name], waiters=waiters)
+    (finding,) = command.parse(await scripts.run(command.words(in_full=True)))
+    return finding
 
 
 async def force(scripts: Scripts, finding: Finding | None = None) -> Released:
@@ -121,12 +122,49 @@ async def test_each_seat_is_one_who_waits(permits) -> None:
     assert (await look(permits)).waiters == 2
 
 
+async def test_the_first_waiters_are_described(lock, permits) -> None:
+    for scripts in (lock, permits):
+        for who, card in (("x", "of x"), ("dead", "of the dead"), ("y", ""), ("z", "of z"), ("last", "")):
+            await scripts.arm(who)
+            await scripts.arm(who, card=card)
+        await scripts.die("dead")
+        await OTHER_TYPES["list"](scripts.redis, scripts.key("bell.last.card"))
+        now_us, times = (await look(scripts)).now_us, []
+
+        for asked_for in (0, 2, 9):
+            finding = await look(scripts, waiters=asked_for)
+            assert finding.waiters == 4
+            assert [waiter.card for waiter in finding.first_waiters] == [b"of x", b"", b"of z", b""][
+                :asked_for
+            ]
+            times = [waiter.since_us or 0 for waiter in finding.first_waiters]
+        assert times == sorted(times)
+        assert now_us - 60_000_000 < times[0]
+        assert times[-1] <= now_us
+
+
+async def test_several_names_in_one_step(permits) -> None:
+    names = [permits.another() for _ in range(4)]
+    for number, one in enumerate(names[:3]):
+        await one.acquire(ME, number + 1)
+        await one.arm(f"{number}")
+        await one.arm(f"{number}", card=f"{number}")
+    command = FAMILIES["semaphore"].look(permits.prefix, "semaphore", [one.name for one in names], waiters=1)
+    findings = command.parse(await permits.run(command.words(in_full=True)))
+
+    assert [[holder.permits for holder in finding.holders] for finding in findings] == [[1], [2], [3], []]
+    assert [[waiter.card for waiter in finding.first_waiters] for finding in findings] == [
+        [b"0"], [b"1"], [b"2"], [],
+    ]  # fmt: skip
+    assert [finding.stands for finding in findings] == [True, True, True, False]
+
+
 async def test_the_tokens_of_one_owner(nesting) -> None:
     owner = "0f" * 16
     for token in (owner + ME, owner + OTHER, owner + THIRD):
         await nesting.acquire(token)
     await nesting.end(owner + OTHER)
-    await nesting.redis.zadd(nesting.nest, {"of another": 1e15})
+    await nesting.redis.zadd(nesting.nest, {THIRD + ME: 1e15})
     (holder,) = (await look(nesting)).holders
 
     assert holder.tokens == (owner, owner + ME, owner + THIRD)
@@ -176,18 +214,18 @@ async def test_looking_changes_nothing(permits, spans) -> None:
 
 async def test_a_register_is_not_read(lock) -> None:
     await lock.redis.hset(key(lock.prefix, "fencedregister", lock.name), "value", "of the user")
-    command = FAMILIES["fencedregister"].look(lock.prefix, "fencedregister", lock.name)
+    command = FAMILIES["fencedregister"].look(lock.prefix, "fencedregister", [lock.name])
     raw = await lock.run(command.words(in_full=True))
 
-    assert raw[2] == [b"hash", -1, []]
-    assert command.parse(raw).stands
+    assert raw[1][2] == [b"hash", -1, []]
+    assert command.parse(raw)[0].stands
 
 
 async def test_very_many_of_them(permits) -> None:
     """More than a script can unpack."""
     later = 10**15
-    await permits.redis.zadd(permits.holders, {f"{number:x}": later for number in range(9_000)})
-    await permits.redis.hset(permits.leases, mapping={f"{number:x}": "1:5:{}" for number in range(9_000)})
+    await permits.redis.zadd(permits.holders, {f"{number:032x}": later for number in range(9_000)})
+    await permits.redis.hset(permits.leases, mapping={f"{number:032x}": "1:5:{}" for number in range(9_000)})
 
     assert len((await look(permits)).holders) == 9_000
 
@@ -204,11 +242,11 @@ async def test_a_key_of_another_type_is_no_error(lock, kind) -> None:
             finding = await look(lock, kind)
             assert finding.holders == () or role == "owner", (role, type_)
             if role == "queue":
-                assert (finding.problems == ("its queue is something else",)) == (type_ != "zset")
-            elif role != "nest" and not any(
-                f"is a {type_}, not a" in problem for problem in finding.problems
-            ):
+                assert finding.problems == ("its queue is something else",)
+            elif not any(f"is a {type_}, not a" in problem for problem in finding.problems):
                 assert type_ in ("string", "hash", "zset"), (role, finding.problems)  # ours, with other text
+                if kind != "fencedregister":  # what is in it is the user's
+                    assert any("was not written by aiolocks" in problem for problem in finding.problems), role
         await lock.redis.delete(place)
 
 
@@ -406,7 +444,27 @@ async def test_frees_the_key_of_a_job_from_the_ticket_that_was_seen(redis, prefi
     await redis.set(owner, "another.3600000", px=MINUTE)
     assert not (await force(job, seen)).freed
     assert await redis.exists(owner)
+    await redis.hset(job.key("about"), mapping={"another.3600000": "{}", "former.3600000": "{}"})
     assert (await force(job)).freed
+    assert await redis.hkeys(job.key("about")) == [b"former.3600000"]
+    await redis.delete(job.key("about"))
+    await redis.set(job.key("about"), "rubbish")
+    assert (await look(job)).problems == ("its about is a string, not a hash",)
+    assert (await force(job)).freed
+    assert not await redis.exists(job.key("about"))
+
+    beside, leases = job.key("beside"), job.key("beside.leases")
+    await job.acquire(OTHER, value="")
+    for one, other in ((job.holders, beside), (job.leases, leases)):
+        await redis.rename(one, other)
+    await job.acquire(ME, value="")
+    assert [holder.tokens[0] for holder in (await look(job)).holders] == [ME, OTHER]
+    assert len((await force(job)).rung) == 0
+    assert not await redis.exists(job.holders, beside, job.leases, leases)
+    await redis.set(beside, "rubbish")
+    assert (await look(job)).problems
+    assert (await force(job)).freed
+    assert not await redis.exists(beside)
 
     await redis.rpush(owner, "rubbish")
     assert (await look(job)).problems[0] == "its owner is a list, not a string"

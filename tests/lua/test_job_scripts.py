@@ -42,6 +42,18 @@ def seat(token: str) -> str:
 # -- the running slot ----------------------------------------------------------------------------------------
 
 
+async def test_who_is_refused_is_told_who_runs_if_asked_for(jobs) -> None:
+    await jobs.acquire(OTHER, metadata='{"a": 1}')
+
+    granted, remaining, (now, value, token, left, lease) = await jobs.acquire(ME, flags="wh")
+
+    assert (granted, value, token) == (0, 1, OTHER.encode())
+    assert await jobs.is_now(now)
+    assert remaining == left > MINUTE - 5_000
+    assert lease == await jobs.redis.hget(jobs.leases, OTHER)
+    assert len(await jobs.acquire(THIRD)) == 2
+
+
 async def test_the_first_runs(jobs) -> None:
     granted, fencing, others, room = await jobs.acquire(ME, metadata='{"pid":1}', retention=MINUTE)
 
@@ -51,7 +63,9 @@ async def test_the_first_runs(jobs) -> None:
     assert await jobs.runs() == [ME]
     assert await jobs.lasts(jobs.holders, MINUTE + SLACK)
     assert await jobs.lasts(jobs.fence, MINUTE)
-    assert set(await jobs.everything()) == {jobs.holders, jobs.leases, jobs.fence}
+    assert await jobs.redis.hgetall(jobs.value) == {b"current": b"1"}
+    assert await jobs.lasts(jobs.value, MINUTE + SLACK)
+    assert set(await jobs.everything()) == {jobs.holders, jobs.leases, jobs.value, jobs.fence}
 
 
 async def test_the_second_waits_and_is_told_for_how_long(jobs) -> None:
@@ -392,6 +406,120 @@ async def test_those_who_are_seen_are_forgotten_long_after_they_slept_last(jobs)
     assert not await jobs.redis.exists(jobs.seen)
 
 
+# -- so many at once -----------------------------------------------------------------------------------------
+
+
+async def test_so_many_run_at_once_and_the_next_waits(jobs) -> None:
+    assert (await jobs.acquire(ME, limit=2, ttl=HOUR))[0] == 1
+    assert (await jobs.acquire(OTHER, limit=2, ttl=MINUTE))[0] == 1
+
+    refused, remaining = await jobs.acquire(THIRD, limit=2)
+    assert refused == 0
+    assert about(remaining, MINUTE)  # of the lease that ends first
+    assert await jobs.acquire(FOURTH, limit=2, room=0) == [2, b"f"]
+    assert await jobs.runs() == [OTHER, ME]
+    assert await jobs.release(ME) == [1, jobs.bell(THIRD)]
+    assert (await jobs.acquire(THIRD, limit=2, flags="wql"))[0] == 1
+
+
+async def test_who_begins_wakes_the_next_while_there_are_slots(jobs) -> None:
+    for token in (ME, OTHER):
+        await jobs.acquire(token, limit=2)
+    await jobs.wait(THIRD, FOURTH, limit=2)
+    for token in (ME, OTHER):
+        await jobs.release(token, "")
+
+    assert (await jobs.acquire(THIRD, limit=2, flags="wql"))[2:] == [1, 0, jobs.bell(FOURTH)]
+    assert (await jobs.acquire(FOURTH, limit=2, flags="wql"))[2:] == [0, 0]
+
+
+async def test_nobody_passes_who_waits_although_there_is_a_slot(jobs) -> None:
+    for token in (ME, OTHER):
+        await jobs.acquire(token, limit=2)
+    await jobs.wait(THIRD, limit=2)
+    await jobs.release(ME, "")
+
+    assert await jobs.acquire(FOURTH, limit=2) == [0, -2, jobs.bell(THIRD)]
+
+
+async def test_with_another_limit_it_is_refused_and_nothing_changes(jobs) -> None:
+    for limit, other in ((1, 3), (3, 1), (2, 3)):
+        await jobs.clear()
+        await jobs.acquire(ME, limit=limit)
+        state = await jobs.state()
+
+        assert await jobs.acquire(OTHER, limit=other) == [3, limit]
+        assert await jobs.state() == state
+
+
+async def test_where_none_runs_any_more_any_limit_may_begin(jobs) -> None:
+    for how in ("released", "lost"):
+        await jobs.clear()
+        await jobs.acquire(ME, limit=1)
+        await (jobs.release(ME) if how == "released" else jobs.end(ME))
+        for token in (OTHER, THIRD):
+            assert (await jobs.acquire(token, limit=2))[0] == 1
+        assert await jobs.acquire(ME, limit=1) == [3, 2]
+
+
+async def test_the_limit_lasts_as_long_as_the_runs(jobs) -> None:
+    await jobs.acquire(ME, limit=3, ttl=MINUTE)
+    assert await jobs.lasts(jobs.value, MINUTE + SLACK)
+    await jobs.acquire(OTHER, limit=3, ttl=1000)
+    assert await jobs.lasts(jobs.value, MINUTE + SLACK)
+    await jobs.renew(ME, limit=3, ttl=2 * MINUTE)
+    assert await jobs.lasts(jobs.value, 2 * MINUTE + SLACK)
+
+
+async def test_a_limit_that_was_lost_is_back_with_the_next_renewal(jobs) -> None:
+    await jobs.acquire(ME, limit=2)
+    await jobs.redis.delete(jobs.value)
+
+    await jobs.renew(ME, limit=2)
+    assert (await jobs.acquire(OTHER, limit=2))[0] == 1
+
+
+async def test_a_ticket_never_runs_beside_itself(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.acquire(ME, limit=3, ttl=HOUR)
+    await jobs.acquire(OTHER, limit=3, ttl=1000)
+    await jobs.perform(THIRD, OLD, limit=3, ttl=MINUTE)
+    await jobs.release(OTHER)
+
+    refused, remaining = await jobs.perform(FOURTH, OLD, limit=3)
+    assert refused == 0
+    assert about(remaining, MINUTE)  # of the lease that it waits for
+    await jobs.release(THIRD, "rdf", ticket=OLD)
+    assert await jobs.perform(FOURTH, OLD, limit=3, flags="wql") == [2, b"d"]
+
+
+async def test_a_ticket_whose_run_has_ended_runs_again_although_others_run(jobs) -> None:
+    for how in ("released", "lost"):
+        await jobs.clear()
+        await jobs.acquire(ME, limit=3)
+        await jobs.perform(OTHER, OLD, limit=3)
+        if how == "lost":
+            await jobs.end(OTHER)
+        else:
+            await jobs.release(OTHER, "r", ticket=OLD)
+            assert not await jobs.redis.exists(jobs.run_of(OLD))
+        assert (await jobs.perform(THIRD, OLD, limit=3))[0] == 1
+
+
+async def test_what_runs_a_ticket_is_known_for_as_long_as_its_lease(jobs) -> None:
+    await jobs.perform(ME, OLD, ttl=1000)
+    assert await jobs.redis.get(jobs.run_of(OLD)) == ME.encode()
+    assert await jobs.lasts(jobs.run_of(OLD), 1000)
+
+    await jobs.renew(ME, ttl=MINUTE, ticket=OLD)
+    assert await jobs.lasts(jobs.run_of(OLD), MINUTE)
+    await jobs.release(OTHER, "r", ticket=OLD)
+    assert await jobs.redis.exists(jobs.run_of(OLD))
+    await jobs.end(ME)  # by force, or late
+    assert await jobs.release(ME, "r", ticket=OLD) == [0]
+    assert not await jobs.redis.exists(jobs.run_of(OLD))
+
+
 # -- enqueue -------------------------------------------------------------------------------------------------
 
 
@@ -399,7 +527,7 @@ async def test_the_first_ticket_owns_the_key(jobs) -> None:
     assert await jobs.enqueue(OLD) == -1
     assert await jobs.owns() == OLD
     assert await jobs.lasts(jobs.owner, HOUR)
-    assert await jobs.everything() == [jobs.owner]
+    assert set(await jobs.everything()) == {jobs.owner, jobs.about}
 
 
 async def test_the_second_is_a_conflict_and_changes_nothing(jobs) -> None:
@@ -409,6 +537,28 @@ async def test_the_second_is_a_conflict_and_changes_nothing(jobs) -> None:
     assert about(await jobs.enqueue(NEW), HOUR)
     assert await jobs.state() == state
     assert await jobs.lasts(jobs.owner, HOUR)
+
+
+async def test_an_owner_that_is_no_ticket_is_refused_and_stays(jobs) -> None:
+    for value in ("", "hello", "1.5", f"{'o' * 21}.17", f"{'o' * 22}.", f"{'o' * 22}.x"):
+        await jobs.redis.set(jobs.owner, value)
+        with pytest.raises(ResponseError, match="FOREIGN 1"):
+            await jobs.enqueue(OLD)
+        with pytest.raises(ResponseError, match="FOREIGN 7"):
+            await jobs.acquire(ME, ticket=OLD, begin="k")
+        assert await jobs.redis.get(jobs.owner) == value.encode()
+
+
+async def test_a_run_and_a_limit_of_others_are_refused_and_stay(jobs) -> None:
+    await jobs.redis.set(jobs.run_of(OLD), "hello")
+    with pytest.raises(ResponseError, match="FOREIGN 10"):
+        await jobs.perform(ME, OLD)
+    assert await jobs.redis.get(jobs.run_of(OLD)) == b"hello"
+
+    await jobs.acquire(OTHER)
+    await jobs.redis.hset(jobs.value, "current", "hello")
+    with pytest.raises(ResponseError, match="FOREIGN 3"):
+        await jobs.acquire(ME)
 
 
 async def test_enqueue_said_twice_is_the_same_success(jobs) -> None:
@@ -465,7 +615,7 @@ async def test_withdrawn_the_one_before_has_its_place_again(jobs) -> None:
     assert await jobs.owns() == OLD
     assert await jobs.lasts(jobs.owner, 5 * MINUTE)
     assert await jobs.are_over() == {}
-    assert await jobs.everything() == [jobs.owner]
+    assert set(await jobs.everything()) == {jobs.owner, jobs.about}
     assert (await jobs.perform(ME, OLD))[0] == 1
 
 
@@ -561,6 +711,52 @@ async def test_of_those_that_were_replaced_only_the_last_are_remembered(jobs) ->
     assert await jobs.lasts(jobs.before, MINUTE)
     await jobs.withdraw(tickets[-1])
     assert await jobs.owns() == tickets[-2]
+
+
+# -- metadata of tickets -------------------------------------------------------------------------------------
+
+
+async def test_metadata_stand_beside_the_ticket_for_as_long_as_it_owns_the_key(jobs) -> None:
+    await jobs.enqueue(OLD, 1000, metadata='{"a":1}')
+    await jobs.enqueue(OLD, 2000, metadata='{"a":1}')
+    assert await jobs.stands_beside() == {OLD: '{"a":1}'}
+    assert await jobs.lasts(jobs.about, 2000)
+
+    await jobs.perform(ME, OLD, ttl=MINUTE)
+    assert await jobs.lasts(jobs.about, MINUTE)
+    await jobs.renew(ME, ttl=2 * MINUTE, ticket=OLD)
+    assert await jobs.lasts(jobs.about, 2 * MINUTE)
+    await jobs.release(ME, "rk", ticket=OLD)
+    assert await jobs.lasts(jobs.about, HOUR)
+    await jobs.perform(ME, OLD)
+    await jobs.release(ME, "rdf", ticket=OLD)
+    assert await jobs.stands_beside() == {}
+
+
+async def test_metadata_of_a_ticket_that_gives_up_its_key_are_gone(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD, "g")
+    assert await jobs.stands_beside() == {}
+
+
+async def test_metadata_of_one_that_was_replaced_are_there_if_it_gets_the_key_back(jobs) -> None:
+    await jobs.enqueue(OLD, metadata='{"a":1}')
+    await jobs.enqueue(NEW, flag="r", metadata='{"b":2}')
+    assert await jobs.lasts(jobs.about, HOUR)
+    await jobs.withdraw(NEW)
+    assert await jobs.stands_beside() == {OLD: '{"a":1}'}
+
+
+async def test_metadata_of_what_is_over_is_not_kept(jobs) -> None:
+    tickets = [f"{number:022}.{MINUTE}" for number in range(20)]
+    for ticket in tickets:
+        await jobs.enqueue(ticket, flag="r")
+    assert set(await jobs.stands_beside()) == set(tickets[-17:])  # the owner, and those that may get it back
+    await jobs.withdraw(tickets[-2])
+    assert tickets[-2] not in await jobs.stands_beside()
+    await jobs.redis.delete(jobs.owner)
+    await jobs.enqueue(OLD)
+    assert set(await jobs.stands_beside()) == {OLD}
 
 
 # -- perform -------------------------------------------------------------------------------------------------
@@ -665,6 +861,38 @@ async def test_without_a_ticket_nothing_is_owned_or_remembered(jobs) -> None:
     assert await jobs.renew(ME) == 1
     assert await jobs.release(ME) == [1]
     assert await jobs.owns() == OLD
+
+
+async def test_one_that_gave_up_its_key_runs_again_although_another_owns_it(jobs) -> None:
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD, "g")
+    await jobs.enqueue(NEW)
+    await jobs.release(ME, "r", ticket=OLD)
+
+    assert (await jobs.perform(OTHER, OLD, "g"))[0] == 1
+    assert await jobs.owns() == NEW
+    assert await jobs.lasts(jobs.owner, MINUTE)
+    await jobs.release(OTHER, "rd", ticket=OLD)
+    assert await jobs.perform(OTHER, OLD, "g") == [2, b"d"]
+    assert (await jobs.perform(OTHER, NEW, "g"))[0] == 1
+
+
+async def test_that_it_has_begun_is_remembered_for_the_ttl_of_the_ticket_or_until_it_is_done(jobs) -> None:
+    for begin, begun in (("g", [f"b{OLD}"]), ("k", [])):
+        await jobs.clear()
+        await jobs.enqueue(OLD, 1000)
+        await jobs.perform(ME, OLD, begin)
+        assert list(await jobs.are_over()) == begun
+        assert not begun or await jobs.lasts(jobs.over, HOUR)
+        await jobs.release(ME, "rd", ticket=OLD)
+        assert list(await jobs.are_over()) == [f"d{OLD}"]
+
+
+async def test_one_that_began_too_long_ago_is_a_duplicate_of_the_ticket_that_owns_the_key(jobs) -> None:
+    await jobs.redis.zadd(jobs.over, {f"b{OLD}": 1})
+    await jobs.enqueue(NEW)
+
+    assert await jobs.perform(ME, OLD, "g") == [2, b"o"]
 
 
 # -- the end of a run ----------------------------------------------------------------------------------------
@@ -866,15 +1094,19 @@ async def do(redis: Redis, command: Command[Any]) -> Any:
     return command.parse(await redis.execute_command(*command.words(in_full=True)))
 
 
-def commands(prefix: str, *, waiting: int | None = None, errand: Errand | None = None) -> JobCommands:
-    return JobCommands(prefix, "n", waiting=waiting, errand=errand, retention_ms=MINUTE, session="s")
+def commands(
+    prefix: str, *, limit: int = 1, waiting: int | None = None, errand: Errand | None = None
+) -> JobCommands:
+    return JobCommands(
+        prefix, "n", limit=limit, waiting=waiting, errand=errand, retention_ms=MINUTE, session="s"
+    )
 
 
 async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) -> None:
-    errand = Errand(OLD, slot="", gives_up=False, frees=True)
+    errand = Errand(OLD, beside=False, gives_up=False, frees=True)
     job, plain = commands(prefix, errand=errand), commands(prefix, waiting=0)
-    assert await do(redis, enqueueing(prefix, "n", OLD, HOUR, replace=False)) is None
-    assert about(await do(redis, enqueueing(prefix, "n", NEW, HOUR, replace=False)), HOUR)
+    assert await do(redis, enqueueing(prefix, "n", OLD, HOUR, "{}", replace=False)) is None
+    assert about(await do(redis, enqueueing(prefix, "n", NEW, HOUR, "{}", replace=False)), HOUR)
 
     granted = await do(redis, job.acquire(ME, MINUTE, "{}", WAITING))
     assert isinstance(granted, Granted)
@@ -891,20 +1123,20 @@ async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) ->
 
     again = await do(redis, job.acquire(ME, MINUTE, "{}", WAITING | QUEUED))
     assert str(again.error) == "job 'n' is a duplicate: its ticket was done"
-    assert await do(redis, enqueueing(prefix, "n", NEW, HOUR, replace=False)) is None
-    other = commands(prefix, errand=Errand(f"{'x' * 22}.1000", slot="run.x", gives_up=True, frees=False))
+    assert await do(redis, enqueueing(prefix, "n", NEW, HOUR, "{}", replace=False)) is None
+    other = commands(prefix, errand=Errand(f"{'x' * 22}.1000", beside=True, gives_up=True, frees=False))
     assert "another ticket owns the key" in str((await do(redis, other.acquire(ME, MINUTE, "{}"))).error)
     assert await do(redis, withdrawing(prefix, "n", NEW)) is True
     assert await do(redis, withdrawing(prefix, "n", NEW)) is False
 
 
-async def test_slots_of_tickets_do_not_know_of_each_other_and_share_the_fence(redis, prefix) -> None:
+async def test_tickets_that_may_run_beside_others_do_and_share_the_fence(redis, prefix) -> None:
     minted = []
-    for slot in ("", "run.a", "run.b"):
-        errand = Errand(f"{slot:x<22}.1000", slot=slot, gives_up=True, frees=False)
-        minted.append(
-            (await do(redis, commands(prefix, errand=errand).acquire(ME, MINUTE, "{}"))).fencing_token
-        )
+    for token, letter, beside in ((ME, "x", False), (OTHER, "a", True), (THIRD, "b", True)):
+        errand = Errand(f"{letter * 22}.1000", beside=beside, gives_up=True, frees=False)
+        command = commands(prefix, errand=errand).acquire(token, MINUTE, "{}")
+        minted.append((await do(redis, command)).fencing_token)
+        assert isinstance(await do(redis, commands(prefix, errand=errand).acquire(FOURTH, 1, "{}")), Refused)
 
     assert minted == sorted(set(minted))
     fences = [key for key in await redis.keys(f"{prefix}:uniquejob*") if b"fence" in key]
@@ -915,6 +1147,7 @@ async def test_slots_of_tickets_do_not_know_of_each_other_and_share_the_fence(re
 
 CHECKS = checks(globals(), "jobs")
 FILES = [
+    "shared/runs",
     "job_acquire",
     "job_renew",
     "job_release",
@@ -982,15 +1215,15 @@ MUTATIONS = [
         "test_a_run_that_begins_after_he_came_is_his_as_well",
     ),
     Mutation(
-        "job_acquire", "(free() < 1 or not in_turn)", "free() < 1",
+        "job_acquire", "free() < 1 or not in_turn)", "free() < 1)",
         "test_nobody_passes_who_waits_and_he_is_woken",
     ),
     Mutation(
-        "job_acquire", "(free() < 1 or not in_turn)", "not in_turn",
+        "job_acquire", "busy or free() < 1 or not", "busy or not",
         "test_the_second_waits_and_is_told_for_how_long",
     ),
     Mutation(
-        "job_acquire", "not duplicate and (free()", "(free()",
+        "job_acquire", "not duplicate and (busy", "(busy",
         "test_a_ticket_is_a_duplicate_at_once_although_another_runs",
     ),
     Mutation(
@@ -1006,7 +1239,7 @@ MUTATIONS = [
         "test_said_twice_it_is_the_same_grant_with_its_ttl_set_anew",
     ),
     Mutation(
-        "job_acquire", "owning and owning ~= ticket then", "owning then",
+        "shared/tickets", "owning and owning ~= ticket and", "owning and",
         "test_a_run_that_keeps_the_key_keeps_its_time",
     ),
     Mutation(
@@ -1022,20 +1255,8 @@ MUTATIONS = [
         "test_who_has_a_bell_that_is_gone_is_not_given_another_one",
     ),
     Mutation(
-        "job_acquire", "math.max(left, ttl)", "ttl",
+        "shared/runs", "math.max(left, ms)", "ms",
         "test_a_run_that_keeps_the_key_keeps_its_time",
-    ),
-    Mutation(
-        "job_acquire", "if has(ARGV[9], 'k') then", "if has(ARGV[9], 'k') and owning then",
-        "test_a_ticket_that_lapsed_runs_and_those_that_keep_have_their_key_again",
-    ),
-    Mutation(
-        "job_acquire", "elseif owning then", "else",
-        "test_without_a_ticket_nothing_is_owned_or_remembered",
-    ),
-    Mutation(
-        "job_acquire", "local owning = ticket ~= '' and ", "local owning = ",
-        "test_without_a_ticket_nothing_is_owned_or_remembered",
     ),
     Mutation(
         "job_acquire", "local duplicate = ticket ~= '' and ", "local duplicate = ",
@@ -1046,23 +1267,23 @@ MUTATIONS = [
         "test_renew_wakes_the_first_for_what_came_to_its_end",
     ),
     Mutation(
-        "job_renew", "if redis.call('GET', KEYS[7]) == ARGV[4] then", "do",
+        "job_renew", "if redis.call('GET', owner) == ARGV[4] then", "do",
         "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
     ),
     Mutation(
-        "job_release", "if has(flags, 'd') then", "do",
+        "shared/runs", "if has(how, 'd') then", "do",
         "test_not_done_it_keeps_its_key_for_the_retry",
     ),
     Mutation(
-        "job_release", "if owns and has(flags, 'f')", "if owns and has(flags, 'd')",
+        "shared/runs", "if owns and has(how, 'f')", "if owns and has(how, 'd')",
         "test_done_it_frees_its_key_if_it_is_to",
     ),
     Mutation(
-        "job_release", "if owns and has(flags, 'f')", "if has(flags, 'f')",
+        "shared/runs", "if owns and has(how, 'f')", "if has(how, 'f')",
         "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
     ),
     Mutation(
-        "job_release", "if owns and has(flags, 'e')", "if has(flags, 'e')",
+        "shared/runs", "if owns and has(how, 'e')", "if has(how, 'e')",
         "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
     ),
     Mutation(
@@ -1070,14 +1291,14 @@ MUTATIONS = [
         "test_what_has_a_time_of_its_own_has_it_again_when_the_run_has_ended",
     ),
     Mutation(
-        "job_acquire", "if has(ARGV[9], 'e') then", "do", "test_not_done_it_keeps_its_key_for_the_retry",
+        "shared/runs", "if has(how, 'e') then", "do", "test_not_done_it_keeps_its_key_for_the_retry",
     ),
     Mutation(
         "job_withdraw", "if string.sub(entry, 1, #ticket + 1) == ticket .. ':' then", "do",
         "test_withdrawn_by_another_changes_nothing",
     ),
     Mutation(
-        "job_release", "if owns and has(flags, 'k')", "if has(flags, 'k')",
+        "shared/runs", "if owns and has(how, 'k')", "if has(how, 'k')",
         "test_one_that_was_replaced_while_it_ran_leaves_the_key_to_the_newer_one",
     ),
     Mutation(
@@ -1110,6 +1331,40 @@ MUTATIONS = [
         "job_withdraw", "if ends - NOW > 0 then", "do",
         "test_what_is_replaced_at_its_last_moment_has_a_ttl",
     ),
+    Mutation(
+        "shared/tickets", " and not is_marked(over, 'b', ticket)", "",
+        "test_one_that_gave_up_its_key_runs_again_although_another_owns_it",
+    ),
+    Mutation(
+        "shared/runs", "if owns then free_key", "do free_key",
+        "test_one_that_gave_up_its_key_runs_again_although_another_owns_it",
+    ),
+    Mutation(
+        "job_acquire", "(busy or free()", "(free()", "test_a_ticket_never_runs_beside_itself",
+    ),
+    Mutation(
+        "job_acquire", "ends = busy or (", "ends = (", "test_a_ticket_never_runs_beside_itself",
+    ),
+    Mutation(
+        "job_acquire", "(free() < 1 and redis.call", "(redis.call",
+        "test_nobody_passes_who_waits_although_there_is_a_slot",
+    ),
+    Mutation(
+        "job_acquire", "if ticket ~= '' then begin", "do begin",
+        "test_without_a_ticket_nothing_is_owned_or_remembered",
+    ),
+    Mutation(
+        "shared/runs", "redis.call('ZSCORE', holders, runner)", "'1'",
+        "test_a_ticket_whose_run_has_ended_runs_again_although_others_run",
+    ),
+    Mutation(
+        "shared/runs", "redis.call('ZCARD', holders) > 0 and ", "",
+        "test_where_none_runs_any_more_any_limit_may_begin",
+    ),
+    Mutation(
+        "shared/runs", "current and current ~= limit and", "current and",
+        "test_so_many_run_at_once_and_the_next_waits",
+    ),
     Mutation("shared/tickets", "{'d', 's'}", "{'d'}", "test_replacing_makes_a_duplicate_of_the_older_one"),
     Mutation("shared/tickets", "or 0) > NOW", "or 0) > 0", "test_what_is_remembered_is_forgotten_in_time"),
     Mutation(
@@ -1121,7 +1376,7 @@ MUTATIONS = [
 
 def step_of(file: str) -> str:
     """A step that is made of that file."""
-    return {"shared/tickets": "job_release", "shared/room": "job_acquire"}.get(file, file)
+    return "job_acquire" if file.startswith("shared/") else file
 
 
 async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> None:

@@ -15,8 +15,8 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.calls import Script
-from aiolocks._transport.commands import IN_TURN, QUEUED, LockCommands
-from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, LockScripts
+from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD, LockCommands
+from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys(
@@ -77,6 +77,22 @@ async def test_acquire_is_refused_while_another_holds_it_and_changes_nothing(loc
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
 
 
+async def test_who_is_refused_is_told_who_holds_it_if_asked_for(lock) -> None:
+    for number in range(20):  # microseconds of less than six digits are no shorter
+        await lock.acquire(OTHER, metadata='{"a": ":1:"}')
+
+        granted, remaining, (now, *told) = await lock.acquire(ME, told=True, in_turn=bool(number % 2))
+
+        assert granted == 0
+        assert MINUTE - 5_000 < remaining <= MINUTE
+        assert await lock.is_now(now)
+        assert told == [b"", b"", remaining, await lock.value()]
+        await lock.release(OTHER)
+    await lock.arm("x")
+    assert await lock.acquire(ME, told=True, in_turn=True) == [0, -2]  # nobody holds it
+    assert len(await lock.acquire(ME, told=True)) == 3
+
+
 async def test_acquire_is_refused_without_end_where_somebody_took_the_ttl_away(lock) -> None:
     await lock.acquire(OTHER)
     await lock.redis.persist(lock.lock)
@@ -93,19 +109,40 @@ async def test_acquire_by_the_holder_gives_a_ttl_back_that_somebody_took_away(lo
 
 
 async def test_acquire_takes_no_token_for_another_that_begins_alike(lock) -> None:
-    await lock.acquire(ME + "0")
+    await lock.acquire(ME)
 
-    assert (await lock.acquire(ME))[0] == 0
+    assert (await lock.acquire(ME[:-1]))[0] == 0
 
 
 async def test_acquire_is_refused_by_a_value_that_is_not_ours(lock) -> None:
-    await lock.redis.set(lock.lock, "somebody else's", px=MINUTE)
+    for value in ("somebody else's", "", "12:34:56", f"{OTHER}0:17:", f"{OTHER}:x:", f"{OTHER}17", "x" * 32):
+        await lock.redis.set(lock.lock, value, px=MINUTE)
 
-    granted, remaining = await lock.acquire(ME)
+        with pytest.raises(ResponseError, match="FOREIGN 1"):
+            await lock.acquire(ME)
+        assert await lock.locked() == 1
+        assert await lock.value() == value.encode()
 
-    assert granted == 0
-    assert 0 < remaining <= MINUTE
-    assert await lock.value() == b"somebody else's"
+
+async def test_acquire_is_refused_by_a_queue_that_is_not_ours(lock) -> None:
+    await lock.redis.zadd(lock.queue, {lock.key("precious"): 1})
+    for held in (False, True):
+        if held:
+            await lock.redis.set(lock.lock, f"{OTHER}:17:", px=MINUTE)
+        with pytest.raises(ResponseError, match="FOREIGN 3"):
+            await lock.acquire(ME)
+    assert await lock.waiting() == [lock.key("precious")]
+    assert await lock.fence_value() is None
+
+
+async def test_release_takes_no_member_of_others_for_a_bell(lock) -> None:
+    await lock.redis.set(lock.key("precious"), "")
+    await lock.acquire(ME)
+    await lock.redis.zadd(lock.queue, {lock.key("precious"): 1})
+
+    assert await lock.release(ME) == [1]
+    assert await lock.waiting() == [lock.key("precious")]
+    assert await lock.redis.delete(lock.key("precious")) == 1
 
 
 async def test_acquire_mints_one_more_than_a_fence_that_is_ahead_of_the_clock(lock) -> None:
@@ -125,9 +162,8 @@ async def test_acquire_mints_rising_fencing_tokens(lock) -> None:
     assert minted == sorted(set(minted))
 
 
-@pytest.mark.parametrize("corrupt", ["", "garbage", "-1", "1.5", "17", "nan", "-inf"])
-async def test_acquire_passes_over_a_corrupt_or_old_fence(lock, corrupt) -> None:
-    await lock.redis.set(lock.fence, corrupt)
+async def test_acquire_passes_over_a_fence_of_long_ago(lock) -> None:
+    await lock.redis.set(lock.fence, "17")
     seconds, _ = await lock.redis.time()
 
     _, fencing, _ = await lock.acquire(ME)
@@ -136,21 +172,14 @@ async def test_acquire_passes_over_a_corrupt_or_old_fence(lock, corrupt) -> None
     assert await lock.fence_value() == fencing
 
 
-async def test_acquire_passes_over_a_fence_that_no_clock_can_have_reached(lock) -> None:
-    for corrupt in ("inf", "1e300", str(2**53)):
+async def test_acquire_is_refused_by_a_fence_that_is_not_ours(lock) -> None:
+    for corrupt in NO_FENCES:
         await lock.redis.set(lock.fence, corrupt)
-        minted = []
-        for _ in range(2):
-            minted.append(int((await lock.acquire(ME))[1]))
-            await lock.release(ME)
 
-        assert minted[0] < minted[1] < 2**53
-
-
-async def test_acquire_survives_a_corrupt_fence(lock) -> None:
-    await lock.redis.set(lock.fence, "garbage")
-
-    assert (await lock.acquire(ME))[0] == 1
+        with pytest.raises(ResponseError, match="FOREIGN 2"):
+            await lock.acquire(ME)
+        assert await lock.fence_value() == corrupt.encode()
+        assert await lock.value() is None
 
 
 # -- acquire, and the queue ----------------------------------------------------------------------------------
@@ -440,15 +469,122 @@ async def test_release_of_what_is_gone_creates_nothing(lock) -> None:
 
 
 async def test_release_takes_no_token_for_another_that_begins_alike(lock) -> None:
-    await lock.acquire(ME + "0")
+    await lock.acquire(ME)
 
-    assert await lock.release(ME) == [0]
+    assert await lock.release(ME[:-1]) == [0]
     assert await lock.locked() == 1
 
 
 async def test_release_frees_what_has_lost_its_ttl(lock) -> None:
     await lock.acquire(ME)
     await lock.redis.persist(lock.lock)
+
+    assert await lock.release(ME) == [1]
+    assert await lock.value() is None
+
+
+# -- release before the time for which the name is to stay taken ---------------------------------------------
+
+NOBODY = "0" * 32
+KEPT = MINUTE + 1
+"""The server counts whole milliseconds: a minute that begins within one ends with the next."""
+
+
+async def granted(lock: LockScripts, *, ago: int = 0) -> int:
+    """Held by me since so many milliseconds; the fencing token."""
+    fencing = await microseconds(lock.redis) - ago * 1000
+    await lock.redis.set(lock.lock, f"{ME}:{fencing}:{{}}", px=HOUR)
+    await lock.redis.set(lock.fence, fencing, px=HOUR)
+    return fencing
+
+
+async def test_release_before_that_time_keeps_the_name_for_nobody(lock) -> None:
+    _, fencing, _ = await lock.acquire(ME, ttl=HOUR, metadata='{"pid":1}')
+
+    assert await lock.release(ME, at_least=MINUTE, retention=2 * HOUR) == [1]
+
+    assert await lock.value() == b"%b:%b:%b" % ((NOBODY + ME).encode(), fencing, b'{"pid":1}')
+    assert await lock.expires_in(lock=KEPT, fence=2 * HOUR)
+    assert [await lock.owned(ME), await lock.locked()] == [0, 1]
+
+
+async def test_that_time_is_counted_from_the_grant_by_the_servers_clock(lock) -> None:
+    fencing = await granted(lock, ago=20_000)
+
+    assert await lock.release(ME, at_least=MINUTE) == [1]
+
+    earliest = await microseconds(lock.redis)
+    left = await lock.redis.pttl(lock.lock) * 1000
+    latest = await microseconds(lock.redis)
+    end = fencing + MINUTE * 1000
+    assert earliest + left - 2_000 <= end <= latest + left + 1_000
+
+
+async def test_release_after_that_time_frees_and_wakes_as_usual(lock) -> None:
+    await granted(lock, ago=MINUTE + 1)
+    await lock.arm("x")
+
+    assert await lock.release(ME, at_least=MINUTE) == [1, lock.bell("x")]
+    assert await lock.value() is None
+
+
+async def test_a_fencing_token_ahead_of_the_clock_does_not_lengthen_that_time(lock) -> None:
+    await lock.redis.set(lock.fence, LATER)
+    await lock.acquire(ME, ttl=HOUR)
+
+    assert await lock.release(ME, at_least=MINUTE) == [1]
+    assert await lock.expires_in(lock=KEPT)
+
+
+async def test_a_kept_name_is_not_taken_nor_renewed_nor_adopted_by_anybody(lock) -> None:
+    await granted(lock)
+    await lock.release(ME, at_least=MINUTE)
+    state = await lock.state()
+
+    for token in (ME, OTHER, NOBODY, ""):
+        refused, remaining = await lock.acquire(token, ttl=HOUR)
+        assert refused == 0
+        assert about(remaining, KEPT)
+        assert await lock.renew(token, ttl=HOUR) == 0
+        assert await lock.adopt(token, OTHER, ttl=HOUR) == b""
+        assert await lock.release(token) == [0]
+    assert await lock.state() == state
+    assert await lock.expires_in(lock=KEPT)
+
+
+async def test_release_said_twice_keeps_the_name_once(lock) -> None:
+    await granted(lock)
+    assert await lock.release(ME, at_least=MINUTE) == [1]
+    state = await lock.state()
+
+    assert await lock.release(ME, at_least=2 * MINUTE) == [0]
+    assert await lock.state() == state
+    assert await lock.expires_in(lock=KEPT)
+
+
+async def test_release_that_keeps_the_name_wakes_nobody(lock) -> None:
+    await held_with(lock, "y", "x")
+
+    assert await lock.release(ME, at_least=MINUTE) == [1]
+    assert await lock.release(THIRD, leave="y") == [0]
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.stands("x")
+
+
+async def test_after_that_time_the_next_gets_in_with_a_larger_fencing_token(lock) -> None:
+    fencing = await granted(lock)
+    await lock.release(ME, at_least=200)
+
+    async def acquired() -> int:
+        answer = await lock.acquire(OTHER)
+        return int(answer[1]) if answer[0] else 0
+
+    minted = await eventually(acquired)
+    assert minted >= fencing + 200_000
+
+
+async def test_a_release_that_takes_back_frees_at_once(lock) -> None:
+    await granted(lock)
 
     assert await lock.release(ME) == [1]
     assert await lock.value() is None
@@ -718,6 +854,25 @@ async def test_arm_touches_neither_lock_nor_fence(lock) -> None:
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
 
 
+async def test_arm_again_leaves_the_card_of_the_session_beside_the_bell(lock) -> None:
+    for name in ("a:b", "{a}:b", "x:{a:b}", "aiolocks:lock.bell.x:{a}"):
+        one = lock.another()
+        one.name = name
+        one.queue, card = one.key("queue"), one.key("bell.x.card")
+        await one.arm("x", card="too early")
+        await one.arm("x")
+        assert not await one.redis.exists(card)
+        for said in ("first", "second"):
+            await one.redis.pexpire(card, BELL // 2)
+            await one.arm("x", card=said)
+            assert await one.redis.get(card) == said.encode()
+            assert await one.lasts(card, BELL)
+        await one.redis.set(one.bell("x"), "rung", px=BELL)
+        await one.arm("x", card="third")
+        assert await one.redis.get(card) == b"second"
+        await one.redis.delete(card, one.bell("x"), one.queue)
+
+
 async def test_arm_of_a_bell_of_another_type_is_an_error_and_leaves_it_there(lock) -> None:
     await lock.redis.rpush(lock.bell("x"), "data")
 
@@ -735,7 +890,7 @@ async def test_arm_of_a_bell_that_was_put_back_as_rung_says_so_and_hangs_it_up(l
 
 async def test_arm_takes_a_place_in_each_of_the_queues(lock) -> None:
     queues = [lock.key(f"queue.{number}") for number in range(3)]
-    arming = lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "", *queues)
+    arming = lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "", "", *queues)
     assert [await lock.run(arming), await lock.run(arming)] == [0, 1]
 
     for queue in queues:
@@ -748,11 +903,11 @@ async def test_arm_takes_a_place_in_each_of_the_queues(lock) -> None:
 async def test_who_lost_his_place_in_one_of_several_queues_gets_it_back(lock) -> None:
     queues = [lock.key(f"queue.{number}") for number in range(3)]
     for who in ("x", "y"):
-        await lock.run(lock.words("queue_arm", [lock.bell(who)], BELL, QUEUE, "1" * 16, *queues))
+        await lock.run(lock.words("queue_arm", [lock.bell(who)], BELL, QUEUE, "1" * 16, "", *queues))
     places = [lock.bell(who) + b"1" * 16 for who in ("x", "y")]
     for lost in queues:
         await lock.redis.zrem(lost, places[0])
-        await lock.run(lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "1" * 16, *queues))
+        await lock.run(lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "1" * 16, "", *queues))
 
         assert [await lock.waiting(queue) for queue in queues] == [places] * 3
         assert len({await lock.redis.zscore(queue, places[0]) for queue in queues}) == 1
@@ -898,9 +1053,11 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
             commands.acquire(ME, MINUTE, "{}", QUEUED | IN_TURN),
             lock.acquiring(ME, queued="x", in_turn=True),
         ),
+        (commands.acquire(ME, MINUTE, "{}", TOLD), lock.acquiring(ME, told=True)),
         (commands.release(ME, MINUTE), lock.releasing(ME)),
         (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave="x")),
-        (commands.arm("any lane"), lock.arming("x")),
+        (commands.end(ME, HOUR, MINUTE, ring=True), lock.releasing(ME, at_least=MINUTE, retention=10 * HOUR)),
+        (commands.arm("any lane"), lock.arming("x", card=CARD)),
     ]
     for command, words in said:
         script = command.script
@@ -1022,6 +1179,42 @@ async def test_adopt_leaves_a_value_alone_that_is_not_ours(lock) -> None:
         assert await lock.value() == value
 
 
+# -- annotate ------------------------------------------------------------------------------------------------
+
+
+async def test_annotate_changes_the_metadata_alone(lock) -> None:
+    _, fencing, _ = await lock.acquire(ME, ttl=MINUTE, retention=HOUR, metadata='{"a":":17:"}')
+    await lock.redis.pexpire(lock.lock, 2 * MINUTE)
+
+    for _ in range(2):
+        assert await lock.annotate(ME, "new:18:") == 1
+        assert await lock.value() == b"%b:%b:new:18:" % (ME.encode(), fencing)
+        assert await lock.expires_in(lock=2 * MINUTE, fence=HOUR)
+    assert await lock.renew(ME) == 1
+    assert await lock.value() == b"%b:%b:new:18:" % (ME.encode(), fencing)
+
+
+async def test_annotate_keeps_the_zero_of_a_fencing_token_that_was_written_back(lock) -> None:
+    await lock.redis.set(lock.lock, f"{ME}:017:old", px=MINUTE)
+
+    assert await lock.annotate(ME) == 1
+    assert await lock.value() == b"%b:017:new" % ME.encode()
+
+
+async def test_annotate_by_another_is_refused_and_changes_nothing(lock) -> None:
+    await lock.acquire(OTHER)
+    state = await lock.state()
+
+    for token in (ME, OTHER[:-1], ""):
+        assert await lock.annotate(token) == 0
+    assert await lock.state() == state
+
+
+async def test_annotate_never_creates_what_is_gone(lock) -> None:
+    assert await lock.annotate(ME) == 0
+    assert await lock.state() == NOTHING
+
+
 # -- owned, locked -------------------------------------------------------------------------------------------
 
 
@@ -1052,6 +1245,7 @@ STEPS: dict[str, Callable[[LockScripts], Awaitable[Any]]] = {
     "renew": lambda lock: lock.renew(ME),
     "release": lambda lock: lock.release(ME),
     "adopt": lambda lock: lock.adopt(ME, OTHER),
+    "annotate": lambda lock: lock.annotate(ME),
     "owned": lambda lock: lock.owned(ME),
     "in turn": lambda lock: lock.acquire(ME, queued="x", in_turn=True),
     "leave": lambda lock: lock.release(ME, leave="x"),
@@ -1164,6 +1358,11 @@ async def test_out_of_memory_the_holder_can_still_renew_and_release(full) -> Non
     assert await full.fence_value() is not None
 
 
+async def test_out_of_memory_a_release_still_keeps_the_name(full) -> None:
+    assert await full.release(ME, at_least=MINUTE) == [1]
+    assert (await full.value()).startswith(f"{NOBODY}{ME}:".encode())
+
+
 async def test_out_of_memory_a_release_drops_the_dead_and_wakes_the_next(full) -> None:
     assert await full.release(ME) == [1, full.bell("y")]
     assert await full.waiting() == [full.bell("y"), full.bell("x")]
@@ -1204,6 +1403,14 @@ async def test_out_of_memory_a_lease_can_still_be_handed_over(full, fence) -> No
     assert await full.owned(OTHER) == 1
 
 
+async def test_out_of_memory_an_annotation_is_refused_and_changes_nothing(full) -> None:
+    state = await full.state()
+
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await full.annotate(ME)
+    assert await full.state() == state
+
+
 async def test_out_of_memory_the_answers_still_come(full) -> None:
     assert [await full.owned(ME), await full.owned(OTHER), await full.locked()] == [1, 0, 1]
 
@@ -1229,15 +1436,20 @@ MUTATIONS = [
         "string.sub(held, 1, #token + 1) ~= token .. ':'",
         "string.sub(held, 1, #token) ~= token",
     ),
-    ("lock_acquire", "{0, redis.call('PTTL', lock)}", "{0, 0}"),
+    ("lock_acquire", "local left = redis.call('PTTL', lock)", "local left = 0"),
+    ("lock_acquire", "if ARGV[6] ~= '1' then", "if true then"),
+    ("lock_acquire", "if ARGV[6] ~= '1' then", "if false then"),
     ("lock_acquire", "= string.match(held, ':(%d+):')", "= tonumber(string.match(held, ':(%d+):'))"),
     ("lock_acquire", "':(%d+):'", "'(%d+)'"),
     ("lock_acquire", "time[1] * 1000000 + time[2]", "time[1] * 1"),
     ("lock_acquire", "time[1] * 1000000 + time[2]", "0"),
-    ("lock_acquire", " or 0) or 0", ")"),
-    ("lock_acquire", "last >= minted", "last < minted"),
-    ("lock_acquire", "minted = last + 1", "minted = last"),
-    ("lock_acquire", " and last < 9007199254740992", ""),
+    ("lock_acquire", "not string.find(last, '^%d+$') or ", ""),
+    ("lock_acquire", " or tonumber(last) >= 9007199254740991", ""),
+    ("lock_acquire", "last + 1)", "last)"),
+    ("lock_acquire", "'^(%x+):%d+:'", "'^(%x+)'"),
+    ("lock_acquire", "#of % 32 ~= 0", "false"),
+    ("lock_acquire", "#of % 32 ~= 0", "#of ~= 32"),
+    ("lock_acquire", "return redis.error_reply('FOREIGN 3')", ""),
     ("lock_acquire", "'%.0f'", "'%.14g'"),
     ("lock_acquire", ".. ARGV[4], 'PX', ttl", ".. ARGV[4]"),
     ("lock_acquire", "minted, 'PX', retention", "minted"),
@@ -1245,7 +1457,7 @@ MUTATIONS = [
     ("lock_acquire", "if ARGV[5] == '1' then", "if true then"),
     ("lock_acquire", "if ARGV[5] == '1' then", "if false then"),
     ("lock_acquire", "if ARGV[5] == '1' then", "if ARGV[5] then"),
-    ("lock_acquire", "queue, 0, 0)[1]", "queue, -1, -1)[1]"),
+    ("lock_acquire", "queue, 0, 0)[1]\n", "queue, -1, -1)[1]\n"),
     ("lock_acquire", "if first and first ~= bell then", "if first ~= bell then"),
     ("lock_acquire", "if first and first ~= bell then", "if first then"),
     (
@@ -1268,8 +1480,15 @@ MUTATIONS = [
     ("lock_release", HELD, "held and string.sub(held, 1, #ARGV[1]) == ARGV[1]"),
     ("lock_release", HELD, HELD.removeprefix("held and ")),
     ("lock_release", "redis.call('DEL', lock)", "redis.call('DEL', lock, KEYS[2])"),
-    ("lock_release", "freed, held = 1, false", "freed = 1"),
-    ("lock_release", "freed, held = 1, false", "held = false"),
+    ("lock_release", "if ARGV[4] then", "if false then"),
+    ("lock_release", "if left > 0 then", "if ARGV[4] then"),
+    ("lock_release", "if left > 0 then", "if false then"),
+    ("lock_release", "math.min(now, string.match(held, ':(%d+):'))", "now"),
+    ("lock_release", "math.min(now, string.match(held, ':(%d+):'))", "string.match(held, ':(%d+):')"),
+    ("lock_release", "'PX', left", "'PX', ARGV[4]"),
+    ("lock_release", ", 'PX', left", ""),
+    ("lock_release", "string.rep('0', 32)", "''"),
+    ("lock_release", "string.rep('0', 32)", "string.rep('0', 31)"),
     ("lock_release", "if bell then", "if true then"),
     ("lock_release", "if bell then", "if false then"),
     ("lock_release", "if bell then", "if bell and freed == 1 then"),
@@ -1284,6 +1503,7 @@ MUTATIONS = [
     ("lock_release", "redis.call('DEL', first) == 1", "redis.call('EXISTS', first) == 1"),
     ("lock_release", "redis.call('DEL', first) == 1", "redis.call('DEL', first) >= 0"),
     ("lock_release", "then return {freed, first} end", "then redis.call('ZREM', queue, first) break end"),
+    ("lock_release", " or not string.find(first, '.bell.', 1, true)", ""),
     ("lock_release", "{freed, first}", "{1, first}"),
     ("lock_release", "{freed, first}", "{freed}"),
     # Without that line it would never end.
@@ -1296,7 +1516,7 @@ MUTATIONS = [
     (
         "queue_arm",
         "local state = redis.call('GET', bell)",
-        "local state = redis.call('EXISTS', ARGV[4]) == 1 and ''",
+        "local state = redis.call('EXISTS', ARGV[5]) == 1 and ''",
     ),
     ("queue_arm", "'NX', ", ""),
     ("queue_arm", "'NX'", "'GT'"),
@@ -1304,17 +1524,24 @@ MUTATIONS = [
     ("queue_arm", "time[1] * 1000000 + time[2]", "time[1]"),
     ("queue_arm", "time[1] * 1000000 + time[2]", "time[1] * 1000000"),
     ("queue_arm", "time[1] * 1000000 + time[2]", "time[2]"),
-    ("queue_arm", "for i = 4, #ARGV do", "for i = 4, 4 do"),
-    ("queue_arm", "for i = 4, #ARGV do", "for i = 5, #ARGV do"),
+    ("queue_arm", "for i = 5, #ARGV do", "for i = 5, 5 do"),
+    ("queue_arm", "for i = 5, #ARGV do", "for i = 6, #ARGV do"),
     ("queue_arm", "since, bell .. ARGV[3]", "since, bell"),
     ("queue_arm", "ARGV[i], bell .. ARGV[3]) or", "ARGV[i], bell) or"),
-    ("queue_arm", "#ARGV > 4 and #ARGV or 3", "3"),
+    ("queue_arm", "#ARGV > 5 and #ARGV or 4", "4"),
     ("queue_arm", "math.min(since, ", "math.max(since, "),
     ("queue_arm", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[1]"),
     ("queue_arm", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[2], 'NX'"),
-    ("queue_arm", ", 'PX', ARGV[1]", ""),
-    ("queue_arm", ", 'PX', ARGV[1]", ", 'NX', 'PX', ARGV[1]"),
-    ("queue_arm", "'', 'PX', ARGV[1]", "'', 'PX', ARGV[2]"),
+    ("queue_arm", "bell, '', 'PX', ARGV[1]", "bell, ''"),
+    ("queue_arm", "bell, '', 'PX', ARGV[1]", "bell, '', 'NX', 'PX', ARGV[1]"),
+    ("queue_arm", "state == '' and ARGV[4] ~= ''", "state == ''"),
+    ("queue_arm", "state == '' and ARGV[4] ~= ''", "ARGV[4] ~= ''"),
+    ("queue_arm", "state == '' and ARGV[4] ~= ''", "state and ARGV[4] ~= ''"),
+    ("queue_arm", "'^([^{]*):'", "'^(.*):'"),
+    ("queue_arm", "ARGV[4], 'PX', ARGV[1]", "ARGV[4]"),
+    ("queue_arm", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'PX', ARGV[2]"),
+    ("queue_arm", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'NX', 'PX', ARGV[1]"),
+    ("queue_arm", "bell, '', 'PX', ARGV[1]", "bell, '', 'PX', ARGV[2]"),
     ("queue_arm", HUNG_UP, "if not state then " + HUNG_UP + " end"),
     ("queue_arm", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[1])"),
     ("queue_arm", HUNG_UP + READ, READ.strip() + "\n" + HUNG_UP),
@@ -1324,12 +1551,16 @@ MUTATIONS = [
     ("lock_adopt", "':' .. ARGV[5]", "':'"),
     ("lock_adopt", ", 'PX', ARGV[3]", ""),
     ("lock_adopt", "'^(%x+):(%d+):'", "'^(.+):(%d+):'"),
+    ("lock_annotate", NOT_HELD, "not held"),
+    ("lock_annotate", NOT_HELD, ALIKE),
+    ("lock_annotate", ", 'KEEPTTL'", ""),
+    ("lock_annotate", "':%d+:'", "':.+:'"),
     ("lock_owned", NOT_HELD, "not held"),
     ("lock_owned", NOT_HELD, ALIKE),
     ("lock_locked", "'EXISTS'", "'DEL'"),
 ]
 SCRIPTS = [
-    *(f"lock_{verb}" for verb in ("acquire", "renew", "release", "adopt", "owned", "locked")),
+    *(f"lock_{verb}" for verb in ("acquire", "renew", "release", "adopt", "annotate", "owned", "locked")),
     "queue_arm",
 ]
 ENDLESS = [("lock_release", "redis.call('ZREM', queue, first)")]

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED
 from aiolocks._transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import HOUR, MINUTE, MultiScripts, about
+from tests.lua.scripts import CARD, HOUR, MINUTE, NO_FENCES, MultiScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:lock*"
@@ -72,14 +72,20 @@ async def test_fencing_tokens_rise_for_each_name_whatever_is_taken_together(lock
     assert minted == sorted(set(minted))
 
 
-async def test_acquire_passes_over_a_corrupt_fence(locks) -> None:
-    for corrupt in ("", "garbage", "-1", "1.5", "nan", "-inf", "inf", "1e300", str(2**53)):
+async def test_acquire_is_refused_by_a_fence_that_is_not_ours(locks) -> None:
+    for corrupt in NO_FENCES:
         await locks.redis.set(locks.all[1].fence, corrupt)
-        seconds, _ = await locks.redis.time()
-        fencing = int((await locks.acquire(ME))[1])
-        await locks.release(ME)
+        with pytest.raises(ResponseError, match="FOREIGN 5"):
+            await locks.acquire(ME)
+        assert await locks.fences() == [None, corrupt.encode(), None]
+        assert await locks.values() == [None] * 3
 
-        assert seconds * 10**6 <= fencing < 2**53
+
+async def test_acquire_passes_over_a_fence_of_long_ago(locks) -> None:
+    await locks.redis.set(locks.all[1].fence, "17")
+    seconds, _ = await locks.redis.time()
+
+    assert seconds * 10**6 <= int((await locks.acquire(ME))[1]) < 2**53
 
 
 async def test_acquire_said_twice_is_the_same_grant_with_its_ttl_set_anew(locks) -> None:
@@ -120,11 +126,45 @@ async def test_acquire_is_refused_without_end_where_somebody_took_the_ttl_away(l
     assert await locks.acquire(ME) == [0, -1]
 
 
+async def test_who_is_refused_is_told_who_holds_them_if_asked_for(locks) -> None:
+    await locks.all[0].acquire(OTHER, ttl=MINUTE)
+    await locks.all[2].acquire(THIRD, ttl=HOUR)
+    await locks.all[1].arm("x")
+
+    granted, remaining, (now, kept, *told), bell = await locks.acquire(ME, flags="ph")
+
+    assert (granted, kept) == (0, b"")
+    assert await locks.is_now(now)
+    assert bell == locks.all[1].bell("x")
+    lefts, values = told[1::3], told[2::3]
+    assert told[::3] == [b"", b""]
+    assert MINUTE - 5_000 < lefts[0] <= MINUTE
+    assert lefts[1] == remaining > HOUR - 5_000
+    assert values == [await locks.all[0].value(), await locks.all[2].value()]
+
+
+async def test_of_many_locks_that_are_held_eight_are_told_of(locks) -> None:
+    many = locks.of(0, 1, 2)
+    while len(many.all) < 10:
+        one = locks.all[0].another()
+        one.name = f"{locks.name}.{len(many.all)}"
+        one.lock, one.fence, one.queue = one.key(), one.key("fence"), one.key("queue")
+        many.all.append(one)
+    for one in many.all:
+        await one.acquire(OTHER)
+
+    _, _, told = await many.acquire(ME, flags="h")
+
+    assert told[4::3] == [await one.value() for one in many.all[:8]]
+
+
 async def test_acquire_is_refused_by_a_token_that_begins_alike_and_by_what_is_not_ours(locks) -> None:
-    for value in (f"{ME}0:17:{{}}", "somebody else's", ""):
+    for value in (f"{ME}0:17:{{}}", "somebody else's", "", f"{OTHER}:x:", f"{OTHER}17"):
         await locks.redis.set(locks.all[1].lock, value, px=MINUTE)
 
-        assert (await locks.acquire(ME))[0] == 0
+        with pytest.raises(ResponseError, match="FOREIGN 2"):
+            await locks.acquire(ME)
+        assert await locks.locked() == 1
         assert [await locks.owned(ME), await locks.renew(ME), await locks.release(ME)] == [0, 0, [0]]
         assert await locks.adopt(ME, OTHER) == b""
         assert await locks.values() == [None, value.encode(), None]
@@ -463,6 +503,32 @@ async def test_adopt_of_what_is_gone_creates_nothing(locks) -> None:
     assert await locks.everything() == []
 
 
+async def test_annotate_changes_the_metadata_of_all_alone(locks) -> None:
+    _, fencing, *_ = await locks.acquire(ME, ttl=MINUTE, retention=HOUR, metadata="old:1:")
+
+    for _ in range(2):
+        assert await locks.annotate(ME, "new:2:") == 1
+        assert await locks.values() == [b"%b:%b:new:2:" % (ME.encode(), fencing)] * 3
+        for one in locks.all:
+            assert await one.expires_in(lock=MINUTE, fence=HOUR)
+
+
+async def test_annotate_of_what_is_not_all_held_changes_nothing(locks) -> None:
+    assert await locks.annotate(ME) == 0
+    assert await locks.everything() == []
+    for one in locks.all:
+        await locks.clear()
+        await locks.acquire(ME)
+        await one.redis.delete(one.lock)
+        state = await locks.state()
+        assert [await locks.annotate(ME), await locks.annotate(OTHER)] == [0, 0]
+        assert await locks.state() == state
+        await one.acquire(OTHER)
+        state = await locks.state()
+        assert await locks.annotate(ME) == 0
+        assert await locks.state() == state
+
+
 async def test_owned_is_who_holds_all_of_them(locks) -> None:
     assert await locks.owned(ME) == 0
     await locks.of(0, 1).acquire(ME)
@@ -498,14 +564,30 @@ async def test_everything_that_stands_there_has_a_ttl(locks) -> None:
 
 
 async def test_a_key_of_another_type_is_an_error_before_anything_is_taken(locks) -> None:
-    for role in ("lock", "fence"):
+    for role in ("lock", "fence", "queue"):
         for one in locks.all:
             await locks.clear()
             await locks.redis.rpush(getattr(one, role), "data")
 
-            with pytest.raises(ResponseError, match="WRONGTYPE"):
+            number = locks.keys().index(getattr(one, role)) + 1
+            with pytest.raises(ResponseError, match=f"FOREIGN {number}"):
                 await locks.acquire(ME)
             assert await locks.everything() == [getattr(one, role)]
+
+
+async def test_a_queue_that_is_not_ours_is_refused_and_costs_nobody_a_key(locks) -> None:
+    for number, one in enumerate(locks.all, start=7):
+        await locks.clear()
+        await locks.acquire(ME)
+        await locks.redis.zadd(one.queue, {locks.all[0].key("precious"): 1})
+        await locks.redis.set(locks.all[0].key("precious"), "")
+
+        assert await locks.release(ME) == [1]
+        with pytest.raises(ResponseError, match=f"FOREIGN {number}"):
+            await locks.acquire(ME)
+        assert await locks.values() == [None] * 3
+        assert await locks.redis.zrange(one.queue, 0, -1) == [locks.all[0].key("precious")]
+        assert await locks.redis.delete(locks.all[0].key("precious")) == 1
 
 
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> None:
@@ -522,7 +604,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> No
         assert locks.mutant or command.script.text == words[1]
     assert commands.acquire(ME, MINUTE, "{}", QUEUED).keys == (*locks.keys(), commands.bell)
     assert commands.release(ME, MINUTE, leave=True).keys == (*locks.keys(), commands.bell)
-    assert commands.arm(ME).args[3:] == tuple(locks.queues)
+    assert commands.arm(ME).args[3:] == (CARD, *locks.queues)
     assert commands.arm(ME).keys == (commands.bell,)
 
 
@@ -613,6 +695,7 @@ FILES = [
     "multi_release",
     "multi_renew",
     "multi_adopt",
+    "multi_annotate",
     "multi_owned",
     "multi_locked",
     "shared/locks",
@@ -624,10 +707,17 @@ SPARED = {
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
+    Mutation("multi_annotate", ", 'KEEPTTL'", "", "test_annotate_changes_the_metadata_of_all_alone"),
+    Mutation(
+        "multi_annotate",
+        "if not held[i] then return 0 end",
+        "",
+        "test_annotate_of_what_is_not_all_held_changes_nothing",
+    ),
     Mutation(
         "multi_acquire",
-        "math.max(remaining or -1, redis.call('PTTL', KEYS[i]))",
-        "redis.call('PTTL', KEYS[i])",
+        "math.max(remaining or -1, left)",
+        "left",
         "test_acquire_is_refused_for_as_long_as_the_longest_is_held",
     ),
     Mutation(

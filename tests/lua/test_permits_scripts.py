@@ -15,7 +15,20 @@ from redis.exceptions import ResponseError
 from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, STAYING, WAITING
 from aiolocks._transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import BELL, DAY, HOUR, MINUTE, QUEUE, SEAT, WALK, PermitScripts, about
+from tests.lua.scripts import (
+    BELL,
+    CARD,
+    DAY,
+    HOUR,
+    MINUTE,
+    NO_FENCES,
+    QUEUE,
+    SEAT,
+    WALK,
+    PermitScripts,
+    about,
+)
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:semaphore*"
@@ -80,8 +93,11 @@ async def test_acquire_sets_the_ttls(permits) -> None:
 
 
 async def test_acquire_keeps_the_value_for_longer_than_it_was_to_be_kept(permits) -> None:
-    assert await permits.acquire(ME, 4, kept=MINUTE) == [0, -1]
+    await permits.acquire(OTHER, 3)
+    await permits.redis.delete(permits.value)
+    assert (await permits.acquire(ME, kept=MINUTE))[0] == 0
     assert await permits.lasts(permits.value, MINUTE)
+    await permits.release(OTHER)
 
     await permits.acquire(ME, kept=HOUR)
     assert await permits.lasts(permits.value, HOUR)
@@ -124,7 +140,7 @@ async def test_acquire_is_refused_while_others_hold_too_many_and_changes_nothing
     granted, remaining = await permits.acquire(ME)
 
     assert granted == 0
-    assert about(remaining, MINUTE)
+    assert about(remaining, MINUTE + 1)
     assert await permits.state() == state
 
 
@@ -136,10 +152,92 @@ async def test_of_many_permits_all_or_none_are_had(permits) -> None:
     assert (await permits.acquire(ME, 1))[0] == 1
 
 
-async def test_acquire_is_refused_without_a_time_where_nobody_holds(permits) -> None:
-    await permits.resize(1)
+async def test_who_is_refused_is_told_who_holds_if_asked_for(permits) -> None:
+    await permits.acquire(OTHER, 2, ttl=HOUR, metadata='{"a": ":1:"}')
+    await permits.acquire(THIRD, ttl=MINUTE)
+    await permits.arm("x")
 
-    assert await permits.acquire(ME, 2) == [0, -1]
+    granted, remaining, (now, value, *told) = await permits.acquire(ME, 2, flags="h")
+
+    assert (granted, value) == (0, 3)
+    assert await permits.is_now(now)
+    assert told[::3] == [THIRD.encode(), OTHER.encode()]  # the first to end comes first
+    assert remaining - 100 <= told[1] <= remaining
+    assert HOUR - 5_000 < told[4] <= HOUR
+    assert told[2::3] == [await permits.lease(THIRD), await permits.lease(OTHER)]
+    await permits.release(OTHER, flags="")
+    refused = await permits.acquire(ME, 3, who="y", flags="hp")
+    assert (len(refused[2]), refused[3:]) == (5, [permits.bell("x")])
+
+
+async def test_of_many_holders_eight_are_told_of(permits) -> None:
+    tokens = [f"{number:032x}" for number in range(10)]
+    for number, token in enumerate(tokens):
+        await permits.acquire(token, value=10, ttl=MINUTE + number * 1000)
+
+    told = (await permits.acquire(ME, value=10, flags="h"))[2]
+
+    assert told[1] == 10
+    assert told[2::3] == [token.encode() for token in tokens[:8]]
+
+
+async def test_of_fewer_permits_than_wanted_no_release_makes_enough(permits) -> None:
+    await permits.resize(2, kept=MINUTE)
+    await permits.acquire(OTHER, kept=MINUTE)
+
+    assert await permits.acquire(ME, 3, kept=HOUR) == [0, -3]
+    assert await permits.lasts(permits.value, HOUR)  # while somebody waits for it, it stays what it is
+    assert (await permits.acquire(ME, 2))[1] > 0
+    await permits.resize(3)
+    await permits.release(OTHER)
+    assert (await permits.acquire(ME, 3))[0] == 1
+
+
+async def test_of_none_nobody_gets_any_and_who_holds_keeps_his(permits) -> None:
+    await permits.acquire(ME)
+    assert await permits.resize(0) == [1, 0]
+
+    assert await permits.acquire(OTHER) == [0, -3]
+    assert await permits.available() == 0
+    assert await permits.renew(ME) == 1
+    assert (await permits.acquire(ME))[0] == 1
+    assert await permits.release(ME) == [1]
+    assert await permits.acquire(OTHER) == [0, -3]
+    await permits.resize(1)
+    assert (await permits.acquire(OTHER))[0] == 1
+
+
+async def test_as_many_as_either_value_allows_may_be_had(permits) -> None:
+    assert await permits.acquire(ME, 4) == [3, 3]
+    await permits.resize(5)
+    assert (await permits.acquire(ME, 5))[0] == 1
+    granted, remaining = await permits.acquire(OTHER, 4)
+    assert granted == 0
+    assert about(remaining, MINUTE)
+    assert await permits.acquire(OTHER, 6) == [3, 5]
+    await permits.resize(1)
+    assert (await permits.acquire(ME, 5))[0] == 1  # said again
+    assert await permits.acquire(OTHER, 4) == [3, 1]
+    assert await permits.acquire(OTHER, 3) == [0, -3]
+
+
+async def test_who_can_never_have_so_many_leaves_the_queue_and_wakes_the_next(permits) -> None:
+    await permits.resize(4)
+    await permits.acquire(THIRD, 4)
+    for who, seat in (("x", FIRST), ("y", SECOND)):
+        await permits.arm(who, seat=seat)
+    await permits.release(THIRD, flags="")
+    await permits.resize(3)
+    await permits.arm("y", seat=SECOND)
+
+    asked = await permits.acquire(ME, 4, who="x", seat=FIRST, flags="qtwl")
+
+    assert asked == [3, 3, permits.bell("y")]
+    assert await permits.waiting() == [permits.entry("y", SECOND)]
+    assert await permits.states("x", "y") == [None, b"rung"]
+    await permits.arm("y", seat=SECOND)
+    asked = await permits.acquire(ME, 4, who="y", seat=FIRST, flags="qtws")
+    assert asked == [3, 3, permits.bell("y")]  # others of its session are there
 
 
 async def test_acquire_with_another_value_is_told_of_the_one_that_there_is(permits) -> None:
@@ -288,15 +386,95 @@ async def test_fencing_tokens_rise_over_the_loss_of_the_fence(permits) -> None:
     assert minted == sorted(set(minted))
 
 
-async def test_acquire_passes_over_a_corrupt_fence(permits) -> None:
-    for corrupt in ("", "garbage", "-1", "1.5", "nan", "-inf", "inf", "1e300", str(2**53)):
+async def test_acquire_is_refused_by_a_fence_that_is_not_ours(permits) -> None:
+    for corrupt in NO_FENCES:
         await permits.redis.set(permits.fence, corrupt)
-        seconds, _ = await permits.redis.time()
-        _, fencing, *_ = await permits.acquire(ME)
+        with pytest.raises(ResponseError, match="FOREIGN 4"):
+            await permits.acquire(ME)
+        assert await permits.redis.get(permits.fence) == corrupt.encode()
+        assert await permits.held() == {}
+
+
+async def test_acquire_passes_over_a_fence_of_long_ago(permits) -> None:
+    await permits.redis.set(permits.fence, "17")
+    seconds, _ = await permits.redis.time()
+    _, fencing, *_ = await permits.acquire(ME)
+
+    assert seconds * 10**6 <= int(fencing) < 2**53
+    assert await permits.redis.get(permits.fence) == fencing
+
+
+async def test_members_of_others_are_left_alone_by_who_holds_and_refuse_the_next(permits) -> None:
+    """Also those that look as if their time had come."""
+    await permits.acquire(ME)
+    await permits.redis.zadd(permits.holders, {"old": 1, "new": 1e15})
+    for step in (lambda: permits.acquire(OTHER), permits.available):
+        with pytest.raises(ResponseError, match="FOREIGN 1"):
+            await step()
+    assert [await permits.renew(ME), await permits.owned(ME)] == [1, 1]
+    assert await permits.adopt(ME, OTHER)
+    assert await permits.release(OTHER) == [1]
+    assert await permits.redis.zrange(permits.holders, 0, -1) == [b"old", b"new"]
+    assert not await permits.redis.exists(permits.leases)
+
+    await permits.clear()
+    await permits.acquire(ME)
+    await permits.redis.hset(permits.leases, "hello", "world")
+    for step in (lambda: permits.acquire(OTHER), permits.available):
+        with pytest.raises(ResponseError, match="FOREIGN 2"):
+            await step()
+    assert await permits.renew(ME) == 1
+    assert await permits.release(ME) == [1]
+    assert await permits.redis.hgetall(permits.leases) == {b"hello": b"world"}
+
+
+async def test_a_single_field_of_others_is_no_lease(permits) -> None:
+    for field, content in (("hello", "world"), ("held", "world")):
+        await permits.clear()
+        await permits.redis.hset(permits.leases, field, content)
+        if field == "held":  # a sum of nothing is no sum, and is counted anew
+            assert (await permits.acquire(ME))[0] == 1
+            continue
+        with pytest.raises(ResponseError, match="FOREIGN 2"):
+            await permits.acquire(ME)
+        assert await permits.everything() == [permits.leases, permits.value]
+
+
+async def test_a_value_of_others_is_refused_and_stays(permits) -> None:
+    for content in ({"hello": "world"}, {"current": "3"}, {"first": "x", "current": "3"}):
+        await permits.clear()
+        await permits.redis.hset(permits.value, mapping=content)
+        for step in (lambda: permits.acquire(ME), permits.available, lambda: permits.resize(4)):
+            with pytest.raises(ResponseError, match="FOREIGN 3"):
+                await step()
+        assert await permits.everything() == [permits.value]
+        assert len(await permits.redis.hgetall(permits.value)) == len(content)
+    await permits.redis.hset(permits.value, mapping={"first": "3", "current": "x"})
+    with pytest.raises(ResponseError, match="FOREIGN 3"):
+        await permits.acquire(ME)
+
+
+async def test_a_sum_of_others_is_refused(permits) -> None:
+    await permits.acquire(ME)
+    await permits.redis.hset(permits.leases, "held", "x")
+    with pytest.raises(ResponseError, match="FOREIGN 2"):
+        await permits.acquire(OTHER)
+    with pytest.raises(ResponseError, match="not an integer"):
         await permits.release(ME)
 
-        assert seconds * 10**6 <= int(fencing) < 2**53
-        assert await permits.redis.get(permits.fence) == fencing
+
+async def test_a_queue_of_others_is_refused_and_costs_nobody_a_key(permits) -> None:
+    await permits.acquire(ME)
+    await permits.redis.zadd(permits.queue, {permits.key("precious") + SEAT.encode(): 1})
+    await permits.redis.set(permits.key("precious"), "")
+    assert await permits.release(ME) == [1]
+    assert await permits.release(ME, seat=FIRST) == [0]
+    for flags in ("", "tw"):
+        with pytest.raises(ResponseError, match="FOREIGN 5"):
+            await permits.acquire(OTHER, seat=FIRST, flags=flags)
+    assert await permits.held() == {}
+    assert await permits.waiting() == [permits.key("precious") + SEAT.encode()]
+    assert await permits.redis.delete(permits.key("precious")) == 1
 
 
 async def test_metadata_is_kept_byte_for_byte_and_does_not_confuse(permits) -> None:
@@ -383,6 +561,85 @@ async def test_release_by_another_is_refused_and_changes_nothing(permits) -> Non
     assert await permits.state() == state
 
 
+NOBODY = "0" * 32
+
+
+async def granted(permits: PermitScripts, number: int = 3, *, ago: int = 0) -> int:
+    """Permits that I have held since so many milliseconds; the fencing token."""
+    _, fencing, *_ = await permits.acquire(ME, number, ttl=HOUR)
+    since = int(fencing) // 1000 * 1000 - ago * 1000 + 500  # between two milliseconds
+    await permits.redis.hset(permits.leases, ME, f"{number}:{since}:{{}}")
+    return since
+
+
+async def test_release_before_their_time_keeps_the_permits_for_nobody(permits) -> None:
+    fencing = await granted(permits)
+    await permits.arm("x")
+
+    assert await permits.release(ME, at_least=MINUTE, retention=2 * HOUR) == [1]
+
+    kept = NOBODY + ME
+    assert await permits.held() == {kept.encode(): 3}
+    assert await permits.lease(kept) == b"3:%d:{}" % fencing
+    assert [await permits.owned(ME), await permits.available()] == [0, 0]
+    assert await permits.lasts(permits.fence, 2 * HOUR)
+
+
+async def test_that_time_is_counted_from_the_grant_by_the_servers_clock(permits) -> None:
+    fencing = await granted(permits, ago=20_000)
+
+    assert await permits.release(ME, at_least=MINUTE) == [1]
+
+    end = await permits.redis.zscore(permits.holders, NOBODY + ME)
+    assert fencing / 1000 + MINUTE <= end < fencing / 1000 + MINUTE + 1
+
+
+async def test_release_after_their_time_gives_them_back_and_wakes_as_usual(permits) -> None:
+    await granted(permits, ago=MINUTE + 1)
+    await permits.arm("x")
+
+    assert await permits.release(ME, at_least=MINUTE) == [1, permits.bell("x")]
+    assert await permits.held() == {}
+
+
+async def test_a_fencing_token_ahead_of_the_clock_does_not_lengthen_that_time(permits) -> None:
+    await granted(permits, ago=-HOUR)
+    seconds, _ = await permits.redis.time()
+
+    assert await permits.release(ME, at_least=MINUTE) == [1]
+    end = await permits.redis.zscore(permits.holders, NOBODY + ME)
+    assert end < seconds * 1000 + MINUTE + 30_000
+
+
+async def test_a_kept_permit_is_not_taken_nor_renewed_nor_adopted_by_anybody(permits) -> None:
+    await granted(permits)
+    await permits.arm("x")
+    assert await permits.release(ME, at_least=MINUTE) == [1]
+    state = await permits.state()
+
+    for token in (ME, OTHER, NOBODY):
+        refused, remaining = await permits.acquire(token)
+        assert refused == 0
+        assert about(remaining, MINUTE + 1)
+        assert await permits.renew(token) == 0
+        assert await permits.adopt(token, OTHER) == b""
+        assert await permits.release(token, at_least=MINUTE) == [0]
+    assert await permits.state() == state
+
+
+async def test_after_their_time_the_next_takes_them(permits) -> None:
+    fencing = await granted(permits)
+    await permits.release(ME, at_least=200)
+
+    async def acquired() -> int:
+        answer = await permits.acquire(OTHER, 3)
+        return int(answer[1]) if answer[0] == 1 else 0
+
+    minted = await eventually(acquired)
+    assert minted >= fencing + 199_000
+    assert await permits.held() == {OTHER.encode(): 3}
+
+
 async def test_the_last_release_leaves_fence_and_value_alone(permits) -> None:
     await permits.acquire(ME, 3)
     await permits.release(ME)
@@ -423,6 +680,40 @@ async def test_of_two_who_adopt_one_finds_it_in_place(permits) -> None:
 async def test_adopt_of_what_is_gone_creates_nothing(permits) -> None:
     assert await permits.adopt(ME, OTHER) == b""
     assert await permits.everything() == []
+
+
+async def test_annotate_changes_the_metadata_of_the_lease_alone(permits) -> None:
+    _, fencing, *_ = await permits.acquire(ME, 2, metadata="1:2:old")
+    await permits.acquire(OTHER, metadata="other")
+    ends = await permits.redis.zrange(permits.holders, 0, -1, withscores=True)
+    other = await permits.lease(OTHER)
+
+    for _ in range(2):
+        assert await permits.annotate(ME, "new:3:") == 1
+        assert await permits.lease(ME) == b"2:%b:new:3:" % fencing
+        assert await permits.lease(OTHER) == other
+        assert await permits.held() == {ME.encode(): 2, OTHER.encode(): 1}
+    assert await permits.redis.zrange(permits.holders, 0, -1, withscores=True) == ends
+    assert await permits.lasts(permits.leases, MINUTE + SLACK)
+
+
+async def test_annotate_by_who_does_not_hold_changes_nothing(permits) -> None:
+    assert await permits.annotate(ME) == 0
+    assert await permits.everything() == []
+    await permits.acquire(OTHER)
+    await permits.acquire(THIRD)
+    await permits.end(THIRD)
+    state = await permits.state()
+
+    for token in (ME, OTHER[:-1], THIRD, "held", ""):
+        assert await permits.annotate(token) == 0
+    assert await permits.state() == state
+    await permits.redis.hdel(permits.leases, OTHER)
+    assert await permits.annotate(OTHER) == 0
+    await permits.redis.delete(permits.holders)
+    await permits.redis.hset(permits.leases, OTHER, "1:2:old")
+    assert await permits.annotate(OTHER) == 0
+    assert await permits.lease(OTHER) == b"1:2:old"
 
 
 async def test_owned_is_the_holders_alone(permits) -> None:
@@ -507,9 +798,42 @@ async def test_resize_wakes_the_first_for_whom_there_may_be_a_permit_now(permits
     for who in ("y", "x"):
         await permits.arm(who)
 
-    assert await permits.resize(2) == [1, 0]
+    assert await permits.resize(3) == [1, 0]
     assert await permits.resize(4) == [1, 0, permits.bell("y")]
     assert await permits.states("y", "x") == [b"rung", b""]
+
+
+async def test_resize_to_fewer_tells_all_who_wait(permits) -> None:
+    await permits.acquire(ME, 3)
+    for who in ("y", "x", "dead", "w"):
+        await permits.arm(who)
+    await permits.die("dead")
+
+    assert await permits.resize(2) == [1, 0, *map(permits.bell, ("y", "x", "w"))]
+    assert await permits.states("y", "x", "w") == [b"rung"] * 3
+    assert await permits.waiting() == [permits.entry(who) for who in ("y", "x", "w")]
+    await permits.arm("x")
+    assert await permits.resize(1) == [1, 0, permits.bell("x")]
+    assert await permits.resize(1) == [1, 0]
+
+
+async def test_resize_at_first_is_of_the_value_that_it_is_made_with(permits) -> None:
+    await permits.arm("x")
+    assert await permits.resize(0) == [1, 0, permits.bell("x")]
+    for value, told in ((3, "x"), (2, "xy")):
+        await permits.clear()
+        await permits.arm("x")
+        await permits.arm("y")
+        assert await permits.resize(value) == [1, 0, *map(permits.bell, told)]
+
+
+async def test_resize_to_fewer_tells_as_far_as_a_walk_goes(permits) -> None:
+    await permits.resize(9)
+    who = [f"w{number:03}" for number in range(WALK + 1)]
+    for one in who:
+        await permits.arm(one)
+
+    assert await permits.resize(8) == [1, 0, *map(permits.bell, who[:WALK])]
 
 
 # -- the queue: who is woken ---------------------------------------------------------------------------------
@@ -871,7 +1195,7 @@ async def test_in_turn_what_is_held_is_refused_for_as_long_as_it_is_held(permits
 
     granted, remaining = await permits.acquire(OTHER, who="y", flags="t")
     assert granted == 0
-    assert about(remaining, MINUTE)
+    assert about(remaining, MINUTE + 1)
 
 
 async def test_who_is_refused_in_turn_and_will_wait_takes_a_seat_with_a_bell(permits) -> None:
@@ -1017,8 +1341,12 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> 
         (unfair.release(ME, MINUTE), permits.releasing(ME, who=who)),
         (unfair.release(ME, MINUTE, leave=True), permits.releasing(ME, who=who, flags="rl")),
         (fair.release(ME, MINUTE, ring=False), permits.releasing(ME, who=fairly, flags="", seat=ME[:16])),
-        (unfair.arm(ME), permits.arming(who)),
-        (fair.arm(ME), permits.arming(fairly, seat=ME[:16])),
+        (
+            fair.end(ME, MINUTE, MINUTE, ring=True),
+            permits.releasing(ME, who=fairly, seat=ME[:16], at_least=MINUTE),
+        ),
+        (unfair.arm(ME), permits.arming(who, card=CARD)),
+        (fair.arm(ME), permits.arming(fairly, seat=ME[:16], card=CARD)),
     ]
     for command, words in said:
         assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
@@ -1070,7 +1398,7 @@ def test_all_keys_of_a_name_share_a_slot(name) -> None:
         "shop", "semaphore", name, permits=1, value=1, fair=True, retention_ms=HOUR, session="x"
     )
     command = commands.acquire(ME, MINUTE, "{}", QUEUED)
-    keys = {*command.keys, *commands.arm(ME).keys, commands.arm(ME).args[3]}
+    keys = {*command.keys, *commands.arm(ME).keys, commands.arm(ME).args[4]}
 
     assert len(keys) == 6
     assert len({key_slot(key) for key in keys}) == 1
@@ -1084,7 +1412,7 @@ async def test_a_key_of_another_type_is_an_error_before_anything_is_taken(permit
         await permits.redis.rpush(key, "data")
         held = await permits.redis.type(permits.holders), await permits.redis.type(permits.leases)
 
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
+        with pytest.raises(ResponseError, match=f"FOREIGN {permits.keys('me').index(key) + 1}"):
             await permits.acquire(ME)
         assert await permits.redis.lrange(key, 0, -1) == [b"data"]
         assert (await permits.redis.type(permits.holders), await permits.redis.type(permits.leases)) == held
@@ -1119,6 +1447,11 @@ async def test_out_of_memory_the_holder_can_still_renew_adopt_and_release(full) 
     assert await full.release(THIRD, flags="") == [1]
     assert await full.held() == {}
     assert await full.redis.exists(full.fence)
+
+
+async def test_out_of_memory_a_release_still_keeps_the_permits(full) -> None:
+    assert await full.release(ME, at_least=MINUTE) == [1]
+    assert await full.lease(NOBODY + ME)
 
 
 async def test_out_of_memory_a_release_drops_the_dead_and_wakes_the_next(full) -> None:
@@ -1198,11 +1531,13 @@ FILES = [
     "permits_release",
     "permits_renew",
     "permits_adopt",
+    "permits_annotate",
     "permits_owned",
     "permits_available",
     "permits_resize",
     "shared/fence",
     "shared/queue",
+    "shared/forms",
     "shared/permits",
 ]
 SPARED = {
@@ -1214,6 +1549,36 @@ SPARED = {
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
+    Mutation(
+        "permits_release",
+        "math.min(MICROSECONDS, minted)",
+        "MICROSECONDS",
+        "test_that_time_is_counted_from_the_grant_by_the_servers_clock",
+    ),
+    Mutation(
+        "permits_release",
+        "math.min(MICROSECONDS, minted)",
+        "minted",
+        "test_a_fencing_token_ahead_of_the_clock_does_not_lengthen_that_time",
+    ),
+    Mutation(
+        "permits_release",
+        "math.ceil(",
+        "math.floor(",
+        "test_that_time_is_counted_from_the_grant_by_the_servers_clock",
+    ),
+    Mutation(
+        "permits_release",
+        "string.rep('0', 32)",
+        "''",
+        "test_a_kept_permit_is_not_taken_nor_renewed_nor_adopted_by_anybody",
+    ),
+    Mutation(
+        "permits_release",
+        "if left > 0 then",
+        "if ARGV[5] then",
+        "test_release_after_their_time_gives_them_back_and_wakes_as_usual",
+    ),
     Mutation(
         "permits_acquire",
         "first ~= ARGV[6]",
@@ -1323,6 +1688,33 @@ MUTATIONS = [
         "test_who_passes_on_behind_a_quiet_release_wakes_who_stands_before_him",
     ),
     Mutation(
+        "permits_acquire",
+        "too_few and wanted >",
+        "wanted >",
+        "test_as_many_as_either_value_allows_may_be_had",
+    ),
+    Mutation(
+        "permits_acquire",
+        "too_few and wanted > tonumber(ARGV[6])",
+        "too_few",
+        "test_of_none_nobody_gets_any_and_who_holds_keeps_his",
+    ),
+    Mutation(
+        "permits_acquire",
+        "{3, capacity(), unpack(wake(fair, 0))}",
+        "{3, capacity()}",
+        "test_who_can_never_have_so_many_leaves_the_queue_and_wakes_the_next",
+    ),
+    Mutation(
+        "permits_resize", "if not fewer then", "if true then", "test_resize_to_fewer_tells_all_who_wait"
+    ),
+    Mutation(
+        "permits_resize",
+        "first and capacity() or tonumber(ARGV[1])",
+        "capacity()",
+        "test_resize_at_first_is_of_the_value_that_it_is_made_with",
+    ),
+    Mutation(
         "permits_release", "has(ARGV[4], 'r')", "true", "test_a_quiet_release_wakes_nobody_and_drops_nobody"
     ),
     Mutation(
@@ -1347,6 +1739,16 @@ MUTATIONS = [
         "test_adopt_swaps_the_token_and_keeps_fencing_token_and_permits",
     ),
     Mutation(
+        "permits_annotate",
+        " or tonumber(deadline) <= NOW",
+        "",
+        "test_annotate_by_who_does_not_hold_changes_nothing",
+    ),
+    Mutation(
+        "permits_annotate", " or not deadline", "", "test_annotate_by_who_does_not_hold_changes_nothing"
+    ),
+    Mutation("permits_annotate", "not permits or ", "", "test_annotate_by_who_does_not_hold_changes_nothing"),
+    Mutation(
         "permits_available",
         "has(ARGV[2], 't') and ",
         "",
@@ -1365,7 +1767,9 @@ MUTATIONS = [
         "permits_renew", "ARGV[5] ~= NO_SEAT", "false", "test_renew_wakes_the_first_for_what_came_to_its_end"
     ),
     Mutation("shared/permits", "'-inf', NOW", "'-inf', 0", "test_who_has_come_to_his_end_holds_no_more"),
-    Mutation("shared/permits", "'held', -permits", "'held', -1", "test_available_is_what_could_be_had"),
+    Mutation(
+        "shared/permits", "'held', -permits", "'held', -1", "test_acquire_takes_back_what_has_come_to_its_end"
+    ),
     Mutation(
         "shared/permits",
         "permits - had",
@@ -1374,9 +1778,52 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/permits",
-        "~= math.max(0, redis.call('HLEN', leases) - 1) then",
+        "~= (number > 0 and number + 1 or 0) then",
         "< 0 then",
         "test_lost_holders_are_nobodys_and_nobody_holds_twice",
+    ),
+    Mutation(
+        "shared/permits",
+        "~= (number > 0 and number + 1 or 0) then",
+        "> number + 1 then",
+        "test_a_single_field_of_others_is_no_lease",
+    ),
+    Mutation(
+        "shared/permits",
+        "alien and not at_once",
+        "alien",
+        "test_members_of_others_are_left_alone_by_who_holds_and_refuse_the_next",
+    ),
+    Mutation(
+        "shared/permits",
+        "if is_token(token) then drop(token) end",
+        "drop(token)",
+        "test_members_of_others_are_left_alone_by_who_holds_and_refuse_the_next",
+    ),
+    Mutation(
+        "shared/permits",
+        " or not first and redis.call('HLEN', value) > 0",
+        "",
+        "test_a_value_of_others_is_refused_and_stays",
+    ),
+    Mutation(
+        "shared/permits",
+        "first and not tonumber(first) or ",
+        "",
+        "test_a_value_of_others_is_refused_and_stays",
+    ),
+    Mutation(
+        "shared/permits",
+        "'current') or 1) or foreign(value)",
+        "'current') or 1)",
+        "test_a_value_of_others_is_refused_and_stays",
+    ),
+    Mutation("shared/permits", "or 0) or foreign(leases))", "or 0))", "test_a_sum_of_others_is_refused"),
+    Mutation(
+        "shared/queue",
+        " or not is_bell(entry)",
+        "",
+        "test_a_queue_of_others_is_refused_and_costs_nobody_a_key",
     ),
     Mutation(
         "shared/permits",
@@ -1454,13 +1901,28 @@ MUTATIONS = [
         "TIME[1] * 1000000",
         "test_acquire_mints_the_servers_time_in_microseconds",
     ),
-    Mutation("shared/fence", " or 0) or 0", ")", "test_acquire_passes_over_a_corrupt_fence"),
-    Mutation("shared/fence", "last >= minted and ", "", "test_acquire_passes_over_a_corrupt_fence"),
-    Mutation("shared/fence", " and last < 9007199254740992", "", "test_acquire_passes_over_a_corrupt_fence"),
     Mutation(
         "shared/fence",
-        "return last + 1",
-        "return last",
+        "not string.find(last, '^%d+$') or ",
+        "",
+        "test_acquire_is_refused_by_a_fence_that_is_not_ours",
+    ),
+    Mutation(
+        "shared/fence",
+        " or tonumber(last) >= 9007199254740991",
+        "",
+        "test_acquire_is_refused_by_a_fence_that_is_not_ours",
+    ),
+    Mutation(
+        "shared/fence",
+        "math.max(minted, last + 1)",
+        "last + 1",
+        "test_acquire_passes_over_a_fence_of_long_ago",
+    ),
+    Mutation(
+        "shared/fence",
+        "math.max(minted, last + 1)",
+        "math.max(minted, last)",
         "test_acquire_mints_one_more_than_a_fence_that_is_ahead_of_the_clock",
     ),
     Mutation("shared/fence", "'%.0f'", "'%.14g'", "test_acquire_mints_the_servers_time_in_microseconds"),

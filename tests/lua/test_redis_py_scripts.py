@@ -187,7 +187,7 @@ async def test_who_reads_hears_of_the_end(lock) -> None:
 NEEDED = ("eval", "del", "get", "pexpire", "pttl", "set")
 
 
-async def test_it_needs_these_commands_and_no_more(own_server, connect) -> None:
+async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> None:
     server = await own_server()
     admin, user = connect(server), connect(server, username="locks", password=secrets.token_hex(4))
 

@@ -17,7 +17,18 @@ from redis.exceptions import ResponseError
 from aiolocks._transport.commands import PASSING, QUEUED, STAYING, WAITING
 from aiolocks._transport.commands.spans import Span, SpanCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import BELL, HOUR, MINUTE, SEAT, WALK, SpanScripts, about, token_of
+from tests.lua.scripts import (
+    BELL,
+    CARD,
+    HOUR,
+    MINUTE,
+    NO_FENCES,
+    SEAT,
+    WALK,
+    SpanScripts,
+    about,
+    token_of,
+)
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:rangelock*"
@@ -208,6 +219,33 @@ async def test_who_is_refused_is_told_what_is_left_of_one_that_is_in_the_way(spa
         for mode in wanted:
             granted, remaining = await spans.acquire(ME, mode, 2, 5)
             assert (inside, mode, granted, about(remaining, MINUTE)) == (inside, mode, 0, True)
+
+
+async def test_who_is_refused_is_told_who_is_in_the_way_if_asked_for(spans) -> None:
+    await spans.acquire(OTHER, "w", 0, 5, ttl=MINUTE, metadata='{"a": "r 1 2"}')
+    await spans.acquire(THIRD, "r", 6, 9, ttl=HOUR)
+    await spans.acquire(FOURTH, "r", 20, 30)
+
+    granted, remaining, (now, kept, *told) = await spans.acquire(ME, "w", 0, 10, flags="h")
+
+    assert (granted, kept) == (0, b"")
+    assert await spans.is_now(now)
+    assert told[::3] == [OTHER.encode(), THIRD.encode()]
+    assert remaining == told[1] > MINUTE - 5_000
+    assert HOUR - 5_000 < told[4] <= HOUR
+    assert told[2::3] == [await spans.redis.hget(spans.spans, token) for token in (OTHER, THIRD)]
+    assert (await spans.acquire(ME, "r", 0, 10, flags="h"))[2][2::3] == [OTHER.encode()]
+    assert len(await spans.acquire(ME, "w", 0, 10)) == 2
+
+
+async def test_of_many_who_are_in_the_way_eight_are_told_of(spans) -> None:
+    tokens = [f"{number:032x}" for number in range(10)]
+    for number, token in enumerate(tokens):
+        await spans.acquire(token, "r", number, number)
+
+    told = (await spans.acquire(ME, "w", 0, 10, flags="h"))[2]
+
+    assert told[2::3] == [token.encode() for token in tokens[:8]]
 
 
 async def test_who_is_refused_for_others_who_wait_is_told_no_time(spans) -> None:
@@ -513,6 +551,51 @@ async def test_adopt_swaps_the_token_and_keeps_all_else(spans) -> None:
         assert await spans.adopt(ME, OTHER, mode, 1, 2, metadata="new") == fencing
         assert await spans.adopt(ME, THIRD, mode, 1, 2) == b""
         assert await spans.state() == state
+
+
+async def test_annotate_changes_the_metadata_of_the_span_alone(spans) -> None:
+    for mode, side in (("r", "readers"), ("u", "upgradables"), ("w", "writers")):
+        await spans.clear()
+        _, fencing, *_ = await spans.acquire(ME, mode, "1.5", "inf", metadata="old 1")
+        ends = await spans.redis.zrange(spans.ends, 0, -1, withscores=True)
+
+        for _ in range(2):
+            assert await spans.annotate(ME, "new 2") == 1
+            assert await spans.redis.hgetall(spans.spans) == {
+                ME.encode(): b"%b 1.5 inf %b new 2" % (mode.encode(), fencing)
+            }
+        assert await spans.side(side) == [(ME.encode(), 1.5, float("inf"))]
+        assert await spans.redis.zrange(spans.ends, 0, -1, withscores=True) == ends
+        assert await spans.lasts(spans.spans, MINUTE + SLACK)
+
+
+async def test_annotate_of_an_upgradable_stays_while_and_after_it_is_upgraded(spans) -> None:
+    await spans.acquire(ME, "u", metadata="old")
+    await spans.annotate(ME, "one")
+    _, fencing, *_ = await spans.acquire(OTHER, "w", under=ME, metadata="writer")
+    assert await spans.redis.hget(spans.spans, ME) == b"u 0 10 %b one" % fencing
+
+    assert [await spans.annotate(ME, "two"), await spans.annotate(OTHER, "three")] == [1, 1]
+    assert await spans.redis.hgetall(spans.spans) == {
+        ME.encode(): b"u 0 10 %b two" % fencing,
+        OTHER.encode(): b"w 0 10 %b three" % fencing,
+    }
+    await spans.release(OTHER)
+    assert await spans.redis.hget(spans.spans, ME) == b"u 0 10 %b two" % fencing
+
+
+async def test_annotate_by_who_does_not_hold_changes_nothing(spans) -> None:
+    assert await spans.annotate(ME) == 0
+    assert await spans.everything() == []
+    await spans.acquire(OTHER, "r")
+    await spans.acquire(THIRD, "r")
+    await spans.end(THIRD)
+    await spans.wait("w", "w")
+    state = await spans.state()
+
+    for token in (ME, OTHER[:-1], THIRD, "", spans.bell("w")):
+        assert await spans.annotate(token) == 0
+    assert await spans.state() == state
 
 
 async def test_adopt_of_another_span_is_refused(spans) -> None:
@@ -1183,7 +1266,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(spans) -> No
         ),
         (plain.release(ME, MINUTE), spans.releasing(ME, who=who)),
         (plain.release(ME, MINUTE, ring=False, leave=True), spans.releasing(ME, who=who, flags="l")),
-        (plain.arm(ME), spans.arming(who)),
+        (plain.arm(ME), spans.arming(who, card=CARD)),
     ]
     for command, words in said:
         assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
@@ -1236,28 +1319,84 @@ def test_all_keys_of_a_name_share_a_slot(name) -> None:
         longest_sleep_ms=64,
         session="x",
     )
-    keys = {*commands.acquire(ME, MINUTE, "{}").keys, *commands.arm(ME).keys, commands.arm(ME).args[3]}
+    keys = {*commands.acquire(ME, MINUTE, "{}").keys, *commands.arm(ME).keys, commands.arm(ME).args[4]}
 
     assert len(keys) == 18
     assert len({key_slot(key) for key in keys}) == 1
 
 
 async def test_a_key_of_another_type_is_an_error_before_anything_is_taken(spans) -> None:
-    for role in (
-        "fence",
-        "readers.a",
-        "readers.b",
-        "writers.a",
-        "writers.b",
-        "upgradables.a",
-        "reservations.b",
-    ):
-        await spans.clear()
-        await spans.redis.rpush(spans.key(role), "data")
+    for number, role in enumerate(spans.roles, start=1):
+        for mode in ("r", "u", "w"):
+            await spans.clear()
+            await spans.redis.rpush(spans.key(role), "data")
 
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await spans.acquire(ME, "w")
-        assert await spans.everything() == [spans.key(role)]
+            with pytest.raises(ResponseError, match=f"FOREIGN {number} |FOREIGN {number}$"):
+                await spans.acquire(ME, mode)
+            assert await spans.everything() == [spans.key(role)]
+
+
+async def test_members_of_others_are_refused_and_stay(spans) -> None:
+    for number, role in enumerate(spans.roles, start=1):
+        if role in ("", "fence"):
+            continue
+        for score in (1, 1e15):
+            await spans.clear()
+            await spans.redis.zadd(spans.key(role), {"hello": score})
+            for step, *arguments in ((spans.acquire, ME, "r"), (spans.acquire, ME, "w"), (spans.locked, "u")):
+                if role == "queue" and step == spans.locked:  # it has nothing to ask the queue
+                    continue
+                with pytest.raises(ResponseError, match=f"FOREIGN {number} |FOREIGN {number}$"):
+                    await step(*arguments)
+            assert await spans.everything() == [spans.key(role)]
+            assert await spans.redis.zrange(spans.key(role), 0, -1) == [b"hello"]
+    await spans.clear()
+    await spans.redis.hset(spans.spans, "hello", "world")
+    for step, *arguments in ((spans.acquire, ME, "r"), (spans.locked, "u")):
+        with pytest.raises(ResponseError, match=r"FOREIGN 1 |FOREIGN 1$"):
+            await step(*arguments)
+    assert await spans.redis.hgetall(spans.spans) == {b"hello": b"world"}
+
+
+async def test_members_of_others_harm_no_holder(spans) -> None:
+    await spans.acquire(ME, "r")
+    await spans.wait("x", "w")
+    for key in (spans.ends, spans.waits):
+        await spans.redis.zadd(key, {"hello": 1})
+        with pytest.raises(ResponseError, match=r"FOREIGN [23]"):
+            await spans.acquire(OTHER, "r")
+        assert [await spans.renew(ME), await spans.owned(ME)] == [1, 1]
+        assert await spans.redis.zrem(key, "hello") == 1
+    assert (await spans.release(ME))[0] == 1
+
+
+async def test_ends_of_others_are_found_by_who_is_refused_for_nobody(spans) -> None:
+    for number, role in enumerate(spans.roles, start=1):
+        if role not in ("writers.a", "reservations.a"):
+            continue
+        await spans.clear()
+        await spans.acquire(OTHER, "w" if role == "writers.a" else "r", -2, -1)
+        await spans.redis.zadd(spans.key(role), {"hello": 5})
+        with pytest.raises(ResponseError, match=f"FOREIGN {number} |FOREIGN {number}$"):
+            await spans.acquire(ME, "r")
+
+
+async def test_halves_of_our_own_are_no_others(spans) -> None:
+    for lost in (spans.spans, spans.ends):
+        await spans.clear()
+        await spans.acquire(OTHER, "r")
+        await spans.wait("x", "w")
+        await spans.redis.delete(lost)
+        assert await spans.locked("w") == 1
+        assert (await spans.acquire(ME, "w"))[0] == 0
+
+
+async def test_acquire_is_refused_by_a_fence_that_is_not_ours(spans) -> None:
+    for corrupt in NO_FENCES:
+        await spans.redis.set(spans.fence, corrupt)
+        with pytest.raises(ResponseError, match="FOREIGN 4"):
+            await spans.acquire(ME, "r")
+        assert await spans.everything() == [spans.fence]
 
 
 # -- a server that is out of memory --------------------------------------------------------------------------
@@ -1336,14 +1475,18 @@ FILES = [
     "spans_release",
     "spans_renew",
     "spans_adopt",
+    "spans_annotate",
     "spans_change",
     "spans_owned",
     "spans_locked",
+    "shared/ours",
     "shared/spans",
 ]
 SPARED = {
+    "if fields == entered and more == 0 then return end": "it saves a walk",
     "return false": "without it, it is nothing, which is as good",
     "if at_once then redis.call('ZREM', ends, '') end": "see out of memory above",
+    "if missing == 0 then break end": "it saves calls, which are counted in adversity/test_kinds_range.py",
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [

@@ -24,6 +24,8 @@ class TurnstileScripts(Scripts):
     """The steps of a turnstile."""
 
     kind = "turnstile"
+    shared = ("forms",)
+    bare = frozenset({"turnstile_end"})
 
     async def enter(self, token: str, *, window: int = MINUTE, remembered: int = 10) -> Any:
         return await self.run(self.words("turnstile_enter", [self.key()], token, window, remembered))
@@ -108,8 +110,17 @@ async def test_said_twice_it_does_not_end_the_window_of_another(turnstile) -> No
 @pytest.mark.parametrize("step", ["enter", "end"])
 async def test_a_key_of_another_type_is_refused(turnstile, step: str) -> None:
     await turnstile.redis.set(turnstile.key(), "mine")
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with pytest.raises(ResponseError, match="FOREIGN 1" if step == "enter" else "WRONGTYPE"):
         await getattr(turnstile, step)(ME)
+
+
+async def test_places_that_are_not_ours_are_refused_and_stay(turnstile) -> None:
+    for member, score in (("hello", 1), (OTHER, 1.5), (OTHER[:-1], 2), (OTHER, -1)):
+        await turnstile.redis.delete(turnstile.key())
+        await turnstile.redis.zadd(turnstile.key(), {member: score})
+        with pytest.raises(ResponseError, match="FOREIGN 1"):
+            await turnstile.enter(ME)
+        assert await turnstile.redis.zrange(turnstile.key(), 0, -1) == [member.encode()]
 
 
 async def test_the_commands_say_what_the_tests_do(turnstile) -> None:
@@ -141,7 +152,7 @@ async def test_a_window_ends_on_a_server_that_is_out_of_memory(own_server, conne
 NEEDED = ("eval", "del", "pexpire", "zadd", "zcard", "zrange", "zrem", "zscore")
 
 
-async def test_it_needs_these_commands_and_no_more(own_server, connect) -> None:
+async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> None:
     server = await own_server()
     admin, user = connect(server), connect(server, username="locks", password="secret")
 

@@ -223,7 +223,7 @@ class WaitingPermitsWorld(WaitingWorld):
     kind: SemaphoreWorld
 
     async def resize(self, chance: random.Random) -> None:
-        value = chance.randint(1, self.kind.MOST)
+        value = chance.randint(0, self.kind.MOST)
         self.tell(f"to {value}")
         await self.kind.semaphore().resize(value)
         self.kind.model.resize(value)

@@ -387,7 +387,7 @@ class SemaphoreWorld(World):
         return not self.model.admits(attempt.want)
 
     async def resize(self, chance: random.Random) -> None:
-        value = chance.randint(1, self.MOST)
+        value = chance.randint(0, self.MOST)
         self.tell(f"to {value}")
         await self.semaphore().resize(value)
         self.made = True

@@ -336,7 +336,10 @@ def phases(holds: Iterable[Hold]) -> list[Violation]:
             violations += [
                 Violation("a reader had to wait for two writers", (first, second, reader))
                 for second in inside
-                if first is not None and first.released <= second.granted and first.overlaps(second)
+                if first is not None
+                and second is not first  # one may be held for no time at all
+                and first.released <= second.granted
+                and first.overlaps(second)
             ]
     return violations
 

@@ -58,11 +58,11 @@ class Leavings:
 
 
 def is_fence(key: str) -> bool:
-    """Whether a key is to stay for a while: what keeps a fencing token, ``prefix:kind.fence:{name}``, or the
-    value of a semaphore. A name may well contain the same.
+    """Whether a key may stay for a while: the last fencing token, ``prefix:kind.fence:{name}``, the value
+    of a semaphore, the card of a session that has waited. A name may well contain the same.
     """
     place = key.partition("{")[0]
-    return ".fence:" in place or ".value:" in place
+    return any(role in place for role in (".fence:", ".value:", ".card:"))
 
 
 class Inspector:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
-from hiredis import PushNotification, Reader
+from hiredis import ProtocolError, PushNotification, Reader
 
 if TYPE_CHECKING:
     from tests.support.proxy import Proxy
@@ -215,8 +215,12 @@ class ClientSide(asyncio.Protocol):
         self._link = self._proxy.accept(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._link is not None:
+        if self._link is None:
+            return
+        try:
             self._link.requests_came(data)
+        except ProtocolError:  # as a server, it closes a connection that begins with a TLS handshake
+            self._link.cut()
 
     def connection_lost(self, _: Exception | None) -> None:
         if self._link is not None:

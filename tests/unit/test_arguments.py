@@ -14,11 +14,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+import valkey
+import valkey.asyncio
 from redis import Redis as BlockingRedis
 from redis import RedisCluster as BlockingRedisCluster
 from redis.asyncio import Redis
 
-from aiolocks import Backoff, KeyspaceWakeup, Lock, Session
+from aiolocks import Backoff, FairLock, KeyspaceWakeup, Lock, ReentrantLock, RWLock, Semaphore, Session
 
 TEN_YEARS = 10 * 365.25 * 24 * 3600
 DURATION = "a number of seconds or a timedelta, from"
@@ -139,6 +141,35 @@ def test_bad_max_hold(max_hold, error, said) -> None:
 )
 def test_bad_blocking_timeout(call, blocking_timeout, error, said) -> None:
     check(lambda: call(blocking_timeout=blocking_timeout), error, ("blocking_timeout", *said))
+
+
+@pytest.mark.parametrize(("at_least", "error", "said"), [*NOT_DURATIONS, NO_END])
+def test_bad_at_least(at_least, error, said) -> None:
+    check(lambda: lock(at_least=at_least), error, ("at_least", *said))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"at_least": 60}, ("ttl and max_hold, here 30 s", "it is 60 s")),
+        ({"at_least": timedelta(minutes=1), "ttl": 59.9}, ("here 59.9 s", "60 s")),
+        ({"at_least": 10, "max_hold": 9}, ("here 9 s", "10 s")),
+    ],
+)
+@pytest.mark.parametrize("make", [Lock, FairLock])
+def test_an_at_least_that_the_death_of_its_holder_would_cut_short(make, options, said) -> None:
+    check(lambda: make(Redis(), "name", **options), ValueError, ("at_least must not be longer", *said))
+
+
+@pytest.mark.parametrize("at_least", [0, 0.001, 0.05, 30, 30.0, timedelta(seconds=30)])
+def test_good_at_least(at_least) -> None:
+    assert lock(at_least=at_least).name == "name"
+
+
+@pytest.mark.parametrize("slip", ["at_least", "lock_at_least_for"])
+def test_the_kinds_that_have_no_at_least_name_those_that_do(slip) -> None:
+    said = (f"Semaphore has no argument '{slip}'", "Lock(..., at_least=...)", "FairLock")
+    check(lambda: Semaphore(Redis(), "name", 3, **{slip: 5}), TypeError, said)
 
 
 @pytest.mark.parametrize("argument", ["ttl", "blocking_timeout", "max_hold", "initial", "multiplier"])
@@ -299,6 +330,33 @@ def test_a_likely_slip_is_told_what_was_meant(call, what, slip, meant) -> None:
     check(lambda: call(**{slip: 5}), TypeError, (f"{what} has no argument '{slip}'", "did you mean", meant))
 
 
+WAITS: dict[str, Callable[..., Any]] = {
+    "lock.acquire": lock().acquire,
+    "lock.try_acquire": lock().try_acquire,
+    "reentrant.acquire": ReentrantLock(Redis(), "name").acquire,
+    "reader.acquire": RWLock(Redis(), "name").reader.acquire,
+    "semaphore.acquire": functools.partial(Semaphore(Redis(), "name", 3).acquire, 1),
+    "semaphore.try_acquire": functools.partial(Semaphore(Redis(), "name", 3).try_acquire, 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ((5,), "acquire(blocking_timeout=5)"),
+        ((True, 0.5), "acquire(blocking_timeout=0.5)"),
+        ((False,), "try_acquire(), or blocking_timeout=0 for one try"),
+        (("x" * 500,), "acquire(blocking_timeout='xxxx"),
+    ],
+    ids=["threading's", "redis-py's", "at once", "nonsense"],
+)
+@pytest.mark.parametrize("call", WAITS)
+def test_a_time_to_wait_has_its_name(call, given, meant) -> None:
+    what = call.partition(".")[2]
+    said = (f"{what}() takes no positional argument for the time to wait; did you mean {meant}",)
+    check(lambda: WAITS[call](*given), TypeError, said)
+
+
 @pytest.mark.parametrize(
     ("needless", "why"),
     [("thread_local", "every acquisition has a lease of its own"), ("token", "detach() and adopt()")],
@@ -360,6 +418,21 @@ async def test_pipeline_and_pubsub_are_not_clients() -> None:
 def test_not_a_client(make, client, said) -> None:
     sessions = ", RedisCluster or an aiolocks.Session, not " if make is lock else " or RedisCluster, not "
     check(lambda: make(client), TypeError, ("client must be a redis.asyncio.Redis" + sessions, said))
+
+
+@pytest.mark.parametrize("kind", [valkey.Valkey, valkey.asyncio.Valkey], ids=["blocking", "asyncio"])
+@pytest.mark.parametrize("make", [lock, Session], ids=["Lock", "Session"])
+def test_a_client_of_valkey_py_is_not_supported_yet(make, kind) -> None:
+    class Own(kind):
+        """As users extend it."""
+
+    for client in (kind(), Own()):
+        said = (
+            "client must be a redis.asyncio.Redis",
+            f"not a {type(client).__name__} of valkey-py, which is not supported yet",
+            "make it with redis.asyncio.Redis",
+        )
+        check(lambda client=client: make(client), TypeError, said)
 
 
 async def test_a_session_of_a_session() -> None:

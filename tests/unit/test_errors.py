@@ -10,10 +10,13 @@ import pytest
 from aiolocks import (
     BackendError,
     ConfigurationError,
+    DeadlockError,
+    HolderInfo,
     LockError,
     LockLostError,
     LockNotOwnedError,
     LockTimeoutError,
+    ResultNotKeptError,
     SessionClosedError,
     errors,
 )
@@ -22,21 +25,72 @@ EXAMPLES = [
     LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=1.5),
     LockTimeoutError("Lock", "orders", blocking_timeout=0.5, remaining=None),
     LockTimeoutError("Lock", "orders", blocking_timeout=0, remaining=None),
+    LockTimeoutError(
+        "Lock",
+        "orders",
+        blocking_timeout=2,
+        remaining=1.5,
+        holders=[
+            HolderInfo(
+                lease_id="1", host="host1", pid=42, task="Task-7", held_for=12.34, metadata={"order": 17}
+            )
+        ],
+    ),
+    LockTimeoutError(
+        "Semaphore",
+        "orders",
+        blocking_timeout=2,
+        remaining=None,
+        holders=[
+            HolderInfo(lease_id="1", metadata={"text": "x" * 300}),
+            *(HolderInfo(lease_id="2", host="host2") for _ in range(3)),
+        ],
+    ),
+    LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=1.5, by_itself=True),
+    LockTimeoutError("RWLock.writer", "orders", blocking_timeout=2, remaining=None, by_itself=True),
+    DeadlockError("Semaphore", "orders", held="Semaphore 'orders'"),
     LockLostError("Lock", "orders", "its ttl passed"),
     LockNotOwnedError("Lock", "orders", "it was adopted before"),
     SessionClosedError("the session is closed"),
+    ResultNotKeptError("k", "builtins.TypeError: no", here=True, value=17),
+    ResultNotKeptError("k", "builtins.TypeError: no"),
     ConfigurationError("wakeup='tracking' is not available"),
     BackendError("Redis did not answer within 5 s"),
 ]
 
+NOT_KEPT = (
+    "the call of SingleFlight key 'k' was done, but its value could not be kept for others "
+    "(builtins.TypeError: no)"
+)
 
 MESSAGES = [
     "Lock 'orders' was not acquired within 2 s: its holder's lease has 1.500 s left unless renewed",
     "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere, or others who wait go first",
     "Lock 'orders' was not acquired at the first try: it is held elsewhere, or others who wait go first",
+    (
+        "Lock 'orders' was not acquired within 2 s: held for 12.3 s by host1 pid 42 task 'Task-7' {'order': "
+        "17}; the lease has 1.500 s left unless renewed"
+    ),
+    "Semaphore 'orders' was not acquired within 2 s: held by an unknown host {'text': '"
+    + "x" * 190
+    + "…, by host2, by host2, and others",
+    (
+        "Lock 'orders' was not acquired within 2 s: held by this very task; pass the lease on, or use a "
+        "ReentrantLock; the lease has 1.500 s left unless renewed"
+    ),
+    (
+        "RWLock.writer 'orders' was not acquired within 2 s: held by this very task; pass the lease on, or "
+        "take the upgradable lock and its upgrade()"
+    ),
+    (
+        "Semaphore 'orders' would be waited for for ever: this very task holds Semaphore 'orders', which "
+        "excludes it; pass the lease on"
+    ),
     "Lock 'orders' was lost: its ttl passed",
     "Lock 'orders' is not owned: it was adopted before",
     "the session is closed",
+    f"{NOT_KEPT}: this error has it as its value",
+    f"{NOT_KEPT}: only the process that made it has it",
     "wakeup='tracking' is not available",
     "Redis did not answer within 5 s",
 ]

@@ -51,6 +51,26 @@ async def test_a_shorter_ttl_counts_at_once(offline, transport) -> None:
     assert lease.remaining() == dependable(10)
 
 
+@pytest.mark.parametrize("ttl", [9.999, 1])
+async def test_a_ttl_under_at_least_is_refused_before_anything_is_asked(offline, transport, ttl) -> None:
+    lease = await hold(offline, transport, ttl=60, at_least=10)
+
+    with pytest.raises(ValueError, match=r"at_least must not be longer .*, here .* s, but it is 10 s"):
+        await lease.extend(ttl)
+
+    assert transport.unasked == []
+    assert lease.remaining() == dependable(60)
+
+
+@pytest.mark.parametrize("at_least", [0.1 + 0.2, 10])
+async def test_a_ttl_of_at_least_is_long_enough(offline, transport, at_least) -> None:
+    lease = await hold(offline, transport, ttl=at_least, at_least=at_least)
+    for ttl in (None, at_least):
+        extending = asyncio.create_task(lease.extend(ttl))
+        (await transport.asked("renew")).reply(1)
+        await extending
+
+
 async def test_the_renewals_that_follow_keep_the_new_ttl(offline, transport, clock) -> None:
     lease = await hold(offline, transport, ttl=10)
     extending = asyncio.create_task(lease.extend(60))

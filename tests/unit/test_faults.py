@@ -7,10 +7,10 @@ import ssl
 
 import pytest
 import redis.exceptions as driver
-from redis._parsers.base import BaseParser
 
 from aiolocks import BackendError
 from aiolocks._transport import faults
+from aiolocks._transport.driver import error_of
 
 KEYS = (b"aiolocks:lock:{n}", b"aiolocks:lock.fence:{n}")
 SHA = "54e326db3931fb63747c7aa9948eb6f30a449911"
@@ -49,10 +49,8 @@ NO_HELLO = (
 
 
 def read(text: str) -> Exception:
-    """The exception that redis-py makes of a server's error reply."""
-    error = BaseParser.parse_error(text)
-    assert isinstance(error, Exception)
-    return error
+    """The exception that a connection makes of a server's error reply."""
+    return error_of(text)
 
 
 def everywhere(text: str) -> list[str]:

@@ -34,6 +34,7 @@ class Waiter:
         self.claim = Claim()
         self.told: list[str] = []
         self.asleep = True
+        self.unanswered = True
         self.noted = False
         self.carried = False
 

@@ -31,6 +31,13 @@ def test_round_trip(name) -> None:
     assert Handle.decode(handle.encode(), kind="lock", name=name) == handle
 
 
+@given(st.integers(min_value=0, max_value=2**53))
+def test_round_trip_of_the_time_for_which_the_name_is_to_stay_taken(at_least_ms) -> None:
+    handle = Handle("lock", "orders:17", TOKEN, at_least_ms)
+
+    assert Handle.decode(handle.encode(), kind="lock", name="orders:17") == handle
+
+
 def test_is_one_line_of_ascii() -> None:
     text = Handle("lock", "a\n b🔒", TOKEN).encode()
 
@@ -61,6 +68,10 @@ def test_a_handle_of_another_lock_is_refused_without_telling_its_token(kind, nam
         forged(17),
         forged(["lock", "orders:17"]),
         forged(["lock", "orders:17", TOKEN, TOKEN]),
+        forged(["lock", "orders:17", TOKEN, -1]),
+        forged(["lock", "orders:17", TOKEN, 1.5]),
+        forged(["lock", "orders:17", TOKEN, True]),
+        forged(["lock", "orders:17", TOKEN, 1, 1]),
         "aiolocks-lease-1.ü",
     ],
 )

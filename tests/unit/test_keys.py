@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from aiolocks._transport.keys import Place, every_key, key, parse
+from aiolocks._transport.keys import ANY_KEY, Place, every_key, key, parse, prefix_of
 
 # Short, and made of what could be mistaken for our own punctuation: collisions are near if there are any.
 tricky = st.text(alphabet="a:{}%#.5B7D3A", min_size=1, max_size=8)
@@ -123,3 +125,17 @@ def test_what_is_no_key_of_ours_is_not_read_as_one(raw) -> None:
 )
 def test_the_pattern_of_all_keys_takes_the_prefix_for_what_it_is(prefix, pattern) -> None:
     assert every_key(prefix) == pattern
+
+
+@given(prefixes, kinds, names, roles)
+@example("a:b", "lock", "x:{y}:z", "queue")
+def test_the_prefix_of_a_key_can_be_told(prefix, kind, name, role) -> None:
+    raw = key(prefix, kind, name, role)
+
+    assert prefix_of(raw) == prefix
+    assert fnmatch.fnmatchcase(raw.decode(), ANY_KEY.decode())
+
+
+@pytest.mark.parametrize("raw", [b"text", b"a:b:c", b"lock:{a}", b"{a}", b"\xff:lock:{a}", b""])
+def test_what_is_no_key_of_ours_has_no_prefix(raw) -> None:
+    assert prefix_of(raw) is None

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import re
+import sys
+import warnings
 from collections.abc import Coroutine
+from contextlib import suppress
 
+import anyio
 import pytest
 
-from aiolocks import LeaseState, Lock
+from aiolocks import LeaseState, Lock, ReentrantLock, RWLock, Semaphore, UniqueJob
 from tests.unit.fakes import generous, refuse
 
 
@@ -80,14 +85,91 @@ async def test_is_a_coroutine(lock) -> None:
     assert isinstance(pending, Coroutine)
     assert asyncio.iscoroutine(pending)
     assert inspect.isawaitable(pending)
+    pending.close()
 
 
-async def test_one_never_used_does_nothing_and_warns_of_nothing(lock, transport) -> None:
-    lock.acquire()
-    lock.try_acquire()
-    gc.collect()  # warnings are errors
+@pytest.mark.parametrize("method", ["acquire", "try_acquire"])
+async def test_one_never_used_does_nothing_and_warns(lock, transport, method) -> None:
+    with pytest.warns(RuntimeWarning) as caught:
+        getattr(lock, method)()
+        gc.collect()
 
     assert transport.sent == []
+    (warning,) = caught
+    assert str(warning.message).splitlines()[0] == f"{method}() of {lock!r} was never awaited"
+    assert warning.filename == __file__  # the statement that has dropped it
+
+
+async def test_one_taken_for_an_answer_warns(lock, transport) -> None:
+    entered = False
+    with pytest.warns(RuntimeWarning, match=r"try_acquire\(\) of <Lock 'name' ttl=30> was never awaited"):
+        if lock.try_acquire():
+            entered = True
+
+    assert entered
+    assert transport.sent == []
+
+
+@pytest.mark.parametrize(
+    ("drop", "said"),
+    [
+        (lambda lock: Semaphore(lock._source, "s", 3).acquire(2), "acquire() of <Semaphore 's' value=3"),
+        (lambda lock: ReentrantLock(lock._source, "r").try_acquire(), "try_acquire() of <ReentrantLock 'r'"),
+        (lambda lock: RWLock(lock._source, "w").reader.acquire(), "acquire() of <RWLock.reader 'w'"),
+        (lambda lock: UniqueJob(lock._source, "j").run(), "run() of <UniqueJob 'j'"),
+        (lambda lock: UniqueJob(lock._source, "j").try_run(), "try_run() of <UniqueJob 'j'"),
+    ],
+)
+async def test_each_kind_says_what_was_not_awaited(lock, drop, said) -> None:
+    with pytest.warns(RuntimeWarning, match=re.escape(said) + ".* was never awaited"):
+        drop(lock)
+
+
+async def test_the_warning_names_the_line_that_made_it_where_origins_are_tracked(lock) -> None:
+    depth = sys.get_coroutine_origin_tracking_depth()
+    sys.set_coroutine_origin_tracking_depth(2)
+    try:
+        pending = Semaphore(lock._source, "s", 3).acquire(2)  # made here
+        with pytest.warns(RuntimeWarning) as caught:
+            del pending
+    finally:
+        sys.set_coroutine_origin_tracking_depth(depth)
+
+    (warning,) = caught
+    _, made, *frames = str(warning.message).splitlines()
+    assert made == "It was made at (most recent call last):"
+    assert len([line for line in frames if line.startswith("  File ")]) == 2
+    assert frames[-2].endswith("in test_the_warning_names_the_line_that_made_it_where_origins_are_tracked")
+    assert frames[-1].strip() == 'pending = Semaphore(lock._source, "s", 3).acquire(2)  # made here'
+
+
+async def test_where_warnings_are_errors_it_goes_to_the_hook_for_what_nobody_can_catch(lock) -> None:
+    caught = []
+    before, sys.unraisablehook = sys.unraisablehook, caught.append
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            lock.acquire()
+    finally:
+        sys.unraisablehook = before
+
+    (unraisable,) = caught
+    assert unraisable.exc_type is RuntimeWarning
+
+
+async def test_what_is_begun_warns_of_nothing(lock) -> None:
+    """Warnings are errors here."""
+    await (await lock.acquire(blocking_timeout=1)).release()
+    async with lock.acquire():
+        pass
+    with suppress(TimeoutError):
+        await asyncio.wait_for(lock.acquire(), 0)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await lock.acquire()
+    async with anyio.create_task_group() as group:
+        group.start_soon(lock.try_acquire)
+    gc.collect()
 
 
 async def test_one_that_was_closed_does_nothing(lock, transport) -> None:
@@ -109,12 +191,34 @@ async def test_a_task_cancelled_before_it_began_does_nothing(lock, transport) ->
     assert transport.sent == []
 
 
+@pytest.mark.parametrize("method", ["run", "try_run"])
+async def test_a_task_cancelled_before_it_began_warns_of_nothing(lock, transport, method) -> None:
+    """Warnings are errors here, also those of the coroutines inside."""
+    task = asyncio.create_task(getattr(UniqueJob(lock._source, "job"), method)())
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gc.collect()
+    assert transport.sent == []
+
+
+async def test_what_is_thrown_into_one_that_was_not_begun_ends_it(lock, transport) -> None:
+    pending = lock.acquire()
+    with pytest.raises(ZeroDivisionError):
+        pending.throw(ZeroDivisionError())
+
+    with pytest.raises(RuntimeError, match="used before"):
+        await pending
+    assert transport.sent == []
+
+
 @pytest.mark.parametrize("method", ["acquire", "try_acquire"])
 async def test_is_used_once(lock, method) -> None:
     pending = getattr(lock, method)()
     await (await pending).release()
 
-    with pytest.raises(RuntimeError, match=r"used before: call acquire\(\) again"):
+    with pytest.raises(RuntimeError, match=rf"used before: call {method}\(\) again"):
         await pending
     with pytest.raises(RuntimeError, match="used before"):
         async with pending:
@@ -122,8 +226,10 @@ async def test_is_used_once(lock, method) -> None:
 
 
 async def test_one_without_its_await_is_not_taken_for_a_lease(lock) -> None:
+    pending = lock.acquire()
     with pytest.raises(AttributeError, match="no attribute 'fencing_token': await it"):
-        lock.acquire().fencing_token  # noqa: B018
+        pending.fencing_token  # noqa: B018
+    pending.close()
 
 
 async def test_repr(lock) -> None:

@@ -41,6 +41,7 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
     UpgradableLease,
+    WaiterInfo,
     WriterLease,
 )
 from tests.unit.fakes import generous, hold
@@ -52,6 +53,7 @@ NAMES = {
     "Backoff",
     "Bound",
     "ConfigurationError",
+    "DeadlockError",
     "DuplicateJobError",
     "FairLock",
     "FencedRegister",
@@ -79,6 +81,7 @@ NAMES = {
     "ReentrantLease",
     "ReentrantLock",
     "RemoteCallError",
+    "ResultNotKeptError",
     "Semaphore",
     "Serializer",
     "Session",
@@ -92,6 +95,7 @@ NAMES = {
     "Turnstile",
     "UniqueJob",
     "UpgradableLease",
+    "WaiterInfo",
     "WriterLease",
     "__version__",
 }
@@ -130,7 +134,7 @@ MEMBERS = {
     Turn: "first fencing_token __aenter__ __aexit__",
     Turnstile: "name window enter __aenter__ __aexit__",
     FencedRegister: "name write read",
-    UniqueJob: "key ttl run try_run enqueue perform try_perform",
+    UniqueJob: "key ttl limit run try_run enqueue perform try_perform",
     JobLease: LEASE,
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
     Backoff: "delay",
@@ -211,7 +215,11 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
     [
         (SessionStatistics, STATISTICS),
         (Histogram, {"bounds", "counts", "total"}),
-        (LockInfo, {"kind", "name", "holders", "waiters", "value", "problem"}),
+        (
+            LockInfo,
+            {"kind", "name", "holders", "waiters", "value", "problem", "waiting", "kept_for", "kept_until"},
+        ),
+        (WaiterInfo, {"host", "pid", "waited_for"}),
         (HolderInfo, HOLDER),
         (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was"}),
     ],
@@ -223,7 +231,7 @@ def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, nam
 
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
-    assert parameters(Lock) == COMMON | {"replicas": 0}
+    assert parameters(Lock) == parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0}
 
 
 def test_redlock_takes_what_the_contract_says() -> None:

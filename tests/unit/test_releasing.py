@@ -42,6 +42,27 @@ async def test_released_once_confirmed(make_session, transport) -> None:
     assert session.statistics().hold_seconds.count == 1
 
 
+@pytest.mark.parametrize(("at_least", "said"), [(0, ()), (10, (10_000,))])
+async def test_a_release_says_for_how_long_the_name_is_to_stay_taken(
+    offline, transport, at_least, said
+) -> None:
+    lease = await hold(offline, transport, at_least=at_least)
+    task = releasing(lease)
+    release = await transport.asked("release")
+    assert release.command.args[3:] == said
+    release.reply([1])
+    await task
+
+
+async def test_a_name_that_is_given_back_after_a_loss_stays_taken_too(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=10, at_least=10, auto_renew=False)
+    clock.jump(11)
+    with pytest.raises(LockNotOwnedError):
+        await lease.release()
+    given_back = await transport.asked("release")
+    assert given_back.command.args[3:] == (10_000,)
+
+
 async def test_releasing_again_does_nothing(offline, transport) -> None:
     lease = await hold(offline, transport)
     tasks = [releasing(lease), releasing(lease)]
@@ -86,7 +107,19 @@ async def test_no_renewal_is_sent_behind_a_release_however_long_it_takes(offline
 
     with pytest.raises(BackendError):
         await task
-    assert transport.unasked == []
+    assert "renew" not in transport.unasked
+
+
+async def test_a_release_that_is_not_confirmed_in_time_is_followed_by_an_undo(offline, transport) -> None:
+    """A server that hangs may execute the renewal before it when it goes on, at whatever time that is."""
+    lease = await hold(offline, transport, ttl=30)
+    task = releasing(lease)
+    await transport.asked("release")
+
+    with pytest.raises(BackendError):
+        await task
+    assert transport.unasked == ["release"]
+    assert transport.at_once[-1].undoes
 
 
 async def test_a_release_that_finds_another_holder_is_a_loss(offline, transport) -> None:
@@ -194,7 +227,7 @@ async def test_a_lease_whose_time_has_passed_is_not_owned_even_before_the_watchd
     lease = await hold(offline, transport, ttl=1)
     clock.jump(1)
 
-    with pytest.raises(LockNotOwnedError, match="its ttl passed"):
+    with pytest.raises(LockNotOwnedError, match="the event loop did not run"):
         await lease.release()
     assert transport.unasked == ["release"]
 

@@ -81,7 +81,7 @@ async def test_a_body_that_swallows_the_cancellation_is_told_nevertheless(lease,
 
 
 async def test_a_body_that_blocked_the_loop_past_its_time_is_told_on_exit(offline, transport, clock) -> None:
-    with pytest.raises(LockLostError, match="its ttl passed"):
+    with pytest.raises(LockLostError, match="the event loop did not run"):
         async with await acquired(Lock(offline, "name", ttl=1), transport):
             clock.jump(1)
 
@@ -92,9 +92,8 @@ async def test_the_bodys_own_exception_wins_and_has_a_note(lease, transport, clo
             clock.jump(30)
             raise KeyError("body")
 
-    assert caught.value.__notes__ == [
-        "aiolocks: Lock 'name' was lost: its ttl passed without a confirmed renewal"
-    ]
+    (note,) = caught.value.__notes__
+    assert note.startswith("aiolocks: Lock 'name' was lost: the event loop did not run for 20.")
 
 
 async def test_an_exception_that_the_cancellation_was_turned_into_wins(lease, losing) -> None:
@@ -379,7 +378,7 @@ async def test_what_is_entered_too_late_is_lost_there_and_then(offline, transpor
     taken = len(transport.sent)
     clock.jump(31)
 
-    with pytest.raises(LockLostError, match="its ttl passed"):
+    with pytest.raises(LockLostError, match="the event loop did not run"):
         await lease.__aenter__()
 
     assert transport.verbs[taken:] == ["acquire"]

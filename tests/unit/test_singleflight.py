@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from aiolocks import JSON, RemoteCallError, Session, SingleFlight
+from aiolocks import JSON, RemoteCallError, ResultNotKeptError, Session, SingleFlight
 from aiolocks._primitives.outcomes import Outcome
 from aiolocks._primitives.singleflight import _digest
 from aiolocks._transport.commands.flight import Left
@@ -148,9 +148,9 @@ def test_a_value_is_the_very_value_here_and_its_copy_elsewhere() -> None:
     value = ([1], 2)
     outcome = Outcome.of_value(value, JSON)
     assert outcome.get() is value
-    assert outcome.kept
-    assert Outcome.of_another(left(outcome), JSON).get() == [[1], 2]
-    assert Outcome.of_another(left(Outcome.of_value(value, pickle)), pickle).get() == value  # type: ignore[arg-type]
+    assert outcome.done
+    assert Outcome.of_another("k", left(outcome), JSON).get() == [[1], 2]
+    assert Outcome.of_another("k", left(Outcome.of_value(value, pickle)), pickle).get() == value  # type: ignore[arg-type]
 
 
 def test_what_is_dumped_is_bytes() -> None:
@@ -158,12 +158,30 @@ def test_what_is_dumped_is_bytes() -> None:
         Outcome.of_value(1, json)  # type: ignore[arg-type]
 
 
-def test_a_value_that_cannot_be_dumped_is_told_why_it_is_dumped() -> None:
-    with pytest.raises(TypeError, match="not JSON serializable") as caught:
-        Outcome.of_value({1}, JSON)
-    (note,) = caught.value.__notes__
-    assert "the serializer of the SingleFlight" in note
-    assert "(set)" in note
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_value_that_cannot_be_kept_is_the_very_value_here_and_an_error_elsewhere(raises: bool) -> None:
+    value, because = {1}, TypeError("not JSON serializable")
+    outcome = Outcome.not_kept("k", value, because, raises=raises)
+    assert outcome.done
+    if raises:
+        with pytest.raises(ResultNotKeptError) as caught:
+            outcome.get()
+        assert caught.value.value is value
+        assert caught.value.__cause__ is because
+    else:
+        assert outcome.get() is value
+    with pytest.raises(ResultNotKeptError) as remote:
+        Outcome.of_another("k", left(outcome), JSON).get()
+    assert remote.value.reason == "builtins.TypeError: not JSON serializable"
+    assert (remote.value.key, remote.value.here, remote.value.value) == ("k", False, None)
+
+
+def test_a_value_that_was_kept_after_all_is_no_error() -> None:
+    kept = Outcome.of_value([1], JSON)
+    doubted = Outcome.not_kept("k", [1], TimeoutError(), raises=True)
+    assert doubted.confirmed(left(doubted)) is doubted
+    assert kept.confirmed(left(kept)) is kept
+    assert doubted.confirmed(left(kept)).get() == [1]
 
 
 class OddError(Exception):
@@ -184,11 +202,11 @@ def test_an_error_is_the_very_error_here_and_what_it_says_elsewhere(
     error: Exception, type_name: str, message: str
 ) -> None:
     outcome = Outcome.of_error(error)
-    assert not outcome.kept
+    assert not outcome.done
     with pytest.raises(type(error)) as caught:
         outcome.get()
     assert caught.value is error
     with pytest.raises(RemoteCallError) as remote:
-        Outcome.of_another(left(outcome), JSON).get()
+        Outcome.of_another("k", left(outcome), JSON).get()
     assert (remote.value.type_name, remote.value.message) == (type_name, message)
     assert remote.value.__cause__ is None

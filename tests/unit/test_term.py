@@ -50,7 +50,7 @@ def test_what_reaches_to_the_end_of_max_hold_is_not_renewed() -> None:
     assert limited.at_limit
     assert limited.renewal_due == NEVER
     assert limited.due == limited.deadline < 45
-    assert limited.why_over() == "max_hold has passed"
+    assert limited.why_over(stalled=0.0) == "max_hold has passed"
 
 
 def test_without_auto_renew_only_the_deadline_is_due() -> None:
@@ -82,7 +82,7 @@ def test_a_change_to_less_than_the_rest_of_max_hold_is_renewed() -> None:
 
     assert not limited.at_limit
     assert limited.renewal_due == 3
-    assert limited.why_over() == "its ttl passed without a confirmed renewal"
+    assert limited.why_over(stalled=0.0) == "its ttl passed without a confirmed renewal"
 
 
 @pytest.mark.parametrize("ttl", [0.05, 30.0, 3600.0])

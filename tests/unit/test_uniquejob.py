@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 
 import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from aiolocks import DuplicateJobError, JobLease, LeaseState, LockNotOwnedError, Session, UniqueJob
+from aiolocks import (
+    ConfigurationError,
+    DuplicateJobError,
+    JobLease,
+    LeaseState,
+    LockNotOwnedError,
+    Session,
+    UniqueJob,
+)
 from aiolocks._primitives.tickets import MODES, Mode, Ticket
 from aiolocks._transport.commands.jobs import JobCommands
 
-pytestmark = pytest.mark.leaves_keys(*(f"*:uniquejob.{role}:*" for role in ("before", "over", "owner")))
+OF_TICKETS = ("about", "before", "over", "owner")
+pytestmark = pytest.mark.leaves_keys(*(f"*:uniquejob.{role}:*" for role in OF_TICKETS))
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 FORMS: dict[Mode, dict[str, bool]] = {
@@ -131,6 +141,47 @@ async def test_a_run_that_raises_is_run_again(job, mode) -> None:
     assert await job.try_perform(ticket) is None
 
 
+@pytest.mark.parametrize("mode", ["until_executing", "until_and_while_executing"])
+@pytest.mark.parametrize("newer_first", [False, True])
+async def test_a_run_that_raised_is_not_lost_to_one_that_was_enqueued_meanwhile(
+    job, mode, newer_first
+) -> None:
+    """Nobody knows whether the newer one ever comes to a queue: both run, in whichever order."""
+    older = await job.enqueue(mode)
+    with pytest.raises(ZeroDivisionError):
+        async with job.perform(older):
+            newer = await job.enqueue(mode)
+            raise ZeroDivisionError
+
+    for ticket in (newer, older) if newer_first else (older, newer):
+        async with job.try_perform(ticket) as lease:
+            assert lease is not None
+    for ticket in (older, newer):
+        assert await job.try_perform(ticket) is None
+
+
+async def test_the_retry_of_one_that_gave_up_its_key_leaves_it_to_the_newer_one(job) -> None:
+    older = await job.enqueue("until_executing")
+    with pytest.raises(ZeroDivisionError):
+        async with job.perform(older):
+            await job.enqueue("until_executing")
+            raise ZeroDivisionError
+
+    async with job.perform(older):
+        assert await job.enqueue("until_executing", on_conflict="skip") is None
+    assert await job.enqueue("until_executing", on_conflict="skip") is None
+
+
+async def test_one_that_has_never_begun_is_a_duplicate_of_the_ticket_that_owns_the_key(job) -> None:
+    lapsed = await job.enqueue("until_executing", ttl=0.05)
+    await asyncio.sleep(0.1)
+    newer = await job.enqueue("until_executing")
+
+    assert await job.try_perform(lapsed) is None
+    async with job.perform(newer):
+        pass
+
+
 async def test_a_run_that_raises_keeps_the_key_for_its_ttl_anew(job, redis: Redis, prefix: str) -> None:
     ticket = await job.enqueue("until_executed", ttl=100)
     await redis.pexpire(f"{prefix}:uniquejob.owner:{{a}}", 1000)
@@ -218,6 +269,132 @@ async def test_so_many_wait_and_all_of_them_run(job, session, room) -> None:
     assert not waiting
 
 
+# -- so many at once -----------------------------------------------------------------------------------------
+
+
+async def test_so_many_run_at_once(session, connect) -> None:
+    jobs = [UniqueJob(one, "a", limit=3) for one in (session, connect())]
+    async with jobs[0].run(waiting=0), jobs[1].run(waiting=0), jobs[0].run(waiting=None):
+        for job in jobs:
+            with pytest.raises(DuplicateJobError):
+                await job.run(waiting=0)
+        waiting = [asyncio.create_task(job.try_run(waiting=1)) for job in jobs]
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=AT_ONCE)
+        assert [task.result() for task in done] == [None]
+        (last,) = set(waiting) - done
+    async with asyncio.timeout(AT_ONCE):
+        await (await last).release()
+
+
+@pytest.mark.parametrize("waiting", [2, None])
+async def test_those_who_wait_in_one_session_begin_when_there_are_slots(session, waiting) -> None:
+    """More than one of them, where more than one slot is given back."""
+    job = UniqueJob(session, "a", limit=2)
+    first = [await job.run() for _ in range(2)]
+    tries = [asyncio.create_task(job.try_run(waiting=waiting)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    assert not any(task.done() for task in tries)
+    await asyncio.gather(*(lease.release() for lease in first))
+    async with asyncio.timeout(AT_ONCE):
+        for lease in [await task for task in tries]:
+            await lease.release()
+
+
+@pytest.mark.parametrize("limits", [(1, 3), (3, 1), (2, 5)])
+async def test_another_limit_is_an_error_that_names_both(session, connect, limits) -> None:
+    job, other = UniqueJob(session, "a", limit=limits[0]), UniqueJob(connect(), "a", limit=limits[1])
+    ticket = await job.enqueue("until_executed")
+    async with job.run():
+        for wrong in (other.run(), other.try_run(), other.perform(ticket), other.try_perform(ticket)):
+            says = f"^UniqueJob 'a' runs with limit {limits[0]} elsewhere, not with {limits[1]}: "
+            with pytest.raises(ConfigurationError, match=says):
+                await wrong
+    async with other.perform(ticket):  # none runs any more
+        pass
+
+
+async def test_tickets_that_run_beside_others_do_not_count_for_the_limit(session, connect) -> None:
+    job, other = UniqueJob(session, "a", limit=2), UniqueJob(connect(), "a", limit=5)
+    async with job.run(waiting=0), job.run(waiting=0):
+        for mode in ("until_executing", "until_expired"):
+            ticket = await other.enqueue(mode)
+            async with asyncio.timeout(AT_ONCE), other.perform(ticket):
+                pass
+
+
+async def test_tickets_whose_runs_wait_for_each_other_count_for_the_limit(session) -> None:
+    job = UniqueJob(session, "a", limit=2)
+    leases = []
+    for _ in range(2):
+        ticket = await job.enqueue("until_and_while_executing")
+        leases.append(await asyncio.wait_for(job.perform(ticket), AT_ONCE))
+    third = await job.enqueue("until_and_while_executing")
+    waiting = asyncio.create_task(job.perform(third))
+    await asyncio.sleep(0.1)
+    assert await job.try_run(waiting=0) is None
+    assert not waiting.done()
+    await leases[0].release()
+    await (await asyncio.wait_for(waiting, AT_ONCE)).release()
+    await leases[1].release()
+
+
+@pytest.mark.parametrize("mode", ["until_executed", "until_and_while_executing"])
+async def test_whatever_the_limit_a_ticket_does_not_run_beside_itself(session, connect, mode) -> None:
+    here, there = UniqueJob(session, "a", limit=5), UniqueJob(connect(), "a", limit=5)
+    ticket = await here.enqueue(mode)
+    async with here.perform(ticket):
+        again = asyncio.create_task(there.try_perform(ticket))
+        await asyncio.sleep(0.2)
+        assert not again.done()
+    assert await asyncio.wait_for(again, AT_ONCE) is None
+
+
+# -- metadata ------------------------------------------------------------------------------------------------
+
+
+@each_mode
+async def test_metadata_stand_beside_the_ticket_and_its_run(redis, connect, mode) -> None:
+    async with Session(redis, metadata={"service": "api"}) as session:
+        job = UniqueJob(session, "a", metadata={"kind": "report"})
+        ticket = await job.enqueue(mode, metadata={"order": 17})
+        ((one,),) = [info.holders for info in await session.inspect("a")]
+        assert (one.mode, one.pid, one.task) == ("ticket", os.getpid(), asyncio.current_task().get_name())
+        assert one.metadata == {"service": "api", "kind": "report", "order": 17}
+        worker = UniqueJob(connect(), "a")
+        async with worker.perform(ticket, metadata={"worker": 3}) as lease:
+            assert lease.metadata == {"worker": 3}
+            (info,) = await session.inspect("a*")
+            *tickets, run = sorted(info.holders, key=lambda one: one.mode is None)
+            assert (run.mode, run.fencing_token, run.metadata) == (None, lease.fencing_token, {"worker": 3})
+            assert [one.metadata["order"] for one in tickets] == [17] * FORMS[mode]["running"]
+
+
+async def test_metadata_stand_beside_a_run(session) -> None:
+    job = UniqueJob(session, "a", metadata={"kind": "report", "order": 0})
+    for pending in (job.run(metadata={"order": 17}), job.try_run(metadata={"order": 17})):
+        async with pending as lease:
+            assert lease.metadata == {"kind": "report", "order": 17}
+            ((one,),) = [info.holders for info in await session.inspect("a")]
+            assert one.metadata == lease.metadata
+    async with job.run() as lease:
+        assert lease.metadata == {"kind": "report", "order": 0}
+
+
+async def test_metadata_that_are_no_json_are_refused_before_any_io(session, job) -> None:
+    text = await job.enqueue("until_executed", ttl=1)
+    for call in (
+        lambda: UniqueJob(session, "a", metadata={1: 2}),
+        lambda: job.run(metadata={"a": object()}),
+        lambda: job.try_run(metadata=["a"]),
+        lambda: job.perform(text, metadata={"a": object()}),
+        lambda: job.try_perform(text, metadata="a"),
+    ):
+        with pytest.raises(TypeError, match="metadata must"):
+            call()
+    with pytest.raises(TypeError, match="metadata must"):
+        await job.enqueue("until_executed", metadata={"a": {1, 2}})
+
+
 # -- what a run gives ----------------------------------------------------------------------------------------
 
 
@@ -247,7 +424,6 @@ async def test_what_it_gives_can_be_awaited_and_given_to_a_task(job) -> None:
     await lease.release(done=False)  # it was released: nothing changes
     assert lease.state is LeaseState.RELEASED
     assert await job.try_perform(ticket) is None
-    job.run(), job.perform(ticket)  # never used, they warn of nothing
 
 
 @pytest.mark.leaves_keys
@@ -302,7 +478,7 @@ def test_all_keys_of_a_job_share_a_slot(name) -> None:
         key_slot(key)
         for errand in (None, ticket.errand())
         for key in JobCommands(
-            "p", name, waiting=1, errand=errand, retention_ms=1, session="s", caller="c"
+            "p", name, limit=1, waiting=1, errand=errand, retention_ms=1, session="s", caller="c"
         )._keys
     }
     assert len(slots) == 1
@@ -315,7 +491,8 @@ def test_it_tells_what_it_is(redis) -> None:
     job = UniqueJob(redis, "a", ttl=5)
 
     assert repr(job) == "<UniqueJob 'a' ttl=5>"
-    assert (job.key, job.ttl) == ("a", 5.0)
+    assert (job.key, job.ttl, job.limit) == ("a", 5.0, 1)
+    assert repr(UniqueJob(redis, "a", limit=3)) == "<UniqueJob 'a' ttl=60 limit=3>"
 
 
 @pytest.mark.parametrize(
@@ -325,6 +502,11 @@ def test_it_tells_what_it_is(redis) -> None:
         ((17,), {}, "key must be a str, not int"),
         (("a",), {"ttl": True}, "ttl must be a number of seconds"),
         (("a",), {"ttl": 0.01}, "ttl must be a number of seconds"),
+        (("a",), {"limit": 0}, "limit must be from 1 to"),
+        (("a",), {"limit": 2**31}, "limit must be from 1 to"),
+        (("a",), {"limit": True}, "limit must be an int"),
+        (("a",), {"limit": None}, "limit must be an int"),
+        (("a",), {"concurrency": 3}, "did you mean limit="),
         (("a",), {"timeout": 3}, r"UniqueJob has no argument 'timeout'; did you mean ttl= .* around run\(\)"),
         (("a",), {"waiting": 1}, r"UniqueJob has no argument 'waiting'; did you mean run\(waiting="),
         (("a",), {"expire": 3}, "did you mean ttl="),

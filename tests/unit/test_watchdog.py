@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 from typing import Any
 
 import pytest
 
-from aiolocks import Lock, Session
+from aiolocks import Lock, LockLostError, Session
 from tests.unit.fakes import FakeTransport, generous, grant, hold, turns
 
 
@@ -166,3 +167,69 @@ async def test_watched_possessions_can_be_listed(offline, transport) -> None:
 
     assert {possession.name for possession in offline._engine.watchdog.possessions()} == {"0", "1", "2"}
     assert len(leases) == 3
+
+
+# -- the reason of a loss
+
+
+STALLED = r"the event loop did not run for (\d+\.\d) s or more"
+
+
+async def reason_of_loss(lease: Any) -> str:
+    await lease.wait_lost()
+    return str(lease._possession.reason)
+
+
+async def test_a_stalled_loop_is_the_reason_of_a_loss(offline, transport, clock, caplog) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    clock.jump(45)
+
+    reason = await reason_of_loss(lease)
+
+    assert re.fullmatch(STALLED, reason)
+    assert 34.9 <= float(re.fullmatch(STALLED, reason)[1]) <= 45
+    assert reason in caplog.text
+
+
+async def test_a_body_that_stalls_the_loop_reads_so_at_once(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    clock.jump(45)
+
+    with pytest.raises(LockLostError, match=STALLED):
+        lease.ensure_held()
+
+
+async def test_a_loop_that_stalls_while_a_renewal_is_on_its_way(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    renewal = await transport.asked("renew")
+    clock.jump(45)
+    renewal.reply(1)
+
+    assert re.fullmatch(STALLED, await reason_of_loss(lease))
+
+
+async def test_a_silent_server_is_the_reason_although_the_loop_stalls_in_the_end(
+    offline, transport, clock
+) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    await transport.asked("renew")
+    await asyncio.sleep(15)
+    clock.jump(10)
+
+    assert await reason_of_loss(lease) == "its ttl passed without a confirmed renewal"
+
+
+async def test_a_stall_that_is_over_is_not_the_reason_of_a_later_loss(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30)
+    clock.jump(12)
+    renewal = await transport.asked("renew")
+    renewal.reply(1)
+
+    assert await reason_of_loss(lease) == "its ttl passed without a confirmed renewal"
+
+
+async def test_without_auto_renew_a_stall_changes_nothing(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=30, auto_renew=False)
+    clock.jump(45)
+
+    assert await reason_of_loss(lease) == "its ttl passed, and auto_renew is off"

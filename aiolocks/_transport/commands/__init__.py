@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from .answers import BELL_TTL, HUNG, RUNG, Answer, Granted, Refused, Released
 from .lock import LockCommands
-from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, WAITING
-from .steps import acknowledged
+from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
+from .steps import SEAT_LENGTH, acknowledged, whereabouts
 
 __all__ = [
     "BELL_TTL",
@@ -20,7 +20,9 @@ __all__ = [
     "PASSING",
     "QUEUED",
     "RUNG",
+    "SEAT_LENGTH",
     "STAYING",
+    "TOLD",
     "WAITING",
     "Answer",
     "Granted",
@@ -28,4 +30,5 @@ __all__ = [
     "Refused",
     "Released",
     "acknowledged",
+    "whereabouts",
 ]

@@ -58,9 +58,13 @@ class Refused:
         error: Why there is nothing to wait for, and the asker is not in the queue any more; else None.
         detail: What else there is to say of why, for people; where several servers were asked, what each
             said.
+        told: Who holds it, where that was asked for and is known: the server's time in microseconds, how
+            many permits there are, and of some holders token, ms left and lease, one after the other. Read by
+            the commands that were refused (`holders`).
+        lasting: No release ends it.
     """
 
-    __slots__ = ("detail", "error", "remaining_ms", "rung")
+    __slots__ = ("detail", "error", "lasting", "remaining_ms", "rung", "told")
 
     def __init__(
         self,
@@ -69,11 +73,15 @@ class Refused:
         *,
         error: LockError | None = None,
         detail: str = "",
+        told: Sequence[Any] = (),
+        lasting: bool = False,
     ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
         self.error = error
         self.detail = detail
+        self.told = told
+        self.lasting = lasting
 
 
 Answer = Granted | Refused
@@ -100,9 +108,10 @@ def truth(raw: Any) -> bool:
 
 
 def answer(raw: Any) -> Answer:
-    """Reads `{1, fencing token, others[, room, bell …]}` or `{0, remaining ms[, bell …]}`."""
+    """Reads `{1, fencing token, others[, room, bell …]}` or `{0, remaining ms[, {who holds}][, bell …]}`."""
     if not raw[0]:
-        return Refused(None if raw[1] < 0 else raw[1], raw[2:])
+        told, rung = (raw[2], raw[3:]) if len(raw) > 2 and isinstance(raw[2], list) else ((), raw[2:])
+        return Refused(None if raw[1] < 0 else raw[1], rung, told=told)
     if len(raw) == 3:
         return Granted(int(raw[1]), raw[2])
     return Granted(int(raw[1]), raw[2], room=raw[3], rung=raw[4:])

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, final
 from ..calls import Command, Script
 from ..keys import key
 
-_READ: Final = Script("fenced_read")
-_WRITE: Final = Script("fenced_write")
+_READ: Final = Script("fenced_read", "forms")
+_WRITE: Final = Script("fenced_write", "forms")
 
 Form = Literal["bytes", "json"]
 

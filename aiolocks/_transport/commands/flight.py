@@ -12,7 +12,7 @@ from .lock import LockCommands
 from .standing import IN_TURN, QUEUED
 from .steps import Steps
 
-_SHARED: Final = ("fence", "locks", "flights")
+_SHARED: Final = ("forms", "fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED)
 _PUBLISH: Final = Script("flight_publish", *_SHARED)
 
@@ -112,6 +112,9 @@ class FlightCommands(Steps):
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         return self._lock.adopt(old, new, ttl_ms, self._described(metadata))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return self._lock.annotate(token, self._described(metadata))
 
     def owned(self, token: str) -> Command[bool]:
         return self._lock.owned(token)

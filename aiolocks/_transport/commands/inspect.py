@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from ..calls import Command, Script
-from ..keys import every_key, key
+from ..keys import ANY_KEY, every_key, key
 from .answers import Released, released
 from .reading import (
     Content,
     Finding,
+    read_beside,
     read_job,
     read_locks,
     read_permits,
@@ -19,15 +20,15 @@ from .reading import (
     read_spans,
     read_turnstile,
 )
+from .steps import SEAT_LENGTH
 
-_INSPECT: Final = Script("inspect_name")
+_INSPECT: Final = Script("inspect_names")
 _FORCE_LOCK: Final = Script("force_lock", "forcing")
 _FORCE_PERMITS: Final = Script("force_permits", "forcing")
 _FORCE_SPANS: Final = Script("force_spans", "forcing")
 
 _KEYS_A_STEP: Final = 1000
 """Keys that the server goes through in one step of a scan: about 0.2 ms of its time."""
-_SEAT: Final = 16
 
 _SPAN_SIDES: Final = tuple(f"{side}.{end}" for side in ("readers", "upgradables", "writers") for end in "ab")
 _MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab")
@@ -40,10 +41,20 @@ class Family:
     Attributes:
         roles: The keys that are read, the first of them its own.
         passive: Further keys, which stay when nobody holds and nobody waits; what ends with a dot, all those
-            that begin so.
+            that begin so. Of the others it is seen whether aiolocks wrote them.
     """
 
-    __slots__ = ("_beginnings", "_force", "_forced", "_read", "_seat", "_shallow", "passive", "roles")
+    __slots__ = (
+        "_beginnings",
+        "_beside",
+        "_force",
+        "_forced",
+        "_read",
+        "_seat",
+        "_shallow",
+        "passive",
+        "roles",
+    )
 
     def __init__(
         self,
@@ -58,6 +69,7 @@ class Family:
     ) -> None:
         self.roles = roles
         self.passive = passive
+        self._beside = tuple(role for role in passive if role not in roles and not role.endswith("."))
         self._beginnings = ("bell.", *(role for role in passive if role.endswith(".")))
         self._read = read
         self._seat = seat
@@ -78,54 +90,70 @@ class Family:
         """Whether somebody may hold or wait where there is a key of that role."""
         return role == "queue" or (role in self.roles and role not in self.passive)
 
-    def look(self, prefix: str, kind: str, name: str) -> Command[Finding]:
-        """What stands under that name."""
-        keys = (key(prefix, kind, name, "queue"), *(key(prefix, kind, name, role) for role in self.roles))
-        return Command(_INSPECT, keys, (self._seat, int(self._shallow)), self._finding)
+    def look(
+        self, prefix: str, kind: str, names: Sequence[str], *, waiters: int = 0
+    ) -> Command[list[Finding]]:
+        """Reads these names, in their order; the first `waiters` of each name are described."""
+        roles = ("queue", *self.roles, *self._beside)
+        keys = tuple(key(prefix, kind, name, role) for name in names for role in roles)
+        told = 0 if self._shallow else len(self.roles)
+        return Command(_INSPECT, keys, (len(roles), self._seat, told, waiters), self._findings)
 
     def force(self, prefix: str, kind: str, name: str, finding: Finding) -> Command[Released]:
         """Frees what was found: what was granted with a fencing token up to the latest of those."""
         assert self._force is not None
         # A clock that was set back does not count: what was granted carries the later number.
-        upto = max(finding.now_us, *(holder.fencing_token or 0 for holder in finding.holders), 0)
+        upto = max(finding.now_us, *(holder.fencing_token or 0 for holder in finding.grants), 0)
         keys = tuple(key(prefix, kind, name, role) for role in self._forced)
         return Command(self._force, keys, (str(upto), finding.ticket), released)
 
-    def _finding(self, raw: Any) -> Finding:
-        now_us, waiting, *found = raw
-        contents = dict(zip(self.roles, (Content.of(*one) for one in found), strict=True))
-        finding = self._read(int(now_us), contents)
-        return finding.with_waiters(int(waiting))
+    def _findings(self, raw: Any) -> list[Finding]:
+        now_us, *names = raw
+        return [self._finding(int(now_us), *one) for one in names]
+
+    def _finding(self, now_us: int, waiters: int, told: Sequence[bytes], *found: Any) -> Finding:
+        roles = (*self.roles, *self._beside)
+        contents = dict(zip(roles, (Content.of(*one) for one in found), strict=True))
+        finding = self._read(now_us, contents)
+        beside = {role: contents[role] for role in self._beside}
+        return finding.with_waiters(waiters, told).with_problems(read_beside(beside))
 
 
 _PERMITS: Final = Family(
     ("", "leases", "value"),
     read_permits,
     passive=("fence", "value"),
-    seat=_SEAT,
+    seat=SEAT_LENGTH,
     force=_FORCE_PERMITS,
-    forced=("", "leases", "queue", "value"),
+    forced=("", "leases", "queue", "value", "fence"),
 )
 _SPANS: Final = Family(
-    ("", "ends", "waits"),
+    ("", "ends", "waits", *_SPAN_SIDES, *_MARK_SIDES),
     read_spans,
     passive=("fence", *_SPAN_SIDES, *_MARK_SIDES),
-    seat=_SEAT,
+    seat=SEAT_LENGTH,
     force=_FORCE_SPANS,
-    forced=("", "ends", "queue", "waits", *_SPAN_SIDES, *_MARK_SIDES),
+    forced=("", "ends", "queue", "waits", "fence", *_SPAN_SIDES, *_MARK_SIDES),
 )
 _RUNS: Final = Family(
-    ("",), read_locks, passive=("fence", "value"), force=_FORCE_LOCK, forced=("", "nest", "queue")
+    ("",),
+    read_locks,
+    passive=("fence", "value"),
+    force=_FORCE_LOCK,
+    forced=("", "nest", "queue", "fence", "value"),
 )
 _JOBS: Final = Family(
-    ("", "leases", "value", "owner"),
+    ("", "leases", "value", "owner", "about", "beside", "beside.leases"),
     read_job,
-    passive=("fence", "value", "over", "before", "seen", "run."),
-    seat=_SEAT,
+    passive=("fence", "value", "beside.value", "over", "before", "about", "seen", "run."),
+    seat=SEAT_LENGTH,
     force=_FORCE_PERMITS,
-    forced=("", "leases", "queue", "value", "owner"),
+    forced=(
+        *("", "leases", "queue", "value", "fence", "owner"),
+        *("beside", "beside.leases", "beside.value", "about"),
+    ),
 )
-_LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", "nest", "queue"))
+_LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", "nest", "queue", "fence"))
 
 FAMILIES: Final = {
     "lock": _LOCKS,
@@ -163,8 +191,17 @@ FIRST: Final = b"0"
 
 def scan(prefix: str, cursor: bytes) -> Command[Scanned]:
     """The next step through all keys of that prefix. No script: it is the server that goes on from there."""
-    words = (b"SCAN", cursor, b"MATCH", every_key(prefix), b"COUNT", _KEYS_A_STEP)
-    return Command(None, (), ("SCAN", *words[1:]), _scanned)
+    return _scan(cursor, every_key(prefix))
+
+
+def scan_everything(cursor: bytes) -> Command[Scanned]:
+    """The next step through all keys that may be ours, whatever their prefix."""
+    return _scan(cursor, ANY_KEY)
+
+
+def _scan(cursor: bytes, pattern: bytes) -> Command[Scanned]:
+    words = ("SCAN", cursor, b"MATCH", pattern, b"COUNT", _KEYS_A_STEP)
+    return Command(None, (), words, _scanned)
 
 
 def _scanned(raw: Any) -> Scanned:

@@ -1,28 +1,32 @@
-"""The steps of jobs that run once: a running slot for which so many may wait, and tickets that own a key."""
+"""The steps of jobs that run once: running slots for which so many may wait, and tickets that own a key."""
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from ...errors import DuplicateJobError
+from ...errors import ConfigurationError, DuplicateJobError
 from ..calls import Argument, Command, Script
 from ..keys import key
 from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
-from .permits import SEAT_LENGTH
 from .standing import leave_letters, letters
-from .steps import Steps, arming
+from .steps import SEAT_LENGTH, Steps, arming
 
-_PERMITS: Final = ("fence", "queue", "permits")
-_ACQUIRE: Final = Script("job_acquire", *_PERMITS, "tickets", "room")
-_RENEW: Final = Script("job_renew", *_PERMITS)
-_RELEASE: Final = Script("job_release", *_PERMITS, "tickets", "room")
+if TYPE_CHECKING:
+    from .reading import Holder
+
+_PERMITS: Final = ("forms", "fence", "queue", "permits")
+_ACQUIRE: Final = Script("job_acquire", *_PERMITS, "tickets", "runs", "room")
+_RENEW: Final = Script("job_renew", *_PERMITS, "tickets", "runs")
+_RELEASE: Final = Script("job_release", *_PERMITS, "tickets", "runs", "room")
+_ANNOTATE: Final = Script("permits_annotate", *_PERMITS)
 _ADOPT: Final = Script("permits_adopt", *_PERMITS)
 _AVAILABLE: Final = Script("permits_available", *_PERMITS)
 _OWNED: Final = Script("permits_owned", *_PERMITS)
-_ENQUEUE: Final = Script("job_enqueue", "fence", "tickets")
-_WITHDRAW: Final = Script("job_withdraw", "fence", "tickets")
+_ENQUEUE: Final = Script("job_enqueue", "forms", "fence", "tickets")
+_WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
 
 _KIND: Final = "uniquejob"
+_NO_LIMIT: Final = 2**31
 _REASONS: Final = {
     b"f": "it is running, and as many wait as may",
     b"d": "its ticket was done",
@@ -37,21 +41,26 @@ class Errand:
 
     Attributes:
         ticket: The ticket, as the server knows it: `id.ttl, ms`.
-        slot: Name of the running slot; empty for the one of the key.
+        beside: It may run beside all others of its key, and does not count for the limit.
         gives_up: The key is given up when it begins; else it is kept while it runs.
         frees: The key is freed when it was done, and kept for the retry when not. If it neither does this nor
             gives it up, the key has its own time again when the run has ended.
         done: It was done, as far as is known here.
     """
 
-    __slots__ = ("done", "frees", "gives_up", "slot", "ticket")
+    __slots__ = ("beside", "done", "frees", "gives_up", "ticket")
 
-    def __init__(self, ticket: str, *, slot: str, gives_up: bool, frees: bool) -> None:
+    def __init__(self, ticket: str, *, beside: bool, gives_up: bool, frees: bool) -> None:
         self.ticket = ticket
-        self.slot = slot
+        self.beside = beside
         self.gives_up = gives_up
         self.frees = frees
         self.done = False
+
+    @property
+    def run(self) -> str:
+        """The role of the key that says which token runs it."""
+        return f"run.{self.ticket.partition('.')[0]}"
 
     @property
     def outcome(self) -> str:
@@ -68,22 +77,27 @@ class Errand:
 
 @final
 class JobCommands(Steps):
-    """The steps by which the running slot of a job is had.
+    """The steps by which a running slot of a job is had.
+
+    Those that may run beside others are in a set of their own, without a limit; there each ticket has a queue
+    of its own, in which later deliveries wait for its run to end.
 
     Args:
+        limit: So many may run at once.
         waiting: So many may wait; None for any number.
         errand: The ticket that is to run; None where there is none.
         session: Who asks: an id of which no two sessions have the same.
         caller: Who of them, where the server is to tell them apart.
     """
 
-    __slots__ = ("_key", "_keys", "_session", "_waiting", "bell", "errand")
+    __slots__ = ("_key", "_keys", "_limit", "_session", "_waiting", "bell", "errand")
 
     def __init__(
         self,
         prefix: str,
         job: str,
         *,
+        limit: int,
         waiting: int | None,
         errand: Errand | None,
         retention_ms: int,
@@ -94,21 +108,25 @@ class JobCommands(Steps):
         self._key = job
         self._waiting: int | str = "" if waiting is None else waiting
         self.errand = errand
-        slot = errand.slot if errand is not None else ""
-        inside = f"{slot}." if slot else ""
+        beside = errand is not None and errand.beside
+        self._limit = _NO_LIMIT if beside else limit
+        slots, prefixed = ("beside", "beside.") if beside else ("", "")
+        inside = f"{errand.run}." if errand is not None and beside else ""
         self._session = f"bell.{session}"
         who = f"{self._session}.{caller}" if caller else self._session
         self.bell = key(prefix, _KIND, job, f"{inside}{who}")
-        self._keys = (
-            key(prefix, _KIND, job, slot),
-            key(prefix, _KIND, job, f"{inside}leases"),
-            key(prefix, _KIND, job, f"{inside}value"),
+        self._keys: tuple[bytes, ...] = (
+            key(prefix, _KIND, job, slots),
+            key(prefix, _KIND, job, f"{prefixed}leases"),
+            key(prefix, _KIND, job, f"{prefixed}value"),
             key(prefix, _KIND, job, "fence"),
             key(prefix, _KIND, job, f"{inside}queue"),
             self.bell,
             *_of_tickets(prefix, job),
             key(prefix, _KIND, job, f"{inside}seen"),
         )
+        if errand is not None:
+            self._keys += (key(prefix, _KIND, job, errand.run), key(prefix, _KIND, job, "about"))
 
     @property
     def _ticket(self) -> str:
@@ -128,6 +146,7 @@ class JobCommands(Steps):
             self._ticket,
             begin,
             self._session,
+            self._limit,
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
 
@@ -135,8 +154,8 @@ class JobCommands(Steps):
         return arming(self.bell, self._keys[4:5], lane=token, seat=token[:SEAT_LENGTH])
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        args = (token, ttl_ms, self._retention(ttl_ms), self._ticket)
-        return Command(_RENEW, self._keys[:7], args, truth, lane=token)
+        args = (token, ttl_ms, self._retention(ttl_ms), self._ticket, self._limit)
+        return Command(_RENEW, self._keys, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
@@ -151,21 +170,36 @@ class JobCommands(Steps):
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_ADOPT, self._keys[:6], args, fencing_token, lane=min(old, new))
 
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._keys[:6], (token, metadata), truth, lane=token)
+
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys[:6], (token,), truth, lane=token)
 
     def locked(self) -> Command[bool]:
         return Command(_AVAILABLE, self._keys[:6], ("", "t"), lambda raw: int(raw) < 1)
 
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+
+        return told_permits(token, left_ms, lease)
+
     def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 3:
+            raise ConfigurationError(
+                f"UniqueJob {self._key!r} runs with limit {raw[1]} elsewhere, not with {self._limit}: give "
+                "all users of a key the same limit; a run may have another one once none runs any more"
+            )
         if raw[0] == 2:
             return Refused(None, raw[2:], error=DuplicateJobError(self._key, _REASONS[raw[1]]))
         return answer(raw)
 
 
-def enqueueing(prefix: str, job: str, ticket: str, ttl_ms: int, *, replace: bool) -> Command[int | None]:
+def enqueueing(
+    prefix: str, job: str, ticket: str, ttl_ms: int, metadata: str, *, replace: bool
+) -> Command[int | None]:
     """Makes the ticket the owner of the key: None, or for how many ms more another one owns it."""
-    args = (ticket, ttl_ms, "r" if replace else "")
+    args = (ticket, ttl_ms, "r" if replace else "", metadata)
     return Command(_ENQUEUE, _of_enqueueing(prefix, job), args, _conflict, lane=ticket)
 
 
@@ -179,7 +213,7 @@ def _of_tickets(prefix: str, job: str) -> tuple[bytes, bytes]:
 
 
 def _of_enqueueing(prefix: str, job: str) -> tuple[bytes, ...]:
-    return *_of_tickets(prefix, job), key(prefix, _KIND, job, "before")
+    return *_of_tickets(prefix, job), key(prefix, _KIND, job, "before"), key(prefix, _KIND, job, "about")
 
 
 def _conflict(raw: Any) -> int | None:

@@ -7,10 +7,11 @@ from typing import Final, final
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
-from .standing import IN_TURN, QUEUED
+from .standing import IN_TURN, QUEUED, TOLD
 from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("lock_acquire")
+_ANNOTATE: Final = Script("lock_annotate")
 _ADOPT: Final = Script("lock_adopt")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned")
@@ -56,11 +57,11 @@ class LockCommands(Steps):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes it, or says for how long it may be held elsewhere.
 
-        There is one holder, who wakes the next: of how the asker stands, the rest does not matter.
+        There is one holder, who wakes the next: of how the asker stands, little else matters.
         """
         keys = self._queued_keys() if standing & QUEUED else self._with_queue
         in_turn = 1 if standing & IN_TURN else 0
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn)
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn, 1 if standing & TOLD else 0)
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:
@@ -82,10 +83,18 @@ class LockCommands(Steps):
         args = (token, self._retention(ttl_ms), int(ring))
         return Command(_RELEASE, keys, args, released, lane=token)
 
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+        """Lets go, but the name stays taken, by nobody, until `at_least_ms` after the grant."""
+        args = (token, self._retention(ttl_ms), int(ring), at_least_ms)
+        return Command(_RELEASE, self._with_queue, args, released, lane=token)
+
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         # One lane for both directions: giving back follows what it gives back.
         return Command(_ADOPT, self._held, args, fencing_token, lane=min(old, new))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._held[:1], (token, metadata), truth, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._held[:1], (token,), truth, lane=token)

@@ -11,12 +11,13 @@ from .answers import Answer, Released, answer, fencing_token, released, truth
 from .standing import QUEUED, letters
 from .steps import Steps, arming
 
-_ACQUIRE: Final = Script("multi_acquire", "fence", "locks")
-_ADOPT: Final = Script("multi_adopt", "locks")
+_ACQUIRE: Final = Script("multi_acquire", "forms", "fence", "locks")
+_ANNOTATE: Final = Script("multi_annotate", "forms", "locks")
+_ADOPT: Final = Script("multi_adopt", "forms", "locks")
 _LOCKED: Final = Script("multi_locked")
-_OWNED: Final = Script("multi_owned", "locks")
-_RELEASE: Final = Script("multi_release", "locks")
-_RENEW: Final = Script("multi_renew", "locks")
+_OWNED: Final = Script("multi_owned", "forms", "locks")
+_RELEASE: Final = Script("multi_release", "forms", "locks")
+_RENEW: Final = Script("multi_renew", "forms", "locks")
 
 
 @final
@@ -61,6 +62,9 @@ class MultiCommands(Steps):
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (self.number, old, new, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_ADOPT, self._locks + self._fences, args, fencing_token, lane=min(old, new))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._locks, (token, metadata), truth, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._locks, (token,), truth, lane=token)

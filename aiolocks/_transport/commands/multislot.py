@@ -28,8 +28,8 @@ from .multi import MultiCommands
 from .standing import PASSING, QUEUED, STAYING
 from .steps import Steps as StepsOfAName
 
-_RETURN: Final = Script("multi_return", "locks")
-_SEAL: Final = Script("multi_seal", "locks")
+_RETURN: Final = Script("multi_return", "forms", "locks")
+_SEAL: Final = Script("multi_seal", "forms", "locks")
 
 
 def commands_of(
@@ -146,6 +146,9 @@ class MultiSlotCommands(StepsOfAName):
             return max(minted)
 
         return self._several(adopting, lane=min(old, new))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return self._together([part.annotate(token, metadata) for part in self._parts], all, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
         return self._together([part.owned(token) for part in self._parts], all, lane=token)

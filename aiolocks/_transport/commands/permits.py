@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ...errors import ConfigurationError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import Answer, Released, answer, fencing_token, released, truth
+from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
 from .standing import leave_letters, letters
-from .steps import Steps, arming
+from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 
-_SHARED: Final = ("fence", "queue", "permits")
+if TYPE_CHECKING:
+    from .reading import Holder
+
+_SHARED: Final = ("forms", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
+_ANNOTATE: Final = Script("permits_annotate", *_SHARED)
 _ADOPT: Final = Script("permits_adopt", *_SHARED)
 _AVAILABLE: Final = Script("permits_available", *_SHARED)
 _OWNED: Final = Script("permits_owned", *_SHARED)
@@ -23,7 +27,6 @@ _RESIZE: Final = Script("permits_resize", *_SHARED)
 
 _VALUE_RETENTION_MS: Final = 24 * 3600 * 1000
 _ROLES: Final = ("leases", "value", "fence", "queue")
-SEAT_LENGTH: Final = 16
 
 
 @final
@@ -95,9 +98,18 @@ class PermitCommands(Steps):
         args = (token, self._retention(ttl_ms), self._seat(token), flags)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+        """Lets go, but the permits stay taken, by nobody, until `at_least_ms` after the grant."""
+        flags = leave_letters(ring=ring, leave=False)
+        args = (token, self._retention(ttl_ms), self._seat(token), flags, at_least_ms)
+        return Command(_RELEASE, self._keys, args, released, lane=token)
+
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._keys, (token, metadata), truth, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys, (token,), truth, lane=token)
@@ -114,6 +126,27 @@ class PermitCommands(Steps):
         args = (self._value, value, _VALUE_RETENTION_MS, self._seat("1" * SEAT_LENGTH))
         return Command(_RESIZE, self._keys, args, self._rung)
 
+    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+        """Whether there are too few permits beside them, however many others give back."""
+        held = {token: permits for steps, token in own if (permits := self._shared_with(steps))}
+        if not held or not refused.told:
+            return False
+        if told_all(refused) and not tokens_told(refused).issuperset(held):
+            return False  # one was lost, and nobody here knows
+        value: int = refused.told[1]
+        return self._permits > value - sum(held.values())
+
+    def _shared_with(self, other: Steps) -> int:
+        """How many permits of this name a lease of those has."""
+        if not isinstance(other, PermitCommands) or other._keys[0] != self._keys[0]:  # noqa: SLF001
+            return 0
+        return other._permits  # noqa: SLF001 - its own class, here and above
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+
+        return told_permits(token, left_ms, lease)
+
     def _available(self, parse: Any) -> Command[Any]:
         return Command(_AVAILABLE, self._keys, (self._value, "t" if self._fair else ""), parse)
 
@@ -128,6 +161,13 @@ class PermitCommands(Steps):
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 2:
             raise self._made_otherwise(raw[1], raw[2])
+        if raw[0] == 3:
+            return Refused(None, raw[2:], error=self._too_many(raw[1]))
+        if raw[:2] == [0, -3]:
+            refused = answer(raw)
+            assert isinstance(refused, Refused)
+            refused.detail, refused.lasting = self._left_too_few(), True
+            return refused
         return answer(raw)
 
     def _rung(self, raw: Any) -> Sequence[bytes]:
@@ -135,6 +175,18 @@ class PermitCommands(Steps):
             raise self._made_otherwise(raw[1], raw[2])
         rung: Sequence[bytes] = raw[2:]
         return rung
+
+    def _left_too_few(self) -> str:
+        if self._permits == 1:
+            return "resize(0) has closed it"
+        return f"resize() has left fewer than {self._permits} permits"
+
+    def _too_many(self, current: int) -> ConfigurationError:
+        resized = f" (resized to {current})" if current != self._value else ""
+        return ConfigurationError(
+            f"Semaphore {self._name!r}: n must not be more than the semaphore's value, "
+            f"{self._value}{resized}, not {self._permits}"
+        )
 
     def _made_otherwise(self, first: int, current: int) -> ConfigurationError:
         resized = f" (and resized to {current})" if current != first else ""

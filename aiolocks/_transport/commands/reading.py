@@ -7,18 +7,25 @@ between two keys of a scan anything may have happened.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, final
 
 # A token of ours is hexadecimal; a fencing token has no more digits than 2^53.
 # A leading zero is that of a Redlock's token which was written back.
-_LOCK: Final = re.compile(rb"([0-9a-f]+):(0?\d{1,16}):(.*)", re.DOTALL)
+_TOKEN: Final = re.compile(rb"(?:[0-9a-f]{32}){1,2}")
+_ID: Final = re.compile(rb"(?:[0-9a-f]{32}){1,2}|.*\.bell\..*|held", re.DOTALL)
+"""Of a holder or of a waiter; and the name of a sum."""
+_TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
+_LOCK: Final = re.compile(rb"((?:[0-9a-f]{32}){1,2}):(0?\d{1,16}):(.*)", re.DOTALL)
+_FENCE: Final = re.compile(rb"\d{1,16}")
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,16}):(.*)", re.DOTALL)
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
+_OF_NOBODY: Final = re.compile(r"0{32}[0-9a-f]+")
+"""The token under which the scripts keep a name that nobody holds: zeros, then the last holder's token."""
+_LAST_FENCE: Final = 2**53 - 1
 _MODES: Final = {b"r": "reader", b"u": "upgradable", b"w": "writer"}
 _NOTHING: Final = "none"
 _NO_TTL: Final = -1
-_FOREIGN: Final = "what stands there was not written by aiolocks"
 
 
 @final
@@ -72,6 +79,19 @@ class Holder(NamedTuple):
 
 
 @final
+class Waiter(NamedTuple):
+    """One place in a queue.
+
+    Attributes:
+        since_us: The server's time when it was taken; None where that cannot be read.
+        card: Host and process of the session, JSON; empty where it has written none.
+    """
+
+    since_us: int | None
+    card: bytes
+
+
+@final
 class Finding(NamedTuple):
     """What stands under a name.
 
@@ -80,7 +100,10 @@ class Finding(NamedTuple):
         value: Of a semaphore, how many permits there are; of a turnstile, how many have gone through.
         stands: There is something, whoever holds it.
         problems: What is not as it should be, each in words.
+        waiters: How many wait and live.
+        first_waiters: The first of them, as many as were asked for.
         ticket: Of a job, the ticket that owns its key, as it stands there.
+        kept: The last holder of a name that is kept for its `at_least`: nobody holds it, and nobody gets it.
     """
 
     now_us: int
@@ -89,25 +112,39 @@ class Finding(NamedTuple):
     stands: bool = False
     problems: tuple[str, ...] = ()
     waiters: int = 0
+    first_waiters: tuple[Waiter, ...] = ()
     ticket: bytes = b""
+    kept: Holder | None = None
 
-    def with_waiters(self, waiting: int) -> Finding:
-        """The same, with what was found in the queue."""
-        if waiting < 0:
+    @property
+    def grants(self) -> tuple[Holder, ...]:
+        """Those who hold, and the one who did."""
+        return self.holders if self.kept is None else (*self.holders, self.kept)
+
+    def with_problems(self, problems: tuple[str, ...]) -> Finding:
+        """The same, with what else is not as it should be."""
+        return self._replace(problems=(*self.problems, *problems))
+
+    def with_waiters(self, number: int, told: Sequence[bytes]) -> Finding:
+        """The same with its waiters; `told` holds for each of the first since when, and its card."""
+        if number < 0:
             return self._replace(problems=(*self.problems, "its queue is something else"))
-        return self._replace(waiters=waiting)
+        if number == 0:
+            return self
+        first = (Waiter(_number(since), card) for since, card in zip(told[::2], told[1::2], strict=True))
+        return self._replace(waiters=number, first_waiters=tuple(first))
 
 
 def read_locks(now_us: int, found: Mapping[str, Content]) -> Finding:
     """A lock, which its owner may have taken more than once."""
     lock, nest = found[""], found.get("nest", _NO_CONTENT)
+    if wrong := _wrong({"": "string", "nest": "zset"}, found) + _not_ours(found, ("nest",)):
+        return Finding(now_us, stands=bool(lock), problems=wrong)
     if not lock:
         return Finding(now_us)
-    if wrong := _wrong({"": "string", "nest": "zset"}, found):
-        return Finding(now_us, stands=True, problems=wrong)
     match = _LOCK.fullmatch(lock.value)
     if match is None:
-        return Finding(now_us, stands=True, problems=(_FOREIGN, *_endless(lock)))
+        return Finding(now_us, stands=True, problems=(_of_others(""), *_endless(lock)))
     token = match[1].decode()
     nested = _nested(token, nest, now_us)
     holder = Holder(
@@ -117,7 +154,41 @@ def read_locks(now_us: int, found: Mapping[str, Content]) -> Finding:
         match[3],
         depth=len(nested) or None,
     )
+    if of_nobody(holder):
+        return Finding(now_us, stands=True, problems=_endless(lock), kept=holder)
     return Finding(now_us, (holder,), stands=True, problems=_endless(lock))
+
+
+def of_nobody(holder: Holder) -> bool:
+    """Whether the name is only kept: its last holder has released it before its `at_least` had passed."""
+    return _OF_NOBODY.fullmatch(holder.tokens[0]) is not None
+
+
+def told_lock(left_ms: int, held: bytes) -> Holder | None:
+    """A holder as a refusal tells of it; None for what is not ours."""
+    match = _LOCK.fullmatch(held)
+    if match is None:
+        return None
+    return Holder((match[1].decode(),), int(match[2]), None if left_ms < 0 else left_ms, match[3])
+
+
+def told_permits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+    """The same of one who has permits."""
+    match = _LEASE.fullmatch(lease)
+    if match is None:
+        return None
+    holder = Holder((token.decode(errors="replace"),), int(match[2]), left_ms, match[3])
+    return holder._replace(permits=int(match[1]))
+
+
+def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+    """The same of one who has a span."""
+    match = _SPAN.fullmatch(lease)
+    a, b = (_bound(match[2]), _bound(match[3])) if match is not None else (None, None)
+    if match is None or a is None or b is None:
+        return None
+    holder = Holder((token.decode(errors="replace"),), int(match[4]), left_ms, match[5])
+    return holder._replace(mode=_MODES[match[1]], span=(a, b))
 
 
 def _nested(owner: str, nest: Content, now_us: int) -> list[str]:
@@ -128,70 +199,100 @@ def _nested(owner: str, nest: Content, now_us: int) -> list[str]:
     return sorted(token for token in tokens if token.startswith(owner))
 
 
-def read_permits(now_us: int, found: Mapping[str, Content]) -> Finding:
-    """So many permits."""
+def read_permits(
+    now_us: int, found: Mapping[str, Content], numbers: tuple[bytes, ...] = (b"first", b"current")
+) -> Finding:
+    """So many permits. Where there is a value, it has these `numbers`."""
     if wrong := _wrong({"": "zset", "leases": "hash", "value": "hash"}, found):
         return Finding(now_us, stands=True, problems=wrong)
     leases: dict[bytes, bytes] = found["leases"].value if found["leases"] else {}
     deadlines = found[""].value if found[""] else {}
     holders: list[Holder] = []
-    problems: list[str] = []
+    problems = list(_not_ours(found, ("", "leases")))
+    kept: Holder | None = None
     for token, left_ms in _after(found[""], now_us).items():
-        match = _LEASE.fullmatch(leases.get(token, b""))
-        if match is None:
-            problems.append("half of a lease is missing")
+        if _ID.fullmatch(token) is None:
             continue
-        holder = Holder((token.decode(errors="replace"),), int(match[2]), left_ms, match[3])
-        holders.append(holder._replace(permits=int(match[1])))
-    if leases.keys() - deadlines.keys() - {b"held"}:
+        holder = told_permits(token, left_ms, leases.get(token, b""))
+        if holder is None:
+            problems.append("half of a lease is missing")
+        elif of_nobody(holder):
+            kept = holder
+        else:
+            holders.append(holder)
+    if any(map(_TOKEN.fullmatch, leases.keys() - deadlines.keys())):
         problems.append("half of a lease is missing")
     problems += [problem for key in ("", "leases") for problem in _endless(found[key])]
-    value = _number(found["value"].value.get(b"current")) if found["value"] else None
+    values: dict[bytes, bytes] = found["value"].value if found["value"] else {}
+    value = _number(values.get(b"current"))
+    if values and None in map(_number, map(values.get, numbers)):
+        problems.append(_of_others("value"))
     return Finding(
         now_us,
         tuple(holders),
         value,
-        stands=bool(holders or problems),
+        stands=bool(holders or problems or kept),
         problems=tuple(dict.fromkeys(problems)),
+        kept=kept,
     )
 
 
 def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
-    """Who runs a job, and the ticket that owns its key, be it in a queue or running."""
-    finding, owner = read_permits(now_us, found), found["owner"]
-    if not owner:
-        return finding
-    problems = (*finding.problems, *_wrong({"owner": "string"}, found), *_endless(owner))
+    """The runs of a job, beside others or not, and the ticket that owns its key, queued or running."""
+    finding, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
+    wrong = _wrong({"owner": "string", "about": "hash"}, found)
+    if owner.type == "string" and _TICKET.fullmatch(owner.value) is None:
+        wrong = (*wrong, _of_others("owner"))
+    if about.type == "hash" and not all(map(_TICKET.fullmatch, about.value)):
+        wrong = (*wrong, _of_others("about"))
+    if wrong or owner:
+        problems = (*finding.problems, *wrong, *_endless(owner))
+        finding = finding._replace(stands=True, problems=problems)
     if owner.type != "string":
-        return finding._replace(stands=True, problems=problems)
+        return finding
     ticket: bytes = owner.value
     holder = Holder(
         (ticket.decode(errors="replace"),),
         None,
         None if owner.ttl_ms == _NO_TTL else owner.ttl_ms,
+        about.value.get(ticket, b"") if about.type == "hash" else b"",
         mode="ticket",
     )
-    holders = (*finding.holders, holder)
-    return finding._replace(holders=holders, stands=True, problems=problems, ticket=ticket)
+    return finding._replace(holders=(*finding.holders, holder), ticket=ticket)
+
+
+def _read_runs(now_us: int, found: Mapping[str, Content]) -> Finding:
+    """Those that count for the limit, and those beside them, which are kept in the same way."""
+    finding = read_permits(now_us, found, (b"current",))
+    others = {"": found["beside"], "leases": found["beside.leases"], "value": _NO_CONTENT}
+    beside = read_permits(now_us, others)
+    return finding._replace(
+        holders=(*finding.holders, *beside.holders),
+        stands=finding.stands or beside.stands,
+        problems=tuple(dict.fromkeys((*finding.problems, *beside.problems))),
+    )
 
 
 def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
     """Spans, in three modes."""
+    sides = tuple(found.keys() - {"", "ends", "waits", "fence"})
     if wrong := _wrong({"": "hash", "ends": "zset", "waits": "zset"}, found):
         return Finding(now_us, stands=True, problems=wrong)
     spans: dict[bytes, bytes] = found[""].value if found[""] else {}
     ends, waits = (found[key].value if found[key] else {} for key in ("ends", "waits"))
     holders: list[Holder] = []
-    problems: list[str] = []
+    problems = list(
+        _wrong(dict.fromkeys(sides, "zset"), found) + _not_ours(found, ("", "ends", "waits", *sides))
+    )
     for token, left_ms in _after(found["ends"], now_us).items():
-        match = _SPAN.fullmatch(spans.get(token, b""))
-        a, b = (_bound(match[2]), _bound(match[3])) if match is not None else (None, None)
-        if match is None or a is None or b is None:
-            problems.append("half of a lease is missing")
+        if _ID.fullmatch(token) is None:
             continue
-        holder = Holder((token.decode(errors="replace"),), int(match[4]), left_ms, match[5])
-        holders.append(holder._replace(mode=_MODES[match[1]], span=(a, b)))
-    if spans.keys() - ends.keys() - waits.keys():
+        holder = told_span(token, left_ms, spans.get(token, b""))
+        if holder is None:
+            problems.append("half of a lease is missing")
+        else:
+            holders.append(holder)
+    if any(map(_ID.fullmatch, spans.keys() - ends.keys() - waits.keys())):
         problems.append("half of a lease is missing")
     problems += [problem for key in ("", "ends") for problem in _endless(found[key])]
     return Finding(
@@ -200,6 +301,17 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
         stands=bool(holders or problems),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
+    """What is not ours of the keys that stand beside what is held, for a while after it too."""
+    types = dict.fromkeys(found, "zset") | {"fence": "string", "seen": "hash"}
+    types |= dict.fromkeys(("value", "beside.value"), "hash")
+    wrong = _wrong(types, found)
+    fence = found.get("fence", _NO_CONTENT)
+    if fence.type == "string" and (_FENCE.fullmatch(fence.value) is None or int(fence.value) >= _LAST_FENCE):
+        wrong = (*wrong, _of_others("fence"))
+    return wrong
 
 
 def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Finding:
@@ -211,7 +323,7 @@ def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Finding:
     numbers = {token: _number(place) for token, place in places.value.items()}
     winner = next((token for token, place in numbers.items() if place == 1), None)
     if winner is None or None in numbers.values():
-        return Finding(now_us, stands=True, problems=(_FOREIGN, *_endless(places)))
+        return Finding(now_us, stands=True, problems=(_of_others(""), *_endless(places)))
     left_ms = None if places.ttl_ms == _NO_TTL else places.ttl_ms
     holder = Holder((winner.decode(errors="replace"),), None, left_ms)
     value = max(filter(None, numbers.values()))
@@ -232,6 +344,20 @@ def _wrong(types: Mapping[str, str], found: Mapping[str, Content]) -> tuple[str,
         f"{f'its {role}' if role else 'it'} is a {found[role].type}, not a {type_}"
         for role, type_ in types.items()
         if role in found and found[role].type not in (type_, _NOTHING)
+    )
+
+
+def _of_others(role: str) -> str:
+    return f"what stands {f'in its {role}' if role else 'there'} was not written by aiolocks"
+
+
+def _not_ours(found: Mapping[str, Content], roles: Iterable[str]) -> tuple[str, ...]:
+    """Sets and hashes with members that are neither tokens nor bells."""
+    return tuple(
+        _of_others(role)
+        for role in roles
+        if role in found and isinstance(found[role].value, dict)
+        if any(_ID.fullmatch(one) is None for one in found[role].value)
     )
 
 

@@ -118,6 +118,10 @@ class RedlockCommands(Steps):
         # In the lane of who gives: what the heir sends next goes behind this, and does not take its place.
         return self._question(partial(Adopting, vote=adopt, undo=back), adopt, lane=old, lasts=ttl_ms / 1000)
 
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        annotate = self._one.annotate(token, metadata)
+        return self._question(partial(Voting, vote=annotate), annotate)
+
     def owned(self, token: str) -> Command[bool]:
         owned = self._one.owned(token)
         return self._question(partial(Voting, vote=owned), owned)

@@ -7,13 +7,14 @@ from typing import Any, Final, final
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Granted, Released, answer, fencing_token, released, truth
-from .standing import IN_TURN, QUEUED
+from .standing import IN_TURN, QUEUED, TOLD
 from .steps import Steps, arming
 
-_SHARED: Final = ("fence", "locks", "nest")
+_SHARED: Final = ("forms", "fence", "locks", "nest")
 _ACQUIRE: Final = Script("reentrant_acquire", *_SHARED)
+_ANNOTATE: Final = Script("reentrant_annotate", *_SHARED)
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED)
-_LOCKED: Final = Script("reentrant_locked", "locks")
+_LOCKED: Final = Script("reentrant_locked", "forms", "locks")
 _OWNED: Final = Script("reentrant_owned", *_SHARED)
 _RELEASE: Final = Script("reentrant_release", *_SHARED)
 _RENEW: Final = Script("reentrant_renew", *_SHARED)
@@ -52,7 +53,8 @@ class ReentrantCommands(Steps):
         return (old[:OWNER_LENGTH] or self._owner) + fresh
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata, 1 if standing & IN_TURN else 0)
+        in_turn = 1 if standing & IN_TURN else 0
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn, 1 if standing & TOLD else 0)
         keys = (*self._keys, self.bell) if standing & QUEUED else self._keys
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
@@ -74,6 +76,9 @@ class ReentrantCommands(Steps):
         # What stands beside the lock is of the lease that took it first.
         args = (old, new, ttl_ms, self._retention(ttl_ms))
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._keys, (token, metadata), truth, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys, (token,), truth, lane=token)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from ...errors import LockLostError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import BELL_TTL_MS, Answer, Released, answer, fencing_token, released, truth
+from .answers import BELL_TTL_MS, Answer, Refused, Released, answer, fencing_token, released, truth
 from .standing import leave_letters, letters
-from .steps import Steps, arming
+from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 
-_SHARED: Final = ("fence", "queue", "spans")
-_ACQUIRE: Final = Script("spans_acquire", *_SHARED)
+if TYPE_CHECKING:
+    from .reading import Holder
+
+_SHARED: Final = ("forms", "fence", "queue", "spans")
+_ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
+_ANNOTATE: Final = Script("spans_annotate", *_SHARED)
 _ADOPT: Final = Script("spans_adopt", *_SHARED)
 _CHANGE: Final = Script("spans_change", *_SHARED)
-_LOCKED: Final = Script("spans_locked", *_SHARED)
+_LOCKED: Final = Script("spans_locked", *_SHARED, "ours")
 _OWNED: Final = Script("spans_owned", *_SHARED)
 _RELEASE: Final = Script("spans_release", *_SHARED)
 _RENEW: Final = Script("spans_renew", *_SHARED)
 
 _SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
-_SEAT: Final = "0" * 16
+_SEAT: Final = "0" * SEAT_LENGTH
 _FORGET_EVERY: Final = 4
 
 
@@ -42,6 +47,12 @@ class Span(NamedTuple):
     def within(self, other: Span) -> bool:
         """Whether it is a part of the other."""
         return float(other.a) <= float(self.a) and float(self.b) <= float(other.b)
+
+    def excludes(self, other: Span) -> bool:
+        """Whether not both can be held at a time."""
+        overlap = float(other.a) <= float(self.b) and float(self.a) <= float(other.b)
+        modes = {self.mode, other.mode}
+        return overlap and ("w" in modes or modes == {"u"})
 
 
 @final
@@ -130,6 +141,9 @@ class SpanCommands(Steps):
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata, *self._span, _SEAT)
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
 
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._keys, (token, metadata), truth, lane=token)
+
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys, (token, _SEAT), truth, lane=token)
 
@@ -139,6 +153,31 @@ class SpanCommands(Steps):
     def change(self, token: str, span: Span) -> Command[Changed]:
         """Holds that part of it from now on, or as a reader what it held as a writer."""
         return Command(_CHANGE, self._keys, (token, *span, _SEAT), _changed, lane=token)
+
+    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+        """Whether one of them is in the way, or in that of a writer who waits and goes first."""
+        wanted, told, all_told = self._span, tokens_told(refused), told_all(refused)
+        for steps, token in own:
+            span = self._span_beside(steps)
+            if span is None or token == self._under:
+                continue
+            if wanted.excludes(span):
+                if token in told or not all_told:  # else it was lost, and nobody here knows
+                    return True
+            elif refused.remaining_ms is None and wanted.mode != "w" and wanted.within(span):
+                return True  # a writer has reserved what this wants, and waits for what is held of it here
+        return False
+
+    def _span_beside(self, other: Steps) -> Span | None:
+        """The span of those, if it is of this name."""
+        if not isinstance(other, SpanCommands) or other._keys[0] != self._keys[0]:  # noqa: SLF001
+            return None
+        return other._span  # noqa: SLF001 - its own class, here and above
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        from .reading import told_span  # noqa: PLC0415 - as in `Steps.holders`
+
+        return told_span(token, left_ms, lease)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[:2] == [0, -3]:

@@ -17,6 +17,8 @@ STAYING: Final = 8
 """Others wait in this session for the same thing: its place is kept for them."""
 WAITING: Final = 16
 """If it cannot get in, it will wait."""
+TOLD: Final = 64
+"""If it cannot get in, it is told who holds."""
 
 
 @functools.cache
@@ -36,5 +38,6 @@ def letters(standing: int) -> str:
         (OWING, "o"),
         (STAYING, "s"),
         (WAITING, "w"),
+        (TOLD, "h"),
     ]
     return "".join(letter for bit, letter in said if standing & bit) + ("l" if leaving else "")

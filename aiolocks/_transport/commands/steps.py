@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, cast
+import functools
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ..calls import Argument, Command, Script
-from .answers import BELL_TTL_MS, QUEUE_TTL_MS
+from .answers import BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
+
+if TYPE_CHECKING:
+    from .reading import Holder
 
 _ARM: Final = Script("queue_arm")
+SEAT_LENGTH: Final = 16
+"""Characters of a token by which one waiter is told from the others of its session in a strict queue."""
+_MOST_TOLD: Final = 8
+"""Holders that a refusal tells of; where there are so many, there may be more."""
 
 
 class _Belled(Protocol):
@@ -41,13 +53,58 @@ class Steps:
         """Whose token that is: what one owner has excludes nothing that the same owner wants."""
         return token
 
+    # -- who holds what was refused
+
+    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+        """Whether these possessions, steps with their token, exclude this for as long as they are held.
+
+        The server has said so: whatever is known here may have been lost since.
+        """
+        holding = {token or lease.split(b":")[0] for token, _, lease in _each(refused)}
+        return any(steps.owner(token).encode() in holding for steps, token in own)
+
+    def holders(self, refused: Refused) -> list[Holder]:
+        """Who holds it, as a refusal tells: some of them, where there are many."""
+        from .reading import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
+
+        found = (self._holder(*told) for told in _each(refused))
+        return [holder for holder in found if holder is not None and not of_nobody(holder)]
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        from .reading import told_lock  # noqa: PLC0415 - as in `holders`
+
+        return told_lock(left_ms, lease)
+
     def heir(self, old: str, fresh: str) -> str:
         """The token for who adopts from `old`, made of a fresh one; a new one where there is no old one."""
         return fresh
 
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+        """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
+        raise NotImplementedError
+
     def _retention(self, ttl_ms: int) -> int:
         least = 10 * ttl_ms
         return max(self._retention_ms, least)
+
+
+def _each(refused: Refused) -> Iterator[tuple[bytes, int, bytes]]:
+    """Token, ms left and lease of each holder that a refusal tells of."""
+    told = refused.told
+    for at in range(2, len(told), 3):
+        token, left_ms, lease = told[at : at + 3]
+        if lease:
+            yield token, left_ms, lease
+
+
+def told_all(refused: Refused) -> bool:
+    """Whether it tells of everybody who is in the way."""
+    return len(refused.told) < 2 + 3 * _MOST_TOLD
+
+
+def tokens_told(refused: Refused) -> set[str]:
+    """The tokens of those it tells of, of kinds that keep them apart from the lease."""
+    return {token.decode(errors="replace") for token, _, _ in _each(refused)}
 
 
 def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[int]:
@@ -55,8 +112,15 @@ def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "")
 
     `seat` tells apart those who stand there with the same bell.
     """
-    args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, *queues)
+    card = f"{{{whereabouts(os.getpid())}}}"
+    args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, card, *queues)
     return Command(_ARM, (bell,), args, int, lane=lane, bell=bell)
+
+
+@functools.cache
+def whereabouts(pid: int) -> str:
+    """The host and that process of it: the first fields of the JSON that stands beside leases and bells."""
+    return f'"host":{json.dumps(socket.gethostname())},"pid":{pid}'
 
 
 def acknowledged(key: bytes, replicas: int) -> Command[int]:

@@ -8,7 +8,7 @@ from ..calls import Command, Script
 from ..keys import key
 from .answers import Released, released
 
-_ENTER: Final = Script("turnstile_enter")
+_ENTER: Final = Script("turnstile_enter", "forms")
 _END: Final = Script("turnstile_end")
 
 REMEMBERED: Final = 1000

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, cast
 
 from redis.asyncio import Redis
@@ -22,6 +24,8 @@ ROUNDS: Final = 250
 EXPECTED: Final = WORKERS * ROUNDS
 TTL: Final = 1.0
 """Seconds: the lease of those who are killed or stopped."""
+_EXCERPT: Final = 0.03
+"""Seconds of the second act that are drawn: a hold takes a millisecond or more."""
 _STAY: Final = 0.4
 """Seconds that those stay inside of whom it is only to be seen that they are."""
 
@@ -70,23 +74,38 @@ async def without_a_lock(stage: Stage, scene: Scene) -> None:
 async def with_a_lock(stage: Stage, scene: Scene) -> None:
     """The same, one after another."""
     began = time.monotonic()
-    timeline = scene.timeline = Timeline(began, length=1.0)
-    holds: list[checks.Interval] = []
+    holds: dict[int, list[checks.Interval]] = {worker: [] for worker in scene.workers}
     counter = await _count(stage, scene, "with", lock=True, holds=holds)
-    timeline.close(max(left for _, left in holds))
     took = time.monotonic() - began
+    scene.timeline = _excerpt(holds)
     # Pushed by each holder while it was inside: this is the order in which they entered.
     entries = cast("list[bytes]", await stage.redis.lrange(f"{stage.prefix}:entries", 0, -1))
     tokens = list(map(int, entries))
     scene.facts |= {"counter": counter, "expected": EXPECTED, "seconds": round(took, 3)}
     scene.findings.append(f"The counter says {counter}. {len(tokens)} entries took {took:.1f} s.")
-    scene.checks += [checks.exact(counter, EXPECTED), checks.rising(tokens, EXPECTED), checks.alone(holds)]
+    alone = checks.alone(list(chain(*holds.values())))
+    scene.checks += [checks.exact(counter, EXPECTED), checks.rising(tokens, EXPECTED), alone]
+
+
+def _excerpt(holds: Mapping[int, Sequence[checks.Interval]]) -> Timeline:
+    """So little of the middle that each hold is some columns wide: of all, each column would have a dozen."""
+    middle = statistics.median(entered for entered, _ in chain(*holds.values()))
+    timeline = Timeline(middle, length=_EXCERPT)
+    for worker, intervals in holds.items():
+        timeline.held(worker, intervals)
+    timeline.close(middle + _EXCERPT)
+    return timeline
 
 
 async def _count(
-    stage: Stage, scene: Scene, key: str, *, lock: bool, holds: list[checks.Interval] | None = None
+    stage: Stage,
+    scene: Scene,
+    key: str,
+    *,
+    lock: bool,
+    holds: Mapping[int, list[checks.Interval]] | None = None,
 ) -> int:
-    """Has all workers count, and returns how far they came together."""
+    """Has all workers count, and returns how far they came together; `holds` gets when they were inside."""
     key = f"{stage.prefix}:{key}"
     await stage.redis.set(key, 0, ex=KEEP)
 
@@ -95,9 +114,8 @@ async def _count(
             return
         scene.done[worker] = told["done"] / ROUNDS
         scene.notes[worker] = f"{told['done']:3} of {ROUNDS}"
-        if scene.timeline is not None and holds is not None:
-            scene.timeline.held(worker, told["holds"])
-            holds.extend(map(tuple, told["holds"]))
+        if holds is not None:
+            holds[worker].extend(map(tuple, told["holds"]))
 
     try:
         # Not gather: it would leave the others at it when one fails.

@@ -102,7 +102,8 @@ class Scene:
             yield Text(f"{_INDENT}{' ' * len(_LABEL)}{legend}", style="dim")
 
     def _legend(self, seconds: float, glyphs: Glyphs) -> str:
-        legend = [f"{seconds:.1f} s in all", f"{glyphs.holds[-1]} holds"]
+        length = f"{seconds:.1f} s in all" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms of it"
+        legend = [length, f"{glyphs.holds[-1]} holds"]
         if self.frozen is not None:
             frozen, event = self.frozen
             legend += [f"{glyphs.waits} waits", f"{glyphs.frozen} {frozen}", f"{glyphs.event} {event}"]

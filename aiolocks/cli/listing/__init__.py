@@ -1,1 +1,1 @@
-"""`ls`, `show`, `release` and `top`: who holds what, and freeing it."""
+"""`ls`, `show`, `release`, `top` and `prefixes`: they show locks, and free them."""

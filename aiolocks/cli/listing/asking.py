@@ -9,6 +9,8 @@ from typing import Final
 import click
 
 from ... import BackendError, Session
+from ..._core.inspection import prefixes_in_use
+from ..._core.session import engine_of
 from ..exits import NO_SERVER, CommandError
 from ..server import connected
 
@@ -35,6 +37,15 @@ async def asking(url: str, prefix: str) -> AsyncGenerator[Session, None]:
         raise CommandError(reason(error), NO_SERVER) from None
     except ValueError as error:  # of an argument
         raise click.UsageError(str(error), click.get_current_context()) from None
+
+
+async def other_prefixes(session: Session, prefix: str) -> dict[str, int]:
+    """How many names there are under other prefixes; none where the user may not scan."""
+    try:
+        found = await prefixes_in_use(engine_of(session))
+    except BackendError:
+        return {}
+    return {other: names for other, names in found.items() if other != prefix}
 
 
 def reason(error: BackendError) -> str:

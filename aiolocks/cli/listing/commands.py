@@ -9,20 +9,35 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ... import LockInfo
-from ..._core.inspection import name_space
+from ..._core.freeing import name_space
+from ..._core.inspection import literal_places, prefixes_in_use
+from ..._core.session import engine_of
 from ..._transport.commands.inspect import HOLDABLE
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option
 from . import texts
-from .asking import asking
-from .shown import as_json, details, document, duration, sentence, visible
+from .asking import asking, other_prefixes
+from .shown import (
+    as_json,
+    details,
+    document,
+    duration,
+    elsewhere,
+    kept,
+    sentence,
+    stands,
+    visible,
+    whereabouts,
+)
 
 F = TypeVar("F", bound=Callable[..., object])
 
 _SHORTEST: Final = 0.1
 _LONGEST: Final = 86_400.0
+_ANY_PREFIX: Final = "aiolocks"
 _SERVER: Final = "redis://localhost:6379"
 
 json_option: Callable[[Any], Any] = click.option(
@@ -42,7 +57,7 @@ kind_option: Callable[[Any], Any] = click.option(
 @redis_option(_SERVER)
 def ls(*, pattern: str, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.LS`."""
-    infos = asyncio.run(_inspect(url, prefix, pattern))
+    infos, others = asyncio.run(_list(url, prefix, pattern, others=_is_default() and not as_document))
     if as_document:
         click.echo(document(prefix=prefix, locks=[as_json(info) for info in infos]))
     elif infos:
@@ -51,6 +66,26 @@ def ls(*, pattern: str, as_document: bool, prefix: str, url: str) -> None:
         print_table(infos)
     else:
         say(f"nothing is held or waited for: '{visible(pattern)}' under the prefix '{visible(prefix)}'")
+    if others:
+        say(elsewhere(others))
+
+
+@click.command(help=texts.PREFIXES, short_help="List the prefixes that are in use.")
+@json_option
+@redis_option(_SERVER)
+def prefixes(*, as_document: bool, url: str) -> None:
+    """See `texts.PREFIXES`."""
+    found = asyncio.run(_prefixes(url))
+    if as_document:
+        listed = [{"prefix": prefix, "names": names} for prefix, names in found.items()]
+        click.echo(document(prefixes=listed))
+    elif found:
+        shown = [(visible(prefix, sys.stdout.encoding), str(names)) for prefix, names in found.items()]
+        width = max(len(prefix) for prefix, _ in (("PREFIX", ""), *shown))
+        for prefix, names in (("PREFIX", "NAMES"), *shown):
+            click.echo(f"{prefix:<{width}}  {names:>5}")
+    else:
+        say("nothing is held or waited for under any prefix")
 
 
 @click.command(help=texts.SHOW, short_help="Show who holds a lock, in full.")
@@ -66,7 +101,7 @@ def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: st
         click.echo(document(prefix=prefix, name=name, locks=[as_json(info) for info in infos]))
     else:
         click.echo("\n\n".join(_in_full(info) for info in infos), nl=bool(infos))
-    if not any(info.holders or info.problem for info in infos):
+    if not any(map(stands, infos)):
         raise CommandError(_nobody(name, prefix), NOT_HELD)
 
 
@@ -106,9 +141,15 @@ def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     if not _SHORTEST <= interval <= _LONGEST:  # also refuses NaN
         message = f"--interval must be from {_SHORTEST:g} to {_LONGEST:g} seconds, not {interval:g}"
         raise click.UsageError(message, click.get_current_context())
-    from .top import watch  # noqa: PLC0415 - the others do not need it
+    from .top import Order, watch  # noqa: PLC0415 - the others do not need it
 
-    sys.exit(watch(url, prefix, pattern, interval))
+    order = Order(url=url, prefix=prefix, pattern=pattern, interval=interval, others=_is_default())
+    sys.exit(watch(order))
+
+
+def _is_default() -> bool:
+    """Whether nobody has named a prefix, and perhaps nobody knows that there are others."""
+    return click.get_current_context().get_parameter_source("prefix") is ParameterSource.DEFAULT
 
 
 def _nobody(name: str, prefix: str) -> str:
@@ -128,13 +169,29 @@ async def _inspect(url: str, prefix: str, pattern: str, kind: str | None = None)
     return [info for info in found if kind in (None, info.kind)]
 
 
+async def _list(
+    url: str, prefix: str, pattern: str, *, others: bool
+) -> tuple[list[LockInfo], dict[str, int]]:
+    """The locks that match; with `others`, also how many names there are under other prefixes."""
+    async with asking(url, prefix) as session:
+        infos = await session.inspect(pattern)
+        if others and not (infos and literal_places(pattern) is not None):
+            return infos, await other_prefixes(session, prefix)
+    return infos, {}
+
+
+async def _prefixes(url: str) -> dict[str, int]:
+    async with asking(url, _ANY_PREFIX) as session:
+        return await prefixes_in_use(engine_of(session))
+
+
 async def _release(url: str, prefix: str, name: str, kind: str | None, *, force: bool) -> list[LockInfo]:
     async with asking(url, prefix) as session:
         if force:
             return await session.force_release(name, kind=kind)
         found = await session.inspect(glob.escape(name))
     wanted = HOLDABLE if kind is None else (kind,)
-    return [info for info in found if (info.holders or info.problem) and info.kind in wanted]
+    return [info for info in found if stands(info) and info.kind in wanted]
 
 
 def _in_full(info: LockInfo) -> str:
@@ -146,6 +203,8 @@ def _in_full(info: LockInfo) -> str:
     ]
     if info.problem:
         shown.append(f"  problem         {info.problem}")
+    if info.kept_until is not None:
+        shown.append(f"  nobody holds it {kept(info)}, {duration(info.kept_for)} more")
     for holder in info.holders:
         facts = {
             "holder": holder.lease_id,
@@ -163,4 +222,9 @@ def _in_full(info: LockInfo) -> str:
             for key, fact in facts.items()
             if fact is not None
         ]
+    for waiter in info.waiting:
+        waited = "" if waiter.waited_for is None else f" for {duration(waiter.waited_for)}"
+        shown.append(f"  {'waiting':<15} {visible(whereabouts(waiter), encoding)}{waited}")
+    if info.waiters > len(info.waiting) > 0:
+        shown.append(f"  {'waiting':<15} and {info.waiters - len(info.waiting)} more")
     return "\n".join(shown)

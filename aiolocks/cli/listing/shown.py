@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from datetime import UTC, datetime
 from typing import Any
 
-from ... import HolderInfo, LockInfo
+from ... import HolderInfo, LockInfo, WaiterInfo
 
+_MOST_NAMED = 5
+"""Prefixes that a hint names."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -39,6 +42,19 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // _DAY)} d {int(seconds % _DAY) // _HOUR} h"
 
 
+def stands(info: LockInfo) -> bool:
+    """Whether something keeps others from having it."""
+    return bool(info.holders or info.problem) or info.kept_until is not None
+
+
+def kept(info: LockInfo) -> str:
+    """Until when nobody can acquire a name that nobody holds; empty where that is not so."""
+    if info.kept_until is None:
+        return ""
+    until = datetime.fromtimestamp(info.kept_until, UTC).astimezone()
+    return f"kept until {until.isoformat(sep=' ', timespec='seconds')}"
+
+
 def details(info: LockInfo, holder: HolderInfo | None) -> str:
     """What only some kinds have."""
     said: list[str] = []
@@ -53,6 +69,8 @@ def details(info: LockInfo, holder: HolderInfo | None) -> str:
             said.append(f"depth {holder.depth}")
     if info.kind == "turnstile":
         said.append(f"{info.value} went through")
+    if text := kept(info):
+        said.append(text)
     if info.problem:
         said.append(f"! {info.problem}")
     return " ".join(said)
@@ -71,15 +89,34 @@ def _number(value: float) -> str:
 
 
 def sentence(info: LockInfo, encoding: str = "utf-8") -> str:
-    """One line of who holds it: `lock 'job', held by worker-3, pid 4711, for 12.4 s`."""
+    """One line of who holds it: `lock 'job', held by worker-3 pid 4711 for 12.4 s`."""
     what = f"{info.kind} '{visible(info.name, encoding)}'"
     if not info.holders:
-        return f"{what} ({info.problem})" if info.problem else what
+        why = info.problem or kept(info)
+        return f"{what} ({why})" if why else what
+    return f"{what}, {held_by(info, encoding)}"
+
+
+def held_by(info: LockInfo, encoding: str = "utf-8") -> str:
+    """Names the first of its holders, of which there is one: `held by worker-3 pid 4711 for 12.4 s`."""
     first = info.holders[0]
-    who = f"pid {'?' if first.pid is None else first.pid} on {visible(first.host or '?', encoding)}"
     since = "" if first.held_for is None else f" for {duration(first.held_for)}"
     others = f" and {len(info.holders) - 1} more" if len(info.holders) > 1 else ""
-    return f"{what}, held by {who}{since}{others}"
+    return f"held by {visible(whereabouts(first), encoding)}{since}{others}"
+
+
+def whereabouts(one: HolderInfo | WaiterInfo) -> str:
+    """Host and process."""
+    return f"{one.host or '?'} pid {'?' if one.pid is None else one.pid}"
+
+
+def elsewhere(others: dict[str, int]) -> str:
+    """Says how many names there are under other prefixes."""
+    some = [visible(prefix) for prefix in others][:_MOST_NAMED]
+    rest = f" and {len(others) - len(some)} more" if len(others) > len(some) else ""
+    where = f"prefix{'es' if len(others) > 1 else ''} {', '.join(some)}{rest}"
+    number = sum(others.values())
+    return f"{number} {'name' if number == 1 else 'names'} under the {where}: see them with --prefix"
 
 
 # -- for scripts

@@ -16,7 +16,7 @@ List what is held, by whom, for how long, and how many wait for it.
 PATTERN is of names, as in a shell: *, ? and […]. Without one, everything is listed. Each line is one who
 holds; a lock that several hold has several lines. HOLDER is a short name of one possession, HELD says for how
 long it has lasted, LEFT for how long it would if its holder died now. A ! says what is wrong with what stands
-there.
+there. Without --prefix, a line on stderr says if there are names under other prefixes.
 
 \b
   aiolocks ls
@@ -27,8 +27,23 @@ there.
 Exit status:
     0  done, also if nothing is held{_LAST}"""
 
+PREFIXES: Final = f"""
+List the prefixes under which somebody may hold or wait, and of how many names.
+
+Locks of different prefixes do not know of each other: a program chooses one with Session(redis, prefix=...).
+The other commands look at one of them: --prefix, or the variable AIOLOCKS_PREFIX.
+
+\b
+  aiolocks prefixes
+  AIOLOCKS_PREFIX=shop aiolocks ls
+
+\b
+Exit status:
+    0  done, also if there is none{_LAST}"""
+
 SHOW: Final = f"""
-Show who holds the lock NAME, in full: host, process, task, fencing token, and what the program has attached.
+Show who holds the lock NAME, in full: host, process, task, fencing token, and the metadata of the program;
+and the processes that wait for it.
 
 Locks of different kinds may have the same name; all of them are shown.
 
@@ -38,8 +53,8 @@ Locks of different kinds may have the same name; all of them are shown.
 
 \b
 Exit status:
-    0  somebody holds it
-    1  nobody does{_LAST}"""
+    0  somebody holds it, or it is kept for a time after its release (at_least)
+    1  neither{_LAST}"""
 
 RELEASE: Final = """
 Free the lock NAME, whoever holds it, and wake who waits for it.
@@ -67,8 +82,9 @@ TOP: Final = f"""
 Watch who holds what, as `aiolocks ls` lists it: what most wait for comes first, then what has been held for
 longest.
 
-Ctrl-C leaves. If the server goes away, it says so and tries again. Where stdout is no terminal, it prints the
-table once.
+q or Ctrl-C leaves. Of very many names, only those on the screen and those with waiters are read at each look,
+and the others in turn: a line says so. If the server goes away, it says so and tries again. Where stdout is
+no terminal, it prints the table once.
 
 \b
   aiolocks top
@@ -76,4 +92,4 @@ table once.
 
 \b
 Exit status:
-    0  left with Ctrl-C, or printed once{_LAST}"""
+    0  left with q or Ctrl-C, or printed once{_LAST}"""

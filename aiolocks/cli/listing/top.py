@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ... import BackendError, LockInfo, Session
+from ... import BackendError, LockInfo
+from ..._core.session import engine_of
 from ..exits import of_signal
-from .asking import asking, reason
-from .shown import visible
-from .table import lines, open_console, print_table, table
+from .asking import asking, other_prefixes, reason
+from .census import Census, rank
+from .keyboard import pressed
+from .shown import duration, elsewhere, visible
+from .table import cut_table, more, open_console, print_table
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_QUIT: Final = "q"
+_BY_KEY: Final = 0
 _AROUND: Final = 4
 """Lines of the screen that are not locks."""
 
 
-def watch(url: str, prefix: str, pattern: str, interval: float) -> int:
-    """Shows it until a signal comes; the exit status."""
-    return asyncio.run(_watch(url, prefix, pattern, interval))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The arguments of the command; with `others`, names under other prefixes are mentioned."""
+
+    url: str = field(repr=False)
+    prefix: str
+    pattern: str
+    interval: float
+    others: bool
 
 
-async def _watch(url: str, prefix: str, pattern: str, interval: float) -> int:
+def watch(order: Order) -> int:
+    """Shows it until somebody types q, or a signal comes; the exit status."""
+    return asyncio.run(_watch(order))
+
+
+async def _watch(order: Order) -> int:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     _on_signals(ended)
-    watching = asyncio.create_task(_show(open_console(), url, prefix, pattern, interval))
+
+    def typed() -> None:
+        if not ended.done():
+            ended.set_result(_BY_KEY)
+
+    watching = asyncio.create_task(_show(order, typed))
     either: list[asyncio.Future[Any]] = [ended, watching]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
@@ -43,7 +64,7 @@ async def _watch(url: str, prefix: str, pattern: str, interval: float) -> int:
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
-    return 0 if ended.result() == signal.SIGINT else of_signal(ended.result())
+    return 0 if ended.result() in (_BY_KEY, signal.SIGINT) else of_signal(ended.result())
 
 
 def _on_signals(ended: asyncio.Future[int]) -> None:
@@ -58,64 +79,72 @@ def _on_signals(ended: asyncio.Future[int]) -> None:
             asyncio.get_running_loop().add_signal_handler(number, arrived, number)
 
 
-async def _show(console: Console, url: str, prefix: str, pattern: str, interval: float) -> None:
-    async with asking(url, prefix) as session:
-        infos = await session.inspect(pattern)
+async def _show(order: Order, quit_typed: Callable[[], object]) -> None:
+    console = open_console()
+    async with asking(order.url, order.prefix) as session:
         if not _is_live(console):
-            print_table(_first_things_first(infos))
+            infos = await session.inspect(order.pattern)
+            print_table(sorted(infos, key=rank))
             return
-        view = _View(console, f"{visible(prefix)}:{visible(pattern)}, every {interval:g} s")
-        view.found(infos)
-        with Live(get_renderable=view.picture, console=console, auto_refresh=False, screen=True) as live:
-            await _go_on(session, pattern, interval, view, live)
-
-
-async def _go_on(session: Session, pattern: str, interval: float, view: _View, live: Live) -> None:
-    while True:
-        live.refresh()
-        await asyncio.sleep(interval)
-        try:
-            view.found(await session.inspect(pattern))
-        except BackendError as error:
-            view.trouble = reason(error)
+        census = Census(engine_of(session), order.pattern)
+        what = f"{visible(order.prefix)}:{visible(order.pattern)}, every {order.interval:g} s"
+        view = _View(console, census, what)
+        await view.look(0)  # little, for something to be seen at once
+        with (
+            Live(get_renderable=view.picture, console=console, auto_refresh=False, screen=True) as live,
+            pressed(_QUIT, quit_typed),
+        ):
+            live.refresh()
+            if order.others:
+                view.others = await other_prefixes(session, order.prefix)
+            pause = 0.0
+            while True:
+                live.refresh()
+                await asyncio.sleep(pause)
+                pause = order.interval
+                try:
+                    await view.look(order.interval)
+                except BackendError as error:
+                    view.trouble = reason(error)
 
 
 class _View:
     """What is on the screen."""
 
-    def __init__(self, console: Console, what: str) -> None:
+    def __init__(self, console: Console, census: Census, what: str) -> None:
         self._console = console
+        self._census = census
         self._what = what
-        self._infos: Sequence[LockInfo] = ()
+        self._shown: list[LockInfo] = []
+        self.trouble = ""
+        self.others: dict[str, int] = {}
+
+    async def look(self, interval: float) -> None:
+        await self._census.look(interval, self._shown)
+        self._shown = self._census.first(self._room)
         self.trouble = ""
 
-    def found(self, infos: Sequence[LockInfo]) -> None:
-        self._infos = _first_things_first(infos)
-        self.trouble = ""
+    @property
+    def _room(self) -> int:
+        return max(1, self._console.height - _AROUND)
 
     def picture(self) -> Group:
-        room = max(1, self._console.height - _AROUND)
-        holders = sum(len(info.holders) for info in self._infos)
-        waiters = sum(info.waiters for info in self._infos)
-        more = lines(self._infos) - room
-        head = f"aiolocks {self._what}: {len(self._infos)} locks, {holders} holders, {waiters} waiting"
+        census, encoding = self._census, self._console.encoding
+        if census.complete:
+            count = f"{census.names} locks, {census.holders} holders"
+            note = elsewhere(self.others) if self.others else ""
+        else:
+            count, around = f"{census.names} names", duration(census.around)
+            read = f"{census.read} read, {census.holders} holders"
+            note = f"sampled: {read}; each again in {around}, these at each look"
+        head = f"aiolocks {self._what}: {count}, {census.waiters} waiting"
+        hidden = census.lines - self._room
         return Group(
-            Text(head, style="bold", overflow="ellipsis", no_wrap=True),
-            Text(self.trouble, style="red", overflow="ellipsis", no_wrap=True),
-            table(self._infos, self._console.encoding, width=self._console.width, most=room),
-            Text(f"… and {more} more lines" if more > 0 else ""),
+            Text(head, style="bold", overflow="crop", no_wrap=True),
+            Text(self.trouble or note, style="red" if self.trouble else "dim", overflow="crop", no_wrap=True),
+            cut_table(self._shown, encoding, width=self._console.width, most=self._room),
+            Text(f"{more(encoding)} and {hidden} more lines" if hidden > 0 else ""),
         )
-
-
-def _first_things_first(infos: Sequence[LockInfo]) -> Sequence[LockInfo]:
-    """What most wait for, then what has been held for longest."""
-
-    def rank(info: LockInfo) -> tuple[int, float, str]:
-        # Since when, not for how long: names are not all looked at in the same moment.
-        since = min((holder.held_since or math.inf for holder in info.holders), default=math.inf)
-        return -info.waiters, since, info.name
-
-    return sorted(infos, key=rank)
 
 
 def _is_live(console: Console) -> bool:

@@ -15,14 +15,18 @@ from ..server import prefix_option, redis_option
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
 
-Waits until the lock is free, or for as long as --wait says. The lock is renewed for as long as COMMAND runs.
-It is free again when COMMAND has ended, or one ttl after this process or its machine died. COMMAND finds the
-fencing token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each later holder, by which a store can
-refuse those who come too late.
+Waits until the lock is free, or for as long as --wait says, and names its holder after a second. The lock is
+renewed for as long as COMMAND runs. It is free again when COMMAND has ended, or one ttl after this process or
+its machine died. COMMAND finds the fencing token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each
+later holder, by which a store can refuse those who come too late.
+
+With --at-least the lock stays taken for that long after it was acquired, even if COMMAND has ended before,
+whatever its exit status. So a command that several machines start at about the same time runs once.
 
 \b
   aiolocks run nightly-backup -- ./backup.sh --full
   aiolocks run nightly-backup --wait 0 -- ./backup.sh || echo "somebody else does it"
+  aiolocks run nightly-backup --at-least 60 --ttl 60 --wait 0 -- ./backup.sh
 
 Signals are passed on to COMMAND. If the lock is lost, because Redis stayed away or somebody removed the lock,
 COMMAND gets TERM and, --kill-after seconds later, KILL; in between, somebody else may hold the lock already.
@@ -33,7 +37,7 @@ aiolocks itself cannot be passed on: then COMMAND goes on, and the lock ends aft
 Exit status: that of COMMAND (128 + n if it died of signal n), or
     2  the command line is wrong
    69  no usable Redis server
-   75  the lock was not acquired within --wait
+   75  the lock was not acquired within --wait, or --at-least has not passed yet
    76  the lock was lost while COMMAND ran
   126  COMMAND cannot be executed
   127  COMMAND was not found
@@ -70,6 +74,10 @@ class _BehindDashes(click.Command):
     help="Seconds to wait for the lock, without it for ever; 0 for a single try.",
 )  # fmt: skip
 @click.option(
+    "--at-least", type=click.FloatRange(min=0), default=0, show_default=True, metavar="S",
+    help="Seconds for which nobody else gets the lock, even if COMMAND ends sooner; --ttl at the most.",
+)  # fmt: skip
+@click.option(
     "--fair", is_flag=True,
     help="In the order of asking, over all machines: a FairLock, which knows nothing of a Lock of that name.",
 )  # fmt: skip
@@ -77,14 +85,27 @@ class _BehindDashes(click.Command):
     "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
+@click.option("--quiet", is_flag=True, help="Do not name the holder of the lock while waiting for it.")
 @prefix_option
 @redis_option("redis://localhost:6379")
 def run(
-    *, name: str, ttl: float, wait: float | None, fair: bool, kill_after: float, prefix: str, url: str
+    *,
+    name: str,
+    ttl: float,
+    wait: float | None,
+    at_least: float,
+    fair: bool,
+    kill_after: float,
+    quiet: bool,
+    prefix: str,
+    url: str,
 ) -> None:
     """See `_HELP`."""
     if os.name != "posix":
         raise CommandError("run needs a POSIX system", 1)
+    if at_least > ttl:
+        message = f"--at-least {at_least:g} needs a --ttl of that many seconds or more, not {ttl:g}"
+        raise click.UsageError(message, click.get_current_context())
     from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
 
     command: list[str] = click.get_current_context().meta[__name__]
@@ -95,8 +116,10 @@ def run(
         command=tuple(command),
         ttl=ttl,
         wait=wait,
+        at_least=at_least,
         fair=fair,
         kill_after=kill_after,
+        quiet=quiet,
     )
     try:
         status = asyncio.run(Keeper.carry_out(order))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
 import signal
-import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -26,6 +28,7 @@ from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, Co
 from ..server import Server, connected
 from .child import Child
 from .signals import ENDING, Arrival, Signals, stop_self
+from .waiting import described, explain
 
 _VARIABLE: Final = "AIOLOCKS_FENCING_TOKEN"
 
@@ -43,8 +46,10 @@ class Order:
     command: tuple[str, ...]
     ttl: float
     wait: float | None
+    at_least: float
     fair: bool
     kill_after: float
+    quiet: bool
 
 
 class Keeper:
@@ -91,13 +96,9 @@ class Keeper:
         if arrival.number == signal.SIGTSTP:
             stop_self()
 
-    def on_waiting(self, event: object) -> None:
-        """The session: it is held elsewhere. Somebody at a terminal wants to know why nothing happens."""
-        if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison] - closed, it is None
-            say(f"waiting for {self._order.name!r}, which is held elsewhere")
-
     async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
         async with connected(self._order.url) as server, self._session(server) as session:
+            self._ensure_program()
             lease = await self._acquire(session)
             # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
             try:
@@ -114,21 +115,43 @@ class Keeper:
 
     def _session(self, server: Server) -> Session:
         try:
-            return Session(server.client, prefix=self._order.prefix, listeners=[self])
+            return Session(server.client, prefix=self._order.prefix)
         except ValueError as error:  # of the prefix
             raise click.UsageError(str(error), click.get_current_context()) from None
 
     async def _acquire(self, session: Session) -> Lease:
         order = self._order
         kind: type[FairLock | Lock] = FairLock if order.fair else Lock
+        explaining = None
+        if not order.quiet:
+            explaining = asyncio.create_task(explain(session, kind.__name__.lower(), order.name))
         try:
-            return await kind(session, order.name, ttl=order.ttl, blocking_timeout=order.wait).acquire()
+            lock = kind(
+                session,
+                order.name,
+                ttl=order.ttl,
+                blocking_timeout=order.wait,
+                at_least=order.at_least,
+                metadata=described(order.command),
+            )
+            return await lock.acquire()
         except LockTimeoutError as error:
             raise CommandError(str(error), NOT_ACQUIRED) from None
         except BackendError as error:
             raise CommandError(str(error), NO_SERVER) from None
         except ValueError as error:  # of an argument
             raise click.UsageError(str(error), click.get_current_context()) from None
+        finally:
+            if explaining is not None:
+                explaining.cancel()
+
+    def _ensure_program(self) -> None:
+        """A program that cannot be run takes no lock, which would then be kept from machines that have it."""
+        program = self._order.command[0]
+        if shutil.which(program) is None:
+            if os.sep in program and Path(program).exists():
+                raise CommandError(f"{program}: {os.strerror(errno.EACCES)}", NOT_EXECUTABLE)
+            raise CommandError(f"{program}: command not found", NOT_FOUND)
 
     def _start(self, lease: Lease, mask: frozenset[int]) -> Child:
         command = self._order.command

@@ -84,7 +84,8 @@ class Lock(RedisPyLock):
         # Of tries under way, by token: whether nobody else can have it, and loop time at which they are over.
         self._tries: dict[bytes, tuple[bool, float | None]] = {}
         waiting = (sleep, blocking, blocking_timeout)
-        super().__init__(redis, name, timeout, *waiting, thread_local, raise_on_release_error)
+        super().__init__(redis, name, timeout, *waiting, thread_local)
+        self.raise_on_release_error = bool(raise_on_release_error)  # redis-py knows it since version 6
 
     def register_scripts(self) -> None:
         """Does nothing: redis-py's would keep the first client of all for ever."""

@@ -7,11 +7,11 @@ local NOW = math.floor(MICROSECONDS / 1000)  -- ms
 
 -- The larger of `minted` and the one behind the fence. The server's clock is where minting begins, so that a
 -- lost fence (restart, eviction) does not begin again at 1. Microseconds since 1970 are exact in a double, that is
--- below 2^53, until 2255. A fence beyond that is nothing that was ever granted.
+-- below 2^53, until 2255: nothing beyond that was ever granted.
 local function beyond(fence, minted)
-  local last = tonumber(redis.call('GET', fence) or 0) or 0
-  if last >= minted and last < 9007199254740992 then return last + 1 end
-  return minted
+  local last = redis.call('GET', fence) or '0'
+  if not string.find(last, '^%d+$') or tonumber(last) >= 9007199254740991 then foreign(fence) end
+  return math.max(minted, last + 1)
 end
 
 -- Only %.0f prints it in full.

@@ -6,7 +6,9 @@
 -- the sake of those who waited for that run.
 local AT_ONCE = 16
 
-local function print_of(held) return string.match(held, '^%x+:%d+:{"fingerprint":"(%x*)"') end
+local function print_of(held)
+  return string.match(known(KEYS[1], held), '^%x+:%d+:{"fingerprint":"(%x*)"') or foreign(KEYS[1])
+end
 
 -- Wakes all who stand in the queue: here the first of them who live, who then wake as many each. Returns their bells.
 local function wake_all(queue)
@@ -15,7 +17,7 @@ local function wake_all(queue)
     local bells = redis.call('ZRANGE', queue, 0, AT_ONCE - 1)
     if #bells == 0 then break end
     for _, bell in ipairs(bells) do
-      if redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+      if is_bell(bell) and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
     end
     redis.call('ZREM', queue, unpack(bells))
   end

@@ -19,6 +19,13 @@ local function discard(type, ...)
   return discarded
 end
 
+-- Removes a fence that was written by nobody who mints.
+local function discard_fence(fence)
+  discard('string', fence)
+  local last = redis.call('GET', fence) or '0'
+  if not string.find(last, '^%d+$') or tonumber(last) >= 9007199254740991 then redis.call('DEL', fence) end
+end
+
 -- Wakes the first of those who wait and live, and drops the dead before them. More than one: who may enter depends on
 -- the kind, and who may not hangs up his bell anew. The bells are not in KEYS: they stand in the queue, and share its
 -- slot. `seat`: how many characters stand behind one; `stays`: a bell that was rung stays, as 'rung'.
@@ -29,7 +36,7 @@ local function summon(queue, seat, stays)
     local entry = redis.call('ZRANGE', queue, #rung, #rung)[1]
     if not entry then break end
     local bell = string.sub(entry, 1, -seat - 1)
-    if redis.call('DEL', bell) == 1 then
+    if string.find(entry, '.bell.', 1, true) and redis.call('DEL', bell) == 1 then
       if stays then redis.call('SET', bell, 'rung', 'PX', BELL_TTL) end
       rung[#rung + 1] = bell
     else

@@ -7,6 +7,12 @@ local function held_by(token, held)
   return nil
 end
 
+-- The same, whoever holds it, and also where nobody does for a while.
+local function known(lock, held)
+  if held and not is_token(string.match(held, '^(%x+):%d+:') or '') then foreign(lock) end
+  return held
+end
+
 local function minted_in(held) return string.match(held, ':(%d+):') end
 
 -- Wakes the first in the queue whose bell hangs, or the first behind `bell`; those without one are dead or were woken
@@ -18,7 +24,7 @@ local function wake(queue, bell)
   rank = rank and rank + 1 or 0
   while true do
     local next = redis.call('ZRANGE', queue, rank, rank)[1]
-    if not next or woken[next] then return nil end
+    if not next or woken[next] or not is_bell(next) then return nil end
     if redis.call('DEL', next) == 1 then
       woken[next] = true
       return next

@@ -11,17 +11,32 @@ local OWNER = 32
 
 local function owner_of(token) return string.sub(token, 1, OWNER) end
 
--- Removes what has come to its end. The first write of each step: a server out of memory allows it.
-local function purge() redis.call('ZREMRANGEBYSCORE', nest, '-inf', NOW) end
+-- Removes what has come to its end. The first write of each step, which a server out of memory allows.
+local function purge()
+  redis.call('ZREM', nest, '')
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', nest, '-inf', NOW)) do
+    if is_token(token) then redis.call('ZREM', nest, token) end
+  end
+end
 
 -- Whether the lock is the owner's, and the token is one of his that lasts.
 local function nested(token)
   return held_by(owner_of(token), redis.call('GET', lock)) and redis.call('ZSCORE', nest, token)
 end
 
+-- The latest of its deadlines, or nil where there is none. What others have put there has none.
+local function latest()
+  local rank = -1
+  while true do
+    local token, deadline = unpack(redis.call('ZRANGE', nest, rank, rank, 'WITHSCORES'))
+    if not token or is_token(token) then return deadline end
+    rank = rank - 1
+  end
+end
+
 -- The lock lasts until the latest of its deadlines.
 local function last_to_the_end()
-  local latest = redis.call('ZRANGE', nest, -1, -1, 'WITHSCORES')[2]
-  redis.call('PEXPIRE', lock, math.max(1, latest - NOW))
-  redis.call('PEXPIRE', nest, math.max(1, latest - NOW))
+  local left = math.max(1, latest() - NOW)
+  redis.call('PEXPIRE', lock, left)
+  redis.call('PEXPIRE', nest, left)
 end

@@ -8,6 +8,7 @@
 --   that comes or goes, so that nothing is counted twice, and where the two differ, it is counted anew;
 -- - value holds the value that it was first made with and the current one; without it, there is one permit.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
+local MOST_TOLD = 8
 local holders, leases, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 -- Permits, fencing token and metadata of a lease, or nil.
@@ -22,38 +23,72 @@ local function drop(token)
   local permits = lease_of(token) or 0
   redis.call('ZREM', holders, token)
   redis.call('HDEL', leases, token)
-  if redis.call('HINCRBY', leases, 'held', -permits) <= 0 then redis.call('DEL', leases) end
+  if redis.call('HINCRBY', leases, 'held', -permits) <= 0 then redis.call('HDEL', leases, 'held') end
 end
 
--- One of the two keys was lost: what stands in one of them only holds nothing.
+-- One of the two keys was lost: what stands in one of them only holds nothing. Or somebody else has written there, whose
+-- members are left alone.
+local alien
 local function count_anew()
   local held = 0
   for _, token in ipairs(redis.call('HKEYS', leases)) do
-    if redis.call('ZSCORE', holders, token) then
-      held = held + lease_of(token)
+    if token ~= 'held' and not is_token(token) then
+      alien = leases
+    elseif redis.call('ZSCORE', holders, token) then
+      held = held + (lease_of(token) or 0)
     else
       redis.call('HDEL', leases, token)
     end
   end
   for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
-    if redis.call('HEXISTS', leases, token) == 0 then redis.call('ZREM', holders, token) end
+    if not is_token(token) then
+      alien = holders
+    elseif redis.call('HEXISTS', leases, token) == 0 then
+      redis.call('ZREM', holders, token)
+    end
   end
   if held > 0 then redis.call('HSET', leases, 'held', held) end
 end
 
 -- Removes the leases that have come to their end; how many. `at_once`: it is the first write of a step that must not be
--- refused by a server that is out of memory; what a script writes behind such a one is allowed as well.
+-- refused by a server that is out of memory; what a script writes behind such a one is allowed as well. Any other step is
+-- refused where somebody else has written: what is held goes on and ends as if it were alone there.
 local function purge(at_once)
   if at_once then redis.call('ZREM', holders, '') end
   local over = redis.call('ZRANGEBYSCORE', holders, '-inf', NOW)
-  for _, token in ipairs(over) do drop(token) end
-  if redis.call('ZCARD', holders) ~= math.max(0, redis.call('HLEN', leases) - 1) then count_anew() end
+  for _, token in ipairs(over) do
+    if is_token(token) then drop(token) end
+  end
+  local number = redis.call('ZCARD', holders)
+  if redis.call('HLEN', leases) ~= (number > 0 and number + 1 or 0) then count_anew() end
+  if alien and not at_once then foreign(alien) end
   return #over
 end
 
-local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) end
+-- The value that it was made with, or false before it is made.
+local function first_value()
+  local first = redis.call('HGET', value, 'first')
+  if first and not tonumber(first) or not first and redis.call('HLEN', value) > 0 then foreign(value) end
+  return first
+end
 
-local function free() return capacity() - tonumber(redis.call('HGET', leases, 'held') or 0) end
+local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) or foreign(value) end
+
+local function free()
+  return capacity() - (tonumber(redis.call('HGET', leases, 'held') or 0) or foreign(leases))
+end
+
+-- Who holds them, for who is refused: the server's time, microseconds; how many permits there are; and of the leases
+-- that end first token, ms left and lease.
+local function told()
+  local found = {whole(MICROSECONDS), capacity()}
+  local ending = redis.call('ZRANGE', holders, 0, MOST_TOLD - 1, 'WITHSCORES')
+  for i = 1, #ending, 2 do
+    local left, lease = math.max(0, ending[i + 1] - NOW), redis.call('HGET', leases, ending[i])
+    found[#found + 1], found[#found + 2], found[#found + 3] = ending[i], left, lease
+  end
+  return found
+end
 
 local function hold(token, permits, minted, metadata, ttl)
   local had = lease_of(token) or 0

@@ -24,7 +24,7 @@ local function was_woken(flags, bell) return has(flags, 'p') or redis.call('GET'
 local function living(queue, rank)
   while true do
     local entry = redis.call('ZRANGE', queue, rank, rank)[1]
-    if not entry then return nil end
+    if not entry or not is_bell(entry) then return nil end
     local state = redis.call('GET', bell_of(entry))
     if state then return entry, state end
     redis.call('ZREM', queue, entry)

@@ -96,10 +96,14 @@ local function purge(seat, at_once)
   if at_once then redis.call('ZREM', ends, '') end
   local over = redis.call('ZRANGEBYSCORE', ends, '-inf', NOW)
   for _, token in ipairs(over) do
-    let_go(token, string.match(redis.call('HGET', spans, token) or '', '^(%l) (%S+) (%S+)'))
+    if is_token(token) then
+      let_go(token, string.match(redis.call('HGET', spans, token) or '', '^(%l) (%S+) (%S+)'))
+    end
   end
   local gone = redis.call('ZRANGEBYSCORE', waits, '-inf', NOW)
-  for _, of in ipairs(gone) do forget(of, seat) end
+  for _, of in ipairs(gone) do
+    if is_bell(of) then forget(of, seat) end
+  end
   return #over + #gone
 end
 
@@ -115,21 +119,29 @@ local function blocked(mode, a, b, mark, under, first)
   return not first and overlapping('p', a, b) > (mark == 'p' and 1 or 0)
 end
 
--- Ms that one of the leases in the way has left, as far as one is found at once; -2 when it is others who wait.
-local function remaining(mode, a, b, under)
+-- Adds token, ms left and span of leases in the way, so many as are found at once, but at most `most`.
+local function in_the_way(mode, a, b, under, most, found)
   local sides = mode == 'r' and 'w' or mode == 'u' and 'wu' or under == '-' and 'wur' or 'wr'
   for side in string.gmatch(sides, '.') do
-    if overlapping(side, a, b) > 0 then
+    local missing = overlapping(side, a, b)
+    if missing > 0 then
       -- Of writers and upgradables, which do not overlap each other, the first that does not end before a.
       for _, token in ipairs(redis.call('ZRANGEBYSCORE', SIDES[side][2], a, '+inf', 'LIMIT', 0, WALK)) do
         if tonumber(redis.call('ZSCORE', SIDES[side][1], token) or 'inf') <= tonumber(b) then
-          return math.max(0, (redis.call('ZSCORE', ends, token) or NOW) - NOW)
+          local left = math.max(0, (redis.call('ZSCORE', ends, token) or NOW) - NOW)
+          found[#found + 1], found[#found + 2], found[#found + 3] = token, left, redis.call('HGET', spans, token)
+          most, missing = most - 1, missing - 1
+          if most == 0 then return found end
+          if missing == 0 then break end
         end
       end
     end
   end
-  return -2
+  return found
 end
+
+-- Ms that one of the leases in the way has left, as far as one is found at once; -2 when it is others who wait.
+local function remaining(mode, a, b, under) return in_the_way(mode, a, b, under, 1, {})[2] or -2 end
 
 local function is_first(of, seat) return living(queue, 0) == of .. seat end
 

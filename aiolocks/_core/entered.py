@@ -1,0 +1,56 @@
+"""Which leases a task is inside of: what it may wait for in vain, because it holds what is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+if TYPE_CHECKING:
+    from .possession import Possession
+
+Inside: TypeAlias = Sequence["weakref.ref[Possession]"]
+
+
+@final
+class Entered:
+    """The leases of one session that tasks have entered and not left, by task.
+
+    Invariants:
+    - nothing here keeps a task or a lease alive: what nobody else knows is to be collected, and then its
+      renewal ends;
+    - while a task waits, what is told of it does not change but by leases that end.
+    """
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        # By id: a task that was collected inside leaves an entry behind, which says nothing of a later task
+        # of the same id. For a lease that is still there keeps the task that has entered it.
+        self._of: dict[int, list[weakref.ref[Possession]]] = {}
+
+    def add(self, task: asyncio.Task[Any], watch: weakref.ref[Possession]) -> None:
+        inside = self._of.get(id(task))
+        if inside is None:
+            self._of[id(task)] = [watch]
+        else:
+            inside.append(watch)
+
+    def remove(self, task: asyncio.Task[Any], possession: Possession) -> None:
+        inside = self._of.get(id(task), [])
+        inside[:] = [watch for watch in inside if watch() not in (possession, None)]
+        if not inside:
+            self._of.pop(id(task), None)
+
+    def by(self, task: asyncio.Task[Any] | None) -> Inside:
+        """What that task is inside of, to be read by `held` while the task waits."""
+        return self._of.get(id(task), ())
+
+
+def held(inside: Inside, *, lasting: bool = False) -> list[Possession]:
+    """What of it is held; only what does not end by itself, if `lasting`."""
+    found = [possession for watch in inside if (possession := watch()) is not None]
+    return [
+        possession for possession in found if possession.holds and (possession.term.lasting or not lasting)
+    ]

@@ -1,0 +1,72 @@
+"""Takes a lock from its holder: for an operator, like looking at it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from .._transport.commands.inspect import FAMILIES, HOLDABLE
+from .._transport.commands.reading import Finding
+from .arguments import lock_name
+from .infos import LockInfo
+from .inspection import info
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+FORCED: Final = "it was released by force"
+
+_TRIES: Final = 3
+_SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
+
+
+async def force_release(engine: Engine, name: str, kind: str | None) -> list[LockInfo]:
+    """See `Session.force_release`."""
+    name = lock_name(name)
+    kinds = HOLDABLE if kind is None else (name_space(kind),)
+    freed: list[LockInfo] = []
+    tokens: set[str] = set()
+    try:
+        for one in kinds:
+            finding = await _force(engine, one, name)
+            if finding is not None:
+                freed.append(info(one, name, finding))
+                tokens.update(token for holder in finding.holders for token in holder.tokens)
+    finally:
+        # Last: the caller may be the holder, and this cancels it.
+        _lose(engine, tokens)
+    return freed
+
+
+def name_space(kind: object) -> str:
+    """Which name space that kind of lock has; checked."""
+    given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
+    if not isinstance(given, str):
+        raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")
+    if given not in HOLDABLE:
+        raise ValueError(f"kind must be one of {', '.join([*HOLDABLE, *_SAME_SPACE])}, not {kind!r}")
+    return given
+
+
+async def _force(engine: Engine, kind: str, name: str) -> Finding | None:
+    """Frees what stands there now; what that was, or None.
+
+    In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its
+    reply was lost, it does not take the lock from who has come in between.
+    """
+    family, prefix = FAMILIES[kind], engine.settings.prefix
+    for _ in range(_TRIES):
+        (finding,) = await engine.ask(family.look(prefix, kind, [name]))
+        if not finding.stands and not finding.problems:
+            return None
+        force = family.force(prefix, kind, name, finding)
+        released = await engine.ask(force, told=engine.wake_own)
+        if released.freed or not finding.grants:
+            return finding
+    return None  # it went from hand to hand: nobody stays on it
+
+
+def _lose(engine: Engine, tokens: set[str]) -> None:
+    """Whoever held it here need not wait for a renewal to learn of it."""
+    for possession in engine.watchdog.possessions():
+        if possession.claim.token in tokens:
+            possession.lose(FORCED)

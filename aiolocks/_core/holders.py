@@ -1,0 +1,104 @@
+"""What stands on the server beside a lease, made readable for people."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .._holders import HolderInfo
+
+if TYPE_CHECKING:
+    from .._transport import Refused
+    from .._transport.commands.reading import Holder
+    from .claim import Claim
+    from .possession import Possession
+
+_ID_LENGTH: Final = 12
+
+
+def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any]) -> HolderInfo:
+    # The fencing token is the server's time, unless that clock has been set back since.
+    granted = holder.fencing_token if (holder.fencing_token or now_us + 1) <= now_us else None
+    return HolderInfo(
+        lease_id=lease_id(holder.tokens[0]),
+        fencing_token=holder.fencing_token,
+        remaining=None if holder.left_ms is None else holder.left_ms / 1000,
+        held_since=None if granted is None else granted / 1e6,
+        held_for=None if granted is None else (now_us - granted) / 1e6,
+        permits=holder.permits,
+        depth=holder.depth,
+        mode=holder.mode,
+        span=holder.span if kind.startswith("rangelock") else None,
+        **_who(described),
+    )
+
+
+def _who(described: dict[str, Any]) -> dict[str, Any]:
+    """Host, process, task and the user's metadata."""
+    (host, pid, task), user = whereabouts(described), described.get("user")
+    metadata = cast("dict[str, Any]", user) if isinstance(user, dict) else {}
+    return {"host": host, "pid": pid, "task": task, "metadata": metadata}
+
+
+def whereabouts(described: dict[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """Host, process and task, each of them only if it is what we write."""
+    host, pid, task = (described.get(key) for key in ("host", "pid", "task"))
+    return (
+        host if isinstance(host, str) else None,
+        pid if isinstance(pid, int) else None,
+        task if isinstance(task, str) else None,
+    )
+
+
+def described_in(metadata: bytes) -> dict[str, Any] | None:
+    """What stands beside a lease; None when that is not what we write."""
+    if not metadata:
+        return {}
+    try:
+        described: object = _DECODER.decode(metadata.decode())
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", described) if isinstance(described, dict) else None
+
+
+def _finite(text: str) -> float:
+    """What is no number in JSON is none of ours, and could not be given on as JSON."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
+def told_by(kind: str, claim: Claim, refused: Refused) -> tuple[HolderInfo, ...]:
+    """Who holds what that claim was refused, each once, in the order in which they were granted."""
+    now_us = int(refused.told[0]) if refused.told else 0
+    holders = {holder.tokens: holder for holder in claim.holders(refused)}
+    return tuple(
+        holder_info(kind, holder, now_us, described_in(holder.metadata) or {})
+        for holder in sorted(holders.values(), key=lambda one: one.fencing_token or 0)
+    )
+
+
+def held_here(claim: Claim, possession: Possession | None, now: float) -> HolderInfo:
+    """The holder of a lock that a task of this very session holds."""
+    described = described_in(claim.metadata.encode()) or {}
+    if possession is None:  # it was granted a moment ago, and its task has not run since
+        return HolderInfo(lease_id=lease_id(claim.owner), **_who(described))
+    return HolderInfo(
+        lease_id=lease_id(claim.owner),
+        fencing_token=possession.fencing_token,
+        remaining=possession.remaining(),
+        held_since=possession.fencing_token / 1e6,
+        held_for=now - possession.granted_at,
+        **_who(described),
+    )
+
+
+def lease_id(token: str) -> str:
+    """A part of a digest of the token, which is a secret."""
+    return hashlib.sha256(token.encode()).hexdigest()[:_ID_LENGTH]

@@ -1,0 +1,58 @@
+"""The findings of `Session.inspect`: locks, their holders, and the waiters in their queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from .._holders import HolderInfo
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaiterInfo:
+    """One place in the queue of a lock, as the server has it; an unknown field is None.
+
+    The server learns host and process of a session that has waited for about half a second.
+
+    Attributes:
+        host: Name of the machine of the process that waits.
+        pid: Its process id there.
+        waited_for: Seconds since the place was taken.
+    """
+
+    host: str | None = None
+    pid: int | None = None
+    waited_for: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """What stands under one name, as `session.inspect()` found it.
+
+    Attributes:
+        kind: Its name space: `"lock"` (which a `ReentrantLock` and a `MultiLock` share), `"fairlock"`,
+            `"semaphore"`, `"rwlock"` …; `"?"` where the key is none of ours.
+        name: Name of the lock; where the key is none of ours, what stands behind the prefix.
+        holders: Who holds it; those that were granted first come first.
+        waiters: How many wait in the queue and live: one for each session, however many of its tasks wait,
+            but one for each task where waiting is fair. Of a `Lock`, who waits for a holder of his own
+            session is not in the queue, and not counted.
+        value: How many permits a `Semaphore` has in all; how many have gone through a `Turnstile`.
+        problem: What is wrong with what stands there, in words; empty when all is well.
+        waiting: The first 100 of the waiters, in the order of the queue.
+        kept_for: Seconds for which nobody can acquire it, though nobody holds it: it was released before its
+            `at_least` had passed. None where that is not so.
+        kept_until: When that ends by the server's clock, as seconds since 1970.
+    """
+
+    kind: str
+    name: str
+    holders: tuple[HolderInfo, ...] = ()
+    waiters: int = 0
+    value: int | None = None
+    problem: str = ""
+    waiting: tuple[WaiterInfo, ...] = ()
+    kept_for: float | None = None
+    kept_until: float | None = None

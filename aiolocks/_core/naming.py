@@ -1,0 +1,203 @@
+"""Names of locks made from values, of a request or of a call: `"order:{order_id}"`.
+
+A value must not decide which other lock is meant. So the values are percent-encoded, which leaves nothing of
+them but letters, digits and `_.-~%`, and between two fields there must be something else: whatever the values
+are, two requests or calls have the same name only if the texts of all their values are the same.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import inspect
+import re
+import string
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast, final
+from urllib.parse import quote
+
+from .arguments import lock_name
+
+_IN_VALUES: Final = frozenset(string.ascii_letters + string.digits + "_.-~%")
+"""The characters that a percent-encoded value can have."""
+
+_ALIKE: Final = 0.8
+"""How much a field must resemble a parameter to be taken for a slip of it: `order` is not yet `order_id`."""
+
+_SEVERAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@final
+class NameTemplate:
+    """A name with fields in braces; `{{` and `}}` are braces of the name itself.
+
+    Args:
+        text: The template.
+        otherwise: For messages: the way to make a name that no template can make.
+
+    Raises:
+        TypeError, ValueError: It is not a str, or has a field that is not a plain identifier, or two that run
+            into each other.
+    """
+
+    __slots__ = ("_parts", "fields", "text")
+
+    def __init__(self, text: str, *, otherwise: str) -> None:
+        self.text = lock_name(text)
+        self._parts: list[tuple[str, str | None]] = []  # text, and the field after it
+        try:
+            parsed = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ValueError(f"name {text!r} is not a template: {error}") from None
+        between = None  # nothing stands before the first field
+        for literal, field, format_spec, conversion in parsed:
+            if field is not None and (not field.isidentifier() or format_spec or conversion):
+                shown = (
+                    f"{{{field}{'!' + conversion if conversion else ''}{format_spec and ':' + format_spec}}}"
+                )
+                raise ValueError(
+                    f"a field of the name must be the name of a parameter in braces, not {shown}: "
+                    f"{otherwise} for anything else"
+                )
+            between = literal if between is None else between + literal
+            if field is not None:
+                if self._parts and self._parts[-1][1] is not None and _IN_VALUES.issuperset(between):
+                    raise ValueError(
+                        f"between two fields of the name there must be a character that no value can have, "
+                        f"such as ':', not {between!r}: two different pairs of values could share a name"
+                    )
+                self._parts.append((between, field))
+                between = ""
+        self._parts.append((between or "", None))
+        self.fields = tuple(dict.fromkeys(field for _, field in self._parts if field is not None))
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """The name.
+
+        Raises:
+            ValueError: It is empty, or longer than a name may be.
+        """
+        parts: list[str] = []
+        for literal, field in self._parts:
+            parts.append(literal)
+            if field is not None:
+                # Lone surrogates, which no encoding has, must not end in an error of ours either.
+                parts.append(quote(values[field], safe="", errors="surrogatepass"))
+        return lock_name("".join(parts))
+
+    def __repr__(self) -> str:
+        return f"<NameTemplate {self.text!r}>"
+
+
+def text_of(value: object) -> str:
+    """A value as text, the same for the same value."""
+    if isinstance(value, enum.Enum):
+        value = cast("object", value.value)
+    if value is None:
+        return ""
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    return str(value)
+
+
+# -- of a call
+
+
+@final
+class CallNames:
+    """Names made of the arguments that a function is called with.
+
+    Args:
+        templates: The names.
+        signature: Of the function.
+        called: How messages call the function.
+    """
+
+    __slots__ = ("_called", "_fields", "_signature", "_templates")
+
+    def __init__(self, templates: list[NameTemplate], signature: inspect.Signature, called: str) -> None:
+        self._templates = templates
+        self._signature = signature
+        self._called = called
+        self._fields = list(dict.fromkeys(field for template in templates for field in template.fields))
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+        """The names for one call.
+
+        Raises:
+            TypeError: An argument is missing or one too many, or has no text of its own.
+            ValueError: A name is empty, or longer than a name may be.
+        """
+        # Only the arguments that a name needs must be there: another decorator may add the others.
+        given = self._signature.bind_partial(*args, **kwargs).arguments
+        values = {field: self._text(field, given) for field in self._fields}
+        return tuple(template.fill(values) for template in self._templates)
+
+    def _text(self, field: str, given: Mapping[str, object]) -> str:
+        value = given.get(field, self._signature.parameters[field].default)
+        if value is inspect.Parameter.empty:
+            raise TypeError(f"{self._called} missing a required argument: {field!r}")
+        if not _has_text(value):
+            raise TypeError(
+                f"the lock of {self._called} has the value of {field!r} in its name, and a "
+                f"{type(value).__name__} has no text that is the same in every process: pass a str, a "
+                "number, a date, an Enum, or an object with a __str__ of its own"
+            )
+        return text_of(value)
+
+
+def names_of_calls(names: tuple[str, ...], function: Callable[..., Any]) -> CallNames | None:
+    """The names of a lock that decorates a function, as they depend on its arguments.
+
+    If the function has all the fields in braces as parameters, the names are templates. If it has none of
+    them, a lock of just those names is held: any str is a good name, and `{user}` may be a hash tag.
+
+    Returns:
+        None where the names do not depend on the arguments.
+
+    Raises:
+        TypeError: It has some of the fields, but not all of them; or one is no parameter but looks like one.
+        ValueError: A template is not as it should be.
+    """
+    fields = {field: name for name in names for field in _fields(name)}
+    if not fields:
+        return None
+    signature = inspect.signature(function)
+    parameters = signature.parameters
+    called = f"{getattr(function, '__qualname__', repr(function))}()"
+    missing = [field for field in fields if field not in parameters]
+    if len(missing) < len(fields):
+        if missing:
+            raise TypeError(
+                f"the name {fields[missing[0]]!r} has a field {missing[0]!r}, but {called} has no such "
+                f"parameter: double the braces where they belong to the name, as in {{{{{missing[0]}}}}}"
+            )
+        for field, name in fields.items():
+            if parameters[field].kind in _SEVERAL:
+                raise TypeError(f"the name {name!r} has a field {field!r}, but that is several values")
+        otherwise = "make the name in the function, and acquire the lock there,"
+        templates = [NameTemplate(name, otherwise=otherwise) for name in names]
+        return CallNames(templates, signature, called)
+    import difflib  # noqa: PLC0415 - names with braces that are no fields are rare
+
+    for field, name in fields.items():
+        if alike := difflib.get_close_matches(field, parameters, n=1, cutoff=_ALIKE):
+            raise TypeError(
+                f"the name {name!r} has {{{field}}}, and {called} has no such parameter; did you mean "
+                f"{{{alike[0]}}}? To hold just that name, acquire the lock in the function"
+            )
+    return None
+
+
+def _fields(name: str) -> list[str]:
+    """The word after each opening brace, also in a text that is no template."""
+    return re.findall(r"\{\s*([^\W\d]\w*)", name.replace("{{", ""))
+
+
+def _has_text(value: object) -> bool:
+    """Whether `str()` gives something that says which value it is, and not which object."""
+    if isinstance(value, enum.Enum):
+        value = cast("object", value.value)
+    if value is None or isinstance(value, (str, int, float)):
+        return True
+    return type(value).__str__ is not object.__str__ and not isinstance(value, (bytes, bytearray))

@@ -1,0 +1,45 @@
+"""What keeps a wait from ending: who holds it, and whether that is the waiting task itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .entered import held
+
+if TYPE_CHECKING:
+    from .._holders import HolderInfo
+    from .._transport import Refused
+    from .claim import Claim
+    from .entered import Inside
+    from .gate import Gate
+    from .possession import Possession
+
+
+def own_in_the_way(
+    claim: Claim, gate: Gate, inside: Inside, refusal: Refused | None, *, lasting: bool
+) -> Possession | None:
+    """What the waiting task itself holds that excludes the claim.
+
+    Of the leases that the task has entered (`inside`), only those that do not end by themselves, if
+    `lasting`. `refusal` is the last one of the claim itself; that of its gate is as good, and may be newer.
+    """
+    own = [one for one in held(inside, lasting=lasting) if one.claim.owner != claim.owner]
+    for possession in own:
+        if gate.kept_by(possession.claim):
+            return possession
+    newest = gate.refusal or refusal
+    if newest is None or not claim.excluded_by([possession.claim for possession in own], newest):
+        return None
+    return own[-1]
+
+
+def holders(
+    kind: str, claim: Claim, gate: Gate, refusal: Refused | None, now: float
+) -> tuple[HolderInfo, ...]:
+    """Who holds what the claim waits for: a task of this session, or whom the last refusal told of."""
+    from .holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
+
+    here, newest = gate.holder_here(), gate.refusal or refusal
+    if here is not None:
+        return (held_here(*here, now),)
+    return () if newest is None else told_by(kind, claim, newest)

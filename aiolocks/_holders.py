@@ -1,0 +1,72 @@
+"""Who holds a lock, as operators and errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+_IN_WORDS: Final = 3
+"""Holders that a message tells of."""
+_METADATA_IN_WORDS: Final = 200
+"""Characters of a holder's metadata that a message shows."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderInfo:
+    """One who holds a lock, as the server has it. Times in seconds; what is not known is None.
+
+    Attributes:
+        lease_id: Names this possession, as a part of a digest of its token, which is a secret. A `MultiLock`
+            holds each of its names under the same one.
+        fencing_token: As `lease.fencing_token`.
+        remaining: What its lease has left on the server. It is renewed for as long as the holder lives.
+        held_since: The server's time when it was granted, as seconds since 1970; of an upgradable, when it or
+            its last upgrade was.
+        held_for: How long ago that was.
+        host: Name of the holder's machine.
+        pid: Its process id there.
+        task: Name of its task.
+        metadata: What the user has attached: the session's and the lock's.
+        permits: How many permits of a `Semaphore` it holds; of a `FairLock`, always one.
+        depth: How many leases the owner of a `ReentrantLock` has.
+        mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
+            owns the key of a `UniqueJob`.
+        span: What it holds of a `RangeLock`, with both ends: of `[0, 10)`, the number right below 10.
+    """
+
+    lease_id: str
+    fencing_token: int | None = None
+    remaining: float | None = None
+    held_since: float | None = None
+    held_for: float | None = None
+    host: str | None = None
+    pid: int | None = None
+    task: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    permits: int | None = None
+    depth: int | None = None
+    mode: str | None = None
+    span: tuple[float, float] | None = None
+
+
+def in_words(holders: Sequence[HolderInfo]) -> str:
+    """For how long and by whom it is held, as `for 12.3 s by host1 pid 42 task 'Task-7' {'order': 17}`."""
+    told = [_one_in_words(holder) for holder in holders[:_IN_WORDS]]
+    if len(holders) > _IN_WORDS:
+        told.append("and others")
+    return ", ".join(told)
+
+
+def _one_in_words(holder: HolderInfo) -> str:
+    words: list[str] = [] if holder.held_for is None else [f"for {holder.held_for:.1f} s"]
+    words.append(f"by {holder.host or 'an unknown host'}")
+    if holder.pid is not None:
+        words.append(f"pid {holder.pid}")
+    if holder.task:
+        words.append(f"task {holder.task!r}")
+    if holder.metadata:
+        metadata = repr(holder.metadata)
+        words.append(metadata if len(metadata) <= _METADATA_IN_WORDS else f"{metadata[:_METADATA_IN_WORDS]}…")
+    return " ".join(words)

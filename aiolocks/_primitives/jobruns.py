@@ -1,0 +1,78 @@
+"""How the tasks of one session ask for a running slot of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from .._core.arguments import Options
+from .._core.binding import Binding
+from .._core.claim import Manner, Resource
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._core.possession import Possession
+from .._transport import Granted
+from .._transport.commands.jobs import Errand, JobCommands
+from ..errors import DuplicateJobError
+
+LeaseT = TypeVar("LeaseT", bound=Lease)
+LeaseType = Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
+
+_ONE: Final = Manner(exclusive=True, eager=True, strict=True)
+_SEVERAL: Final = Manner(eager=True, strict=True)
+_MOST_WAITING: Final = 1000
+
+
+def run(
+    engine: Engine,
+    key: str,
+    lease_type: LeaseType[LeaseT],
+    options: Options,
+    *,
+    limit: int,
+    waiting: int | None = None,
+    errand: Errand | None = None,
+) -> Coroutine[Any, Any, LeaseT]:
+    """Acquires a slot, of so many, for which so many may wait; or the run of a ticket."""
+    # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
+    # them apart: each asks for itself, with a bell of its own.
+    alone = waiting is not None or errand is not None
+    caller = engine.token()[:16] if alone else ""
+    commands = JobCommands(
+        engine.settings.prefix,
+        key,
+        limit=limit,
+        waiting=waiting,
+        errand=errand,
+        retention_ms=milliseconds(engine.settings.fence_retention),
+        session=engine.session_id,
+        caller=caller,
+    )
+    manner = _ONE if limit == 1 else _SEVERAL
+    resource = Resource(commands, ("uniquejob", key, caller, limit), manner)
+    binding: Binding[LeaseT] = Binding(
+        engine, resource, lease_type, label="UniqueJob", name=key, options=options
+    )
+    return binding.acquire(None)
+
+
+async def unless_duplicate(running: Coroutine[Any, Any, LeaseT]) -> LeaseT | None:
+    """The lease, or None for a duplicate."""
+    try:
+        return await running
+    except DuplicateJobError:
+        return None
+
+
+def room_for(waiting: object) -> int | None:
+    """How many may wait; None for any number."""
+    if waiting is None:
+        return None
+    if isinstance(waiting, bool) or not isinstance(waiting, int):
+        raise TypeError(f"waiting must be an int or None for any number, not {waiting!r}")
+    if not 0 <= waiting <= _MOST_WAITING:
+        raise ValueError(
+            f"waiting must be from 0 to {_MOST_WAITING}, or None for any number, not {waiting!r}"
+        )
+    return waiting

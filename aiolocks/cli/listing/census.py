@@ -1,0 +1,199 @@
+"""The names of a prefix as `aiolocks top` knows them: it reads them little by little, if they are many.
+
+Up to some hundreds of names, all of them are read at each look. Of more, each look goes on with the scan, and
+reads the names on the screen, those with a queue, and some of the others in turn: the costs of a look, here
+and on the server, do not grow with the number of names.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import operator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, final
+
+from ... import LockInfo
+from ..._core.engine import Engine
+from ..._core.inspection import Found, Place, literal_places, look, matching
+from ..._transport.commands.inspect import FIRST, scan
+
+_KEYS: Final = 4_000
+"""Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core here."""
+_STEPS: Final = 50
+"""Steps of the scan in a second, of a thousand keys of the server each: they cost 1 % of its core."""
+_NAMES: Final = 200
+"""Names that are read in a second: 1 % of a core here."""
+_AT_FIRST: Final = 5
+"""The first scan is so many times as fast, to find at once the names that have waiters."""
+_MOST: Final = 50_000
+"""Names without a queue that are remembered."""
+
+
+class _Least(NamedTuple):
+    keys: int
+    steps: int
+    names: int
+
+
+_FEWEST: Final = _Least(keys=1_000, steps=5, names=50)
+"""The same in one look, where looks follow each other more quickly than once in a second."""
+
+
+Rank = tuple[int, float, str, str]
+
+
+def rank(info: LockInfo) -> Rank:
+    """Sorts locks: those with the most waiters come first, then those that have been held for longest."""
+    # Since when, not for how long: not all names are read in the same moment.
+    since = min((holder.held_since or math.inf for holder in info.holders), default=math.inf)
+    return -info.waiters, since, info.name, info.kind
+
+
+@final
+class Census:
+    """The names that match a pattern, as far as they are known.
+
+    Attributes:
+        complete: All that there is was read in the last look.
+    """
+
+    def __init__(self, engine: Engine, pattern: str) -> None:
+        self._engine = engine
+        self._accepts = matching(pattern)
+        self._places = literal_places(pattern)  # which need no scan
+        self._known: dict[Place, int] = {}  # with the number of the scan that has found it last
+        self._queued: dict[Place, int] = {}  # the same, of those with a queue
+        self._read: dict[Place, tuple[Rank, LockInfo]] = {}
+        self._foreign: dict[bytes, LockInfo] = {}
+        self._foreign_before: dict[bytes, LockInfo] = {}  # found by the last scan that came to its end
+        self._turns: deque[Place] = deque()
+        self._queued_turns: deque[Place] = deque()
+        self._cursor = FIRST
+        self._scans = 0
+        self._found = self._found_before = 0  # names, in this scan and in the one before
+        self.complete = False
+
+    @property
+    def names(self) -> int:
+        """How many names there are, as far as that is known."""
+        read = len(self._read)
+        ours = read if self.complete else max(self._found, self._found_before, read)
+        return ours + len(self._foreign_before | self._foreign)
+
+    @property
+    def read(self) -> int:
+        """How many of them have been read."""
+        return len(self._read)
+
+    @property
+    def holders(self) -> int:
+        """Of those that have been read."""
+        return sum(len(info.holders) for _, info in self._read.values())
+
+    @property
+    def waiters(self) -> int:
+        """Of those that have been read."""
+        return sum(info.waiters for _, info in self._read.values())
+
+    @property
+    def lines(self) -> int:
+        """How many lines a table of them all would have."""
+        of_read = sum(len(info.holders) or 1 for _, info in self._read.values())
+        return of_read + self.names - self.read
+
+    @property
+    def around(self) -> float:
+        """Seconds in which each name is read once."""
+        return len(self._known) / _NAMES
+
+    def first(self, number: int) -> list[LockInfo]:
+        """The first by their rank; keys that are not ours come last."""
+        read = heapq.nsmallest(number, self._read.values(), key=operator.itemgetter(0))
+        return [*(info for _, info in read), *(self._foreign_before | self._foreign).values()][:number]
+
+    async def look(self, seconds: float, shown: Iterable[LockInfo]) -> None:
+        """Reads the locks that are shown, and as many others as may be read in so many seconds.
+
+        Raises:
+            BackendError: As `Session.inspect`.
+        """
+        whole = await self._scan(seconds) if self._places is None else True
+        if self._places is not None:
+            self._known = dict.fromkeys(self._places, 0)
+        at_once = max(int(_NAMES * seconds), _FEWEST.names)
+        self.complete = whole and len(self._known) <= at_once
+        if self.complete:
+            chosen = list(self._known)
+        else:
+            now = [place for info in shown if (place := (info.kind, info.name)) in self._known]
+            queued = _next(self._queued_turns, self._queued, at_once // 2)
+            some = _next(self._turns, self._new_first(), at_once - len(queued))
+            chosen = list(dict.fromkeys((*now, *queued, *some)))
+        read = {(info.kind, info.name): info for info in await look(self._engine, chosen, waiters=0)}
+        for place in chosen:
+            self._keep(place, read.get(place))
+
+    def _new_first(self) -> Iterator[Place]:
+        """All known names; those that have never been read come first."""
+        yield from (place for place in self._known if place not in self._read)
+        yield from self._read
+
+    async def _scan(self, seconds: float) -> bool:
+        """Goes on with the scan; whether it has gone through all keys in this look."""
+        seconds *= 1 if self._scans else _AT_FIRST
+        keys, steps = max(_KEYS * seconds, _FEWEST.keys), max(_STEPS * seconds, _FEWEST.steps)
+        whole = self._cursor == FIRST
+        prefix = self._engine.settings.prefix
+        found = Found(prefix, self._accepts)
+        cursor: bytes | None = self._cursor
+        while cursor is not None and keys > 0 and steps > 0:
+            scanned = await self._engine.ask(scan(prefix, cursor))
+            cursor = scanned.cursor
+            found.add(scanned.keys)
+            keys -= len(scanned.keys)
+            steps -= 1
+        self._cursor = cursor or FIRST
+        self._add(found)
+        if cursor is None:
+            self._end_scan()
+        return whole and cursor is None
+
+    def _add(self, found: Found) -> None:
+        for place, queued in found.places.items():
+            self._found += self._known.get(place) != self._scans
+            if queued or place in self._known or len(self._known) < _MOST:
+                self._known[place] = self._scans
+            if queued:
+                self._queued[place] = self._scans
+        self._foreign |= dict(itertools.islice(found.foreign.items(), _FEWEST.names))
+
+    def _end_scan(self) -> None:
+        """Forgets the names that this scan has not found: of many short holds, most are never read again."""
+        self._queued = {place: number for place, number in self._queued.items() if number == self._scans}
+        for place in [place for place, number in self._known.items() if number < self._scans]:
+            self._forget(place)
+        self._foreign_before, self._foreign = self._foreign, {}
+        self._found_before, self._found = self._found, 0
+        self._scans += 1
+
+    def _keep(self, place: Place, info: LockInfo | None) -> None:
+        if info is None:
+            self._forget(place)
+            return
+        self._known.setdefault(place, self._scans)
+        self._read[place] = rank(info), info
+
+    def _forget(self, place: Place) -> None:
+        self._known.pop(place, None)
+        self._queued.pop(place, None)
+        self._read.pop(place, None)
+
+
+def _next(turns: deque[Place], places: Iterable[Place], number: int) -> list[Place]:
+    """The next of these places; each has its turn before one has it again."""
+    if len(turns) < number:
+        turns.extend(places)
+    return [turns.popleft() for _ in range(min(number, len(turns)))]

@@ -1,0 +1,40 @@
+"""Names the holder that `run` waits for: its user wants to know why nothing happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ... import LockError, LockInfo, Session
+from ..._core.inspection import look
+from ..._core.session import engine_of
+from ..exits import say
+from ..listing.shown import held_by, visible
+
+_AFTER: Final = 1.0
+"""Seconds: a shorter wait needs no explanation."""
+
+
+def described(command: tuple[str, ...]) -> dict[str, str]:
+    """Metadata of the lock, for waiters to see. The program alone: its arguments may be secret."""
+    return {"command": command[0].rpartition("/")[2]}
+
+
+async def explain(session: Session, kind: str, name: str) -> None:
+    """Names the holder of the lock on stderr, once: after a second, or later if nobody holds it then."""
+    while True:
+        await asyncio.sleep(_AFTER)
+        try:
+            found = await look(engine_of(session), [(kind, name)], waiters=0)
+        except LockError:  # a user that may lock need not be allowed to look
+            say(f"waiting for '{visible(name)}', which is held elsewhere")
+            return
+        for info in found:
+            if info.holders:
+                say(f"waiting for '{visible(name)}', {held_by(info)}{_running(info)}")
+                return
+
+
+def _running(info: LockInfo) -> str:
+    command = info.holders[0].metadata.get("command")
+    return f" ({visible(command)})" if isinstance(command, str) and command else ""
