@@ -12,7 +12,7 @@ from aiolocks._transport.faults import unanswered
 from tests.simulation.histories import Holding
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.quorum import World
 
 TTL = 100.0
 NODE_TIMEOUT = 25.0

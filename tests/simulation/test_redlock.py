@@ -16,7 +16,7 @@ import pytest
 from tests.simulation.broken import HalfIsEnough, OfThoseThatAnswer, ToEverybody, WithoutWritingBack
 from tests.simulation.histories import Holding, falling_token, tokens_out_of_order, two_holders
 from tests.simulation.masters import Rules
-from tests.simulation.world import World
+from tests.simulation.quorum import World
 
 FEW = 2_000
 MANY = int(os.environ.get("AIOLOCKS_SIMULATED_SCHEDULES", "100000"))

@@ -1,0 +1,131 @@
+"""Schedules that found a defect, as small as they could be made: each must go well from then on."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from tests.simulation.world.kinds import KINDS, Want
+from tests.simulation.world.network import FAR, SPIKY, STEADY_FAR, Delays
+from tests.simulation.world.schedule import Crew, Round, Schedule, Worker
+
+_ONE = Want()
+
+
+def _round(
+    part: str,
+    after: float,
+    hold: float,
+    *,
+    want: Want = _ONE,
+    timeout: float | None = None,
+    cancel: float | None = None,
+    doing: str = "",
+) -> Round:
+    return Round(part=part, after=after, want=want, timeout=timeout, cancel=cancel, hold=hold, doing=doing)
+
+
+def _crew(wakeup: str, delays: Delays, *rounds: Round, poll: float = 5.0, rate: float = 1.0) -> Crew:
+    workers = tuple(
+        Worker(part=part, rounds=tuple(own))
+        for part, own in groupby(rounds, lambda one: one.part.rpartition(".")[0])
+    )
+    part = rounds[0].part.partition(".")[0]
+    return Crew(part=part, delays=delays, wakeup=wakeup, poll=poll, rate=rate, workers=workers)
+
+
+def _schedule(kind: str, seed: int, ttl: float, *crews: Crew, jitter: float = 0.0) -> Schedule:
+    return Schedule(kind=KINDS[kind], seed=seed, ttl=ttl, jitter=jitter, crews=crews)
+
+
+FOUND: dict[str, Schedule] = {
+    "an arming for a waiter that was granted meanwhile takes the bell of another one away": _schedule(
+        "fairlock",
+        214,
+        1.0,
+        _crew(
+            "keyspace",
+            STEADY_FAR,
+            _round("p0.w1.r0", 0.18084, 1.18175, timeout=0.0),
+            _round("p0.w1.r3", 0.00835, 1.1152, timeout=0.34349),
+        ),
+        _crew(
+            "keyspace",
+            STEADY_FAR,
+            _round("p1.w0.r0", 0.16529, 0.0135),
+            _round("p1.w1.r0", 0.0, 0.16363, timeout=0.0),
+        ),
+        _crew(
+            "keyspace",
+            STEADY_FAR,
+            _round("p2.w0.r1", 0.0, 0.05387),
+            _round("p2.w1.r1", 0.12201, 0.07476),
+            _round("p2.w3.r0", 0.0, 0.03017),
+        ),
+        jitter=0.1,
+    ),
+    "a single try that is cancelled leaves the clock of silence running": _schedule(
+        "fairlock",
+        464,
+        2.0,
+        _crew(
+            "tracking",
+            FAR,
+            _round("p0.w0.r0", 0.2211, 0.001),
+            _round("p0.w1.r0", 0.0, 0.03475, cancel=0.52994),
+            _round("p0.w1.r1", 0.27382, 0.01821, timeout=0.0, cancel=0.00145, doing="detach"),
+        ),
+        _crew(
+            "tracking",
+            FAR,
+            _round("p1.w1.r0", 0.0, 2.49505),
+        ),
+    ),
+    "the last waiter leaves its bell behind where the server did not know the scripts": _schedule(
+        "fairlock",
+        170,
+        2.0,
+        _crew(
+            "tracking",
+            FAR,
+            _round("p2.w1.r0", 0.02403, 0.16002, cancel=0.12841),
+            _round("p2.w2.r0", 0.0, 0.0),
+        ),
+    ),
+    "a waiter that gives up while its arming is under way stops the heartbeat of the others": _schedule(
+        "fairlock",
+        595,
+        5.0,
+        _crew(
+            "tracking",
+            SPIKY,
+            _round("p0.w0.r1", 0.0, 6.79468, cancel=0.03351),
+            _round("p0.w0.r2", 0.0, 0.01597),
+            _round("p0.w1.r0", 0.17436, 0.0, cancel=0.00086),
+        ),
+        _crew(
+            "tracking",
+            SPIKY,
+            _round("p3.w0.r1", 0.01184, 6.65417),
+            _round("p3.w2.r1", 0.08019, 7.40985),
+        ),
+    ),
+    "without order, a waiter that gives up takes the bell of the others away": _schedule(
+        "fairlock",
+        8,
+        1.0,
+        _crew(
+            "tracking",
+            SPIKY,
+            _round("p0.w2.r1", 0.28928, 0.0, doing="adopt"),
+        ),
+        _crew(
+            "plain",
+            FAR,
+            _round("p1.w0.r0", 0.0, 0.15557, timeout=0.31715),
+            _round("p1.w1.r0", 0.0, 0.00137, doing="detach"),
+            _round("p1.w3.r1", 0.00019, 0.15919, timeout=0.0),
+            poll=0.5,
+        ),
+        jitter=0.1,
+    ),
+}

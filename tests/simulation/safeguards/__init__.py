@@ -1,0 +1,9 @@
+"""Safeguards of the client and of the scripts, each as a piece of code that can be taken out."""
+
+from .of_client import OF_CLIENT
+from .of_scripts import OF_SCRIPTS
+from .taking import Safeguard
+
+SAFEGUARDS: dict[str, Safeguard] = {**OF_SCRIPTS, **OF_CLIENT}
+
+__all__ = ["SAFEGUARDS", "Safeguard"]

@@ -1,0 +1,201 @@
+"""Safeguards of the client, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import ALL, LOCKS, Safeguard, python
+
+OF_CLIENT: dict[str, Safeguard] = {
+    # -- the client: waiting
+    "undo of a try": Safeguard(
+        "What an acquire may have got is given back when its task has gone.",
+        python(
+            "_core.acquisition:Acquisition._withdraw", without="if may_hold or last:", instead="if False:"
+        ),
+        ALL,
+    ),
+    "undo of a grant": Safeguard(
+        "A grant whose task was cancelled at that moment is given back.",
+        python(
+            "_core.acquisition:Acquisition.leave",
+            without="self._engine.undo(self.claim, self._ttl)",
+            instead="pass",
+        ),
+        ALL,
+    ),
+    "place passed on": Safeguard(
+        "A head that leaves lets the next one ask.",
+        python("_core.gate:Gate.leave", without="self._admit_next()", instead="pass"),
+        ALL,
+    ),
+    "asks again": Safeguard(
+        "A waiter that is woken while its try is under way tries again.",
+        python("_core.acquisition:Acquisition.prompt", without="self._ask_again = True", instead="pass"),
+        ("lock", "fairlock", "semaphore"),
+    ),
+    "arming that came late": Safeguard(
+        "A try that has overtaken its arming is made again.",
+        python(
+            "_core.acquisition:Acquisition._go_on",
+            without="or (self.arming is not None and not self.arming.done)",
+        ),
+        ("lock", "semaphore"),
+    ),
+    "bell gone": Safeguard(
+        "A head whose bell was taken along hangs up another one.",
+        python("_core.acquisition:Acquisition._withdraw", without="self._gate.bell_gone()", instead="pass"),
+        ("lock", "semaphore", "multilock"),
+    ),
+    "rung between two tries": Safeguard(
+        "An arming that finds its bell rung makes the head ask.",
+        python(
+            "_core.gate:Gate._armed",
+            without="if was == RUNG and self._head is not None:",
+            instead="if False:",
+        ),
+        ("fairlock", "semaphore", "rwlock"),
+    ),
+    "heartbeat": Safeguard(
+        "A session that waits shows that it lives.",
+        python("_core.place:Bells._renew", without="gate.renew_place(until)", instead="pass"),
+        ("lock", "fairlock", "rwlock"),
+    ),
+    "own bells": Safeguard(
+        "A session hears its own bells, of which the server does not tell it.",
+        python("_core.engine:Engine.wake_own", without="if answer.rung:", instead="if False:"),
+        ("semaphore", "rwlock", "fairlock"),
+    ),
+    "rung by a refusal": Safeguard(
+        "Bells that a try of this session rang are heard.",
+        python("_core.acquisition:Acquisition._answered", without="if answer.rung:", instead="if False:"),
+        ("semaphore", "rwlock", "fairlock"),
+    ),
+    "the last tells": Safeguard(
+        "The last waiter that leaves wakes others for what was let go of here.",
+        python(
+            "_core.acquisition:Acquisition._withdraw",
+            without="(self._gate.unsettled or self.noted)",
+            instead="self.noted",
+        ),
+        ("lock", "semaphore"),
+    ),
+    "place given up": Safeguard(
+        "A place that was kept for others is given up when they have left.",
+        python("_core.gate:Gate.granted", without="self.give_up_place()", instead="pass"),
+        ("fairlock", "rwlock"),
+    ),
+    "handed over here": Safeguard(
+        "A release makes the next waiter of the session ask.",
+        python(
+            "_core.gate:Gate.vacated",
+            without='self._head.prompt("local", in_turn=self._next_in_turn())',
+            instead="pass",
+        ),
+        ("lock", "semaphore"),
+    ),
+    "quiet release": Safeguard(
+        "A release that nobody here follows wakes other sessions.",
+        python("_core.gate:Gate.letting_go", without="return True", instead="return False"),
+        ALL,
+    ),
+    # -- the client: holding
+    "renewal": Safeguard(
+        "A lease is renewed while it is held.",
+        python(
+            "_core.possession:Possession.tend", without="self._engine.send(self._renewal)", instead="pass"
+        ),
+        ALL,
+    ),
+    "late grant": Safeguard(
+        "A grant whose time was over before it came is not given out.",
+        python(
+            "_core.acquisition:Acquisition._answered",
+            without="now >= call.sent + dependable(self._ttl)",
+            instead="False",
+        ),
+        ALL,
+        faulty=True,
+    ),
+    "deadline from the sending": Safeguard(
+        "A lease counts from before its request was sent.",
+        python(
+            "_core.term:Term.confirmed", without="min(sent + dependable(ttl), self._end)", instead="self._end"
+        ),
+        ALL,
+        faulty=True,
+    ),
+    "lost": Safeguard(
+        "A renewal that finds another holder ends the lease.",
+        python(
+            "_core.possession:Possession._renewed",
+            without='self.lose("the server no longer has it as the holder")\n        return',
+            instead="pass",
+        ),
+        ALL,
+        faulty=True,
+    ),
+    # -- the client: the connection
+    "the old connection": Safeguard(
+        "After a broken connection, the server drops it before anything is sent again.",
+        python(
+            "_transport.multiplexed:Multiplexed._introduce",
+            without="await probe.kill(before)",
+            instead="pass",
+        ),
+        ALL,
+        faulty=True,
+    ),
+    "silence": Safeguard(
+        "A connection that is silent for long is made again.",
+        python(
+            "_transport.multiplexed:Multiplexed._watch_stall",
+            without="self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)",
+            instead="pass",
+        ),
+        ALL,
+        faulty=True,
+    ),
+    "sent again": Safeguard(
+        "What was not answered is sent again on the next connection.",
+        python(
+            "_transport.multiplexed:Multiplexed.connection_lost",
+            without="self._queue.extendleft(call for call in reversed(unanswered) if not call.done)",
+            instead="pass",
+        ),
+        ALL,
+        faulty=True,
+    ),
+    "unknown scripts": Safeguard(
+        "A script that the server does not know is sent in full.",
+        python(
+            "_transport.multiplexed:Multiplexed._refused",
+            without="isinstance(error, driver.NoScriptError) and not call.in_full",
+            instead="False",
+        ),
+        ALL,
+    ),
+    "after a new connection": Safeguard(
+        "On a new connection any bell may have been rung.",
+        python("_transport.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"),
+        ("lock", "fairlock"),
+        faulty=True,
+    ),
+    "CLIENT CACHING": Safeguard(
+        "The server is asked to tell of a bell.",
+        python("_transport.wakeups:_Tracking.before_arming", without='("CLIENT", "CACHING", "YES"),'),
+        LOCKS,
+    ),
+    "SUBSCRIBE": Safeguard(
+        "The channel of a bell is listened to.",
+        python(
+            "_transport.wakeups:_Keyspace.before_arming",
+            without='return (("SUBSCRIBE", self._channel + bell),)',
+            instead="return ()",
+        ),
+        LOCKS,
+    ),
+    "order without a connection": Safeguard(
+        "On the plain transport, requests of one possession go one after the other.",
+        python("_transport.plain:_lane_of", without="call.command.lane or"),
+        ALL,
+    ),
+}

@@ -1,0 +1,229 @@
+"""Safeguards of the scripts, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import FAIR, LOCKS, PERMITS, SPANS, Safeguard, lua
+
+OF_SCRIPTS: dict[str, Safeguard] = {
+    # -- the scripts
+    "lock_release: wakes": Safeguard(
+        "A release wakes the first in the queue.",
+        lua("lock_release", without="while ARGV[3] == '1' and not held do", instead="while false do"),
+        LOCKS,
+    ),
+    "lock_release: token": Safeguard(
+        "Only its holder frees a lock.",
+        lua(
+            "lock_release",
+            without="if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then",
+            instead="if held then",
+        ),
+        LOCKS,
+    ),
+    "lock_release: leaves": Safeguard(
+        "The last waiter of a session leaves the queue.",
+        lua("lock_release", without="redis.call('ZREM', queue, bell)\n  redis.call('DEL', bell)"),
+        LOCKS,
+    ),
+    "lock_acquire: same token": Safeguard(
+        "An acquire that is sent again is the same grant.",
+        lua(
+            "lock_acquire",
+            without="if string.sub(held, 1, #token + 1) ~= token .. ':' then",
+            instead="if true then",
+        ),
+        LOCKS,
+        faulty=True,
+    ),
+    "lock_acquire: held": Safeguard(
+        "What is held is refused.",
+        lua("lock_acquire", without="if held then", instead="if false then"),
+        LOCKS,
+    ),
+    "lock_acquire: ttl": Safeguard(
+        "A lock has a ttl.",
+        lua("lock_acquire", without=" .. ARGV[4], 'PX', ttl)", instead=" .. ARGV[4])"),
+        LOCKS,
+    ),
+    "lock_acquire: fence": Safeguard(
+        "Fencing tokens rise also when the clock is set back.",
+        lua(
+            "lock_acquire", without="if last >= minted and last < 9007199254740992 then minted = last + 1 end"
+        ),
+        LOCKS,
+        faulty=True,
+    ),
+    "lock_acquire: leaves": Safeguard(
+        "A waiter that gets in leaves the queue, with its bell.",
+        lua(
+            "lock_acquire",
+            without="others = others - redis.call('ZREM', queue, bell)\n  redis.call('DEL', bell)",
+        ),
+        LOCKS,
+    ),
+    "lock_renew: token": Safeguard(
+        "A renewal finds out that another holder has the lock.",
+        lua("lock_renew", without="string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'", instead="false"),
+        LOCKS,
+        faulty=True,
+    ),
+    "queue_arm: reads": Safeguard(
+        "The bell is read after it was written, so that its end is told.",
+        lua(
+            "queue_arm",
+            without="redis.call('SET', bell, '', 'PX', ARGV[1])\nredis.call('GET', bell)",
+            instead="redis.call('SET', bell, '', 'PX', ARGV[1])",
+        ),
+        ("lock", "rwlock"),
+    ),
+    "queue_arm: queue's ttl": Safeguard(
+        "A queue has a ttl.",
+        lua("queue_arm", without="redis.call('PEXPIRE', ARGV[i], ARGV[2])"),
+        LOCKS,
+    ),
+    "queue_arm: seat": Safeguard(
+        "A place that there is stays where it is.",
+        lua("queue_arm", without="'NX', since", instead="since"),
+        FAIR,
+    ),
+    "queue: ring": Safeguard(
+        "To ring deletes the bell, which is what is heard.",
+        lua(
+            "permits",
+            "spans",
+            without="redis.call('DEL', bell)\n  redis.call('SET', bell, 'rung'",
+            instead="redis.call('SET', bell, 'rung'",
+        ),
+        ("rwlock", "semaphore", "fairlock"),
+    ),
+    "queue: rung stays": Safeguard(
+        "A waiter that was woken is no dead one.",
+        lua("permits", "spans", without="redis.call('SET', bell, 'rung', 'PX', BELL_TTL)"),
+        ("fairlock", "rwlock", "semaphore"),
+    ),
+    "queue: the dead": Safeguard(
+        "A dead waiter is passed over.",
+        lua(
+            "permits",
+            "spans",
+            without="if state then return entry, state end",
+            instead="do return entry, state or '' end",
+        ),
+        ("fairlock", "rwlock"),
+        faulty=True,
+    ),
+    "permits: purge": Safeguard(
+        "A lease that has come to its end gives its permits back.",
+        lua("permits", without="for _, token in ipairs(over) do drop(token) end"),
+        ("fairlock", "semaphore"),
+        faulty=True,
+    ),
+    "permits: count": Safeguard(
+        "No more permits than there are.",
+        lua(
+            "permits_acquire", without="if wanted > free() or not in_turn then", instead="if not in_turn then"
+        ),
+        PERMITS,
+    ),
+    "permits: in turn": Safeguard(
+        "A strict queue lets nobody pass.",
+        lua("permits_acquire", without="local in_turn = not first or", instead="local in_turn = true or"),
+        FAIR,
+    ),
+    "permits: refused is seated": Safeguard(
+        "A strict queue gives a seat with the refusal.",
+        lua(
+            "permits_acquire",
+            without="if fair and has(flags, 'w') then sit_down(queue, bell, seat, not has(flags, 'q')) end",
+        ),
+        FAIR,
+    ),
+    "permits: passes the wakeup on": Safeguard(
+        "A waiter that was woken and cannot use it wakes the next.",
+        lua("permits_acquire", without="elseif woken and not fair then", instead="elseif false then"),
+        ("semaphore",),
+    ),
+    "permits: wakes more": Safeguard(
+        "If room is left after a grant, the next is woken.",
+        lua(
+            "permits_acquire",
+            without="local rung = wake(fair, 0)\nreturn {1",
+            instead="local rung = {}\nreturn {1",
+        ),
+        ("semaphore", "fair-semaphore"),
+    ),
+    "permits: release wakes": Safeguard(
+        "A release wakes the next.",
+        lua("permits_release", without="if has(ARGV[4], 'r') then rung = wake(ARGV[3] ~= NO_SEAT, 0) end"),
+        PERMITS,
+    ),
+    "permits: gives up its seat": Safeguard(
+        "A waiter that gives up leaves its seat.",
+        lua("permits_release", without="stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))"),
+        FAIR,
+    ),
+    "spans: writers exclude": Safeguard(
+        "Nobody enters where a writer is.",
+        lua("spans", without="if writers > 0 then return true end"),
+        SPANS,
+    ),
+    "spans: readers exclude": Safeguard(
+        "No writer enters where a reader is.",
+        lua("spans", without="if overlapping('r', a, b) > 0 then return true end"),
+        SPANS,
+    ),
+    "spans: reservations": Safeguard(
+        "No reader passes a writer that waits.",
+        lua(
+            "spans",
+            without="if mode == 'r' then return mark ~= 't' and overlapping('p', a, b) > 0 end",
+            instead="if mode == 'r' then return false end",
+        ),
+        ("rwlock",),
+    ),
+    "spans: turns": Safeguard(
+        "A reader that has waited for a writer enters before the next.",
+        lua(
+            "spans",
+            without="if mode == 'r' then return mark ~= 't' and overlapping('p', a, b) > 0 end",
+            instead="if mode == 'r' then return overlapping('p', a, b) > 0 end",
+        ),
+        ("rwlock",),
+    ),
+    "spans: release wakes": Safeguard(
+        "A release wakes those who may enter.",
+        lua("spans_release", without="if has(ARGV[4], 'r') then rung = settle(0) end"),
+        SPANS,
+    ),
+    "spans: marks go": Safeguard(
+        "What a waiter has reserved goes with it.",
+        lua("spans_release", without="forget(bell, ARGV[3])"),
+        SPANS,
+    ),
+    "spans: purge": Safeguard(
+        "A lease that has come to its end is in nobody's way.",
+        lua("spans", without="for _, token in ipairs(over) do", instead="for _, token in ipairs({}) do"),
+        ("rwlock",),
+        faulty=True,
+    ),
+    "multi: all or none": Safeguard(
+        "Several locks are taken together or not at all.",
+        lua("multi_acquire", without="elseif held then", instead="elseif false then"),
+        ("multilock",),
+    ),
+    "multi: passes the wakeup on": Safeguard(
+        "A waiter that was woken for one and lacks another wakes the next.",
+        lua(
+            "multi_acquire", without="for _, queue in ipairs(free) do rung[#rung + 1] = wake(queue, bell) end"
+        ),
+        ("multilock",),
+    ),
+    "multi: release wakes": Safeguard(
+        "A release wakes the next for each name.",
+        lua(
+            "multi_release",
+            without="if not held and ARGV[4] == '1' then rung[#rung + 1] = wake(KEYS[2 * n + i]) end",
+        ),
+        ("multilock",),
+    ),
+}

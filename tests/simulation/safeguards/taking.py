@@ -1,0 +1,100 @@
+"""How a piece of code is taken out for a while."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiolocks._transport.calls import Script
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """One piece of code.
+
+    Attributes:
+        what: What it is for.
+        taken_out: Inside, the code is without it.
+        kinds: Those of whose schedules one should fail without it.
+        faulty: Whether that takes a fault.
+    """
+
+    what: str
+    taken_out: Callable[[], AbstractContextManager[None]]
+    kinds: tuple[str, ...]
+    faulty: bool = False
+
+
+def scripts() -> list[Script]:
+    """All scripts of the library."""
+    for name in ("lock", "permits", "spans", "multi", "reentrant"):
+        importlib.import_module(f"aiolocks._transport.commands.{name}")
+    modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks._transport.")]
+    found = {id(one): one for module in modules for one in vars(module).values() if type(one) is Script}
+    return list(found.values())
+
+
+def lua(*names: str, without: str, instead: str = "") -> Callable[[], AbstractContextManager[None]]:
+    """A line of the scripts of these names (which may be beginnings of names), or of what stands before
+    them."""
+
+    @contextmanager
+    def taken_out() -> Iterator[None]:
+        changed = [
+            (script, script.text, script.sha)
+            for script in scripts()
+            if script.name.startswith(names) and without.encode() in script.text
+        ]
+        assert changed, f"{names}: there is no {without!r}"
+        try:
+            for script, text, _ in changed:
+                script.text = text.replace(without.encode(), instead.encode())
+                script.sha = hashlib.sha1(script.text, usedforsecurity=False).hexdigest().encode()
+            yield
+        finally:
+            for script, text, sha in changed:
+                script.text, script.sha = text, sha
+
+    return taken_out
+
+
+def python(where: str, *, without: str, instead: str = "") -> Callable[[], AbstractContextManager[None]]:
+    """A piece of a method, `where` as `_core.gate:Gate.granted`."""
+
+    @contextmanager
+    def taken_out() -> Iterator[None]:
+        module_name, _, path = where.partition(":")
+        module = importlib.import_module(f"aiolocks.{module_name}")
+        *owners, name = path.split(".")
+        owner: Any = module
+        for part in owners:
+            owner = getattr(owner, part)
+        original = vars(owner)[name]
+        source = textwrap.dedent(inspect.getsource(original))
+        assert without in source, f"{where}: there is no {without!r}"
+        made: dict[str, Any] = {}
+        code = compile(
+            "from __future__ import annotations\n" + source.replace(without, instead), where, "exec"
+        )
+        exec(code, vars(module), made)
+        setattr(owner, name, made[name])
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+
+    return taken_out
+
+
+LOCKS = ("lock",)
+FAIR = ("fairlock", "fair-semaphore")
+PERMITS = ("semaphore", "fair-semaphore", "fairlock")
+SPANS = ("rwlock", "rangelock")
+ALL = ("lock", "semaphore", "rwlock")

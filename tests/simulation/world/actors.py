@@ -1,0 +1,186 @@
+"""The tasks of a schedule: what runs in a simulated process, as a user would have written it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+from aiolocks import LeaseState, LockTimeoutError, Session
+from aiolocks.errors import BackendError, LockError
+
+from .checkers import Attempt, Referee
+from .kinds import Kind, Want
+from .schedule import LONGEST_POLL, Round, Worker
+
+AT_ONCE = 1.1
+"""Seconds after which a cancelled task must have ended: a release is held up for at most 1 s."""
+
+
+class Actors:
+    """Those of one process.
+
+    Args:
+        idle: Seconds for which something may be free while a task here waits for it.
+        patience: Seconds in which a server has answered, also if it is not connected yet.
+    """
+
+    def __init__(
+        self,
+        session: Session | list[Session],
+        kind: Kind,
+        referee: Referee,
+        *,
+        ttl: float,
+        patience: float,
+        idle: float,
+    ) -> None:
+        self._session = session
+        self._kind = kind
+        self._referee = referee
+        self._ttl = ttl
+        self._patience = patience
+        self._idle = idle
+        self.attempts: list[Attempt] = []
+
+    async def work(self, worker: Worker) -> None:
+        """All rounds of one worker."""
+        for one in worker.rounds:
+            await asyncio.sleep(one.after)
+            await self.perform(one)
+
+    async def perform(self, one: Round) -> bool:
+        """One round, in a task of its own that may be cancelled; whether it went well."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._hold(one), name=one.part)
+        cancelled_at = None
+
+        def cancel() -> None:
+            nonlocal cancelled_at
+            if task.cancel():
+                cancelled_at = self._referee.now
+
+        timer = None if one.cancel is None else loop.call_later(one.cancel, cancel)
+        await asyncio.wait((task,))
+        if timer is not None:
+            timer.cancel()
+        if cancelled_at is not None:
+            late = self._referee.now - max(cancelled_at, self._referee.excused_until)
+            if not task.cancelled():
+                self._referee.wrong(f"{one.part}: a cancellation was swallowed")
+            elif late > AT_ONCE:
+                self._referee.wrong(f"{one.part}: cancelled, it went on for {late:.3f} s")
+        if task.cancelled():
+            return False
+        if (error := task.exception()) is not None:
+            self._explained(one, error)
+        return error is None
+
+    def _explained(self, one: Round, error: BaseException) -> None:
+        if isinstance(error, LockTimeoutError) and one.timeout is not None:
+            return
+        if isinstance(error, BackendError) and one.timeout and one.timeout < self._patience:
+            return
+        if isinstance(error, LockError) and self._referee.now <= self._referee.excused_until:
+            return
+        self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
+
+    def _attempt(self, one: Round, want: Want, **how: Any) -> Attempt:
+        referee = self._referee
+        attempt = Attempt(
+            who=one.part, want=want, invoked=referee.now, single=one.timeout == 0, idle=self._idle, **how
+        )
+        if one.timeout:
+            attempt.limit = referee.now + one.timeout
+        self.attempts.append(attempt)
+        return attempt
+
+    async def _hold(self, one: Round) -> None:
+        lock = self._kind.lock(self._session, one.want, ttl=self._ttl)
+        owned = self._kind.nests or one.doing == "upgrade"
+        attempt = self._attempt(one, one.want, owner=one.part if owned else None)
+        lease = await self._acquire(attempt, lambda: lock.acquire(blocking_timeout=one.timeout))
+        async with self._holding(attempt, lease):
+            await self._do(one, lock, attempt, lease)
+
+    async def _acquire(self, attempt: Attempt, pending: Any) -> Any:
+        referee = self._referee
+        referee.asks(attempt)
+        try:
+            lease = await pending()
+        except BaseException as error:
+            text = str(error)
+            referee.gave_up(attempt, f"{type(error).__name__}" + (f": {text}" if text else ""))
+            raise
+        referee.granted(attempt, lease)
+        return lease
+
+    @contextlib.asynccontextmanager
+    async def _holding(self, attempt: Attempt, lease: Any) -> Any:
+        """Inside, the lease is entered; behind it, its holder has let go."""
+        referee = self._referee
+        try:
+            async with lease:
+                try:
+                    yield
+                finally:
+                    referee.lets_go(attempt)
+        finally:
+            if lease.state is LeaseState.DETACHED:
+                referee.expires(attempt, referee.now + self._ttl + self._patience, found=LONGEST_POLL)
+            else:
+                referee.left(attempt)
+
+    async def _do(self, one: Round, lock: Any, attempt: Attempt, lease: Any) -> None:
+        match one.doing:
+            case "extend":
+                await asyncio.sleep(one.hold / 2)
+                await lease.extend()
+                await asyncio.sleep(one.hold / 2)
+            case "detach":
+                await asyncio.sleep(one.hold)
+                lease.detach()
+            case "adopt":
+                await self._hand_over(one, lock, attempt, lease)
+            case "nest":
+                await self._nest(
+                    one, lambda: lock.acquire(blocking_timeout=one.timeout), attempt.want, attempt
+                )
+            case "upgrade" if attempt.want.mode == "upgradable":
+                want = replace(attempt.want, mode="writer")
+                await self._nest(one, lambda: lease.upgrade(blocking_timeout=one.timeout), want, attempt)
+            case "downgrade" if attempt.want.mode == "writer":
+                await asyncio.sleep(one.hold / 2)
+                self._referee.weakened(attempt, replace(attempt.want, mode="reader"))
+                await lease.downgrade()
+                await asyncio.sleep(one.hold / 2)
+            case "shrink":
+                await asyncio.sleep(one.hold / 2)
+                middle = (attempt.want.low + attempt.want.high) / 2
+                self._referee.weakened(attempt, replace(attempt.want, high=middle))
+                await lease.shrink(attempt.want.low, middle)
+                await asyncio.sleep(one.hold / 2)
+            case _:
+                await asyncio.sleep(one.hold)
+
+    async def _nest(self, one: Round, pending: Any, want: Want, outer: Attempt) -> None:
+        await asyncio.sleep(one.hold / 3)
+        inner = self._attempt(one, want, owner=outer.owner)
+        inner.who = f"{one.part}+"
+        try:
+            lease = await self._acquire(inner, pending)
+        except LockTimeoutError:
+            return
+        async with self._holding(inner, lease):
+            await asyncio.sleep(one.hold / 3)
+        await asyncio.sleep(one.hold / 3)
+
+    async def _hand_over(self, one: Round, lock: Any, attempt: Attempt, lease: Any) -> None:
+        """From one lease to another of the same holding."""
+        await asyncio.sleep(one.hold / 2)
+        handle = lease.detach()
+        adopted = await lock.adopt(handle)
+        async with adopted:
+            attempt.lease = adopted
+            await asyncio.sleep(one.hold / 2)

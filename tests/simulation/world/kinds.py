@@ -1,0 +1,195 @@
+"""Every kind of lock, as a schedule uses it: what a task may want of it, and how it asks for that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiolocks import (
+    FairLock,
+    Lock,
+    MultiLock,
+    RangeLock,
+    Redlock,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+)
+from tests.support.history import Mode
+
+PERMITS = 3
+"""Of the semaphores."""
+NAMES = ("x", "y", "z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """What is asked for at once.
+
+    Attributes:
+        names: Of the lock, or of several at once.
+        mode: What it excludes.
+        low: Left end of an interval.
+        high: Right end of an interval, which is not part of it.
+        permits: How many permits of a semaphore.
+    """
+
+    names: tuple[str, ...] = ("x",)
+    mode: Mode = "writer"
+    low: float = float("-inf")
+    high: float = float("inf")
+    permits: int = 1
+
+    def __str__(self) -> str:
+        text = "+".join(self.names)
+        if self.mode != "writer" or self.low > float("-inf"):
+            text += f" as {self.mode}"
+        if self.low > float("-inf"):
+            text += f" of {self.low:g}-{self.high:g}"
+        return text if self.permits == 1 else f"{text} x {self.permits}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of lock.
+
+    Attributes:
+        wanted: Draws what a task wants.
+        lock: Describes it: `lock(session, want, **options)`; of several servers, there is a session for each.
+        doings: What a holder may do beside holding, with how often.
+        capacity: How many permits there are.
+        strict: Whether it is had in the order of arrival.
+        spans: Whether it has readers and writers.
+        nests: Whether its holder may have it again.
+        hosts: The servers that it is on.
+    """
+
+    name: str
+    wanted: Callable[[random.Random], Want]
+    lock: Callable[..., Any]
+    doings: tuple[str, ...] = ()
+    capacity: int = 1
+    strict: bool = False
+    spans: bool = False
+    nests: bool = False
+    hosts: tuple[str, ...] = ("redis",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _one(_: random.Random) -> Want:
+    return Want()
+
+
+def _permits(rng: random.Random) -> Want:
+    return Want(permits=rng.choice((1, 1, 1, 2, 3)))
+
+
+def _some(rng: random.Random) -> Want:
+    return Want(names=tuple(sorted(rng.sample(NAMES, rng.choice((1, 2, 2, 3))))))
+
+
+def _mode(rng: random.Random) -> Mode:
+    modes: tuple[Mode, ...] = ("reader", "reader", "reader", "writer", "writer", "upgradable")
+    return rng.choice(modes)
+
+
+def _reading(rng: random.Random) -> Want:
+    return Want(mode=_mode(rng))
+
+
+def _part(rng: random.Random) -> Want:
+    low = rng.randrange(4)
+    return Want(mode=_mode(rng), low=low, high=low + rng.choice((1, 2, 4)))
+
+
+def _semaphore(*, fair: bool) -> Callable[..., Any]:
+    def lock(session: Session, want: Want, **options: Any) -> Any:
+        semaphore = Semaphore(session, want.names[0], PERMITS, fair=fair, **options)
+        return _Permits(semaphore, want.permits)
+
+    return lock
+
+
+class _Permits:
+    """So many permits of a semaphore, acquired as a lock is."""
+
+    def __init__(self, semaphore: Semaphore, permits: int) -> None:
+        self._semaphore = semaphore
+        self._permits = permits
+        self.adopt = semaphore.adopt
+
+    def acquire(self, **how: Any) -> Any:
+        return self._semaphore.acquire(self._permits, **how)
+
+    def try_acquire(self) -> Any:
+        return self._semaphore.try_acquire(self._permits)
+
+
+def _simple(cls: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda session, want, **options: cls(session, want.names[0], **options)
+
+
+_HANDLED = ("extend", "adopt", "detach")
+_SPANS = ("upgrade", "downgrade", "extend", "adopt")
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(name="lock", wanted=_one, lock=_simple(Lock), doings=_HANDLED),
+        Kind(name="fairlock", wanted=_one, lock=_simple(FairLock), doings=_HANDLED, strict=True),
+        Kind(
+            name="semaphore",
+            wanted=_permits,
+            lock=_semaphore(fair=False),
+            doings=_HANDLED,
+            capacity=PERMITS,
+        ),
+        Kind(
+            name="fair-semaphore",
+            wanted=_permits,
+            lock=_semaphore(fair=True),
+            doings=_HANDLED,
+            capacity=PERMITS,
+            strict=True,
+        ),
+        Kind(
+            name="rwlock",
+            wanted=_reading,
+            lock=lambda session, want, **options: getattr(
+                RWLock(session, want.names[0], **options), want.mode
+            ),
+            doings=_SPANS,
+            spans=True,
+        ),
+        Kind(
+            name="rangelock",
+            wanted=_part,
+            lock=lambda session, want, **options: getattr(
+                RangeLock(session, want.names[0], **options), want.mode
+            )(want.low, want.high),
+            doings=(*_SPANS, "shrink"),
+            spans=True,
+        ),
+        Kind(
+            name="reentrant", wanted=_one, lock=_simple(ReentrantLock), doings=("nest", "extend"), nests=True
+        ),
+        Kind(
+            name="multilock",
+            wanted=_some,
+            lock=lambda session, want, **options: MultiLock(session, list(want.names), **options),
+            doings=_HANDLED,
+        ),
+        Kind(
+            name="redlock",
+            wanted=_one,
+            lock=lambda sessions, want, **options: Redlock(sessions, want.names[0], **options),
+            doings=_HANDLED,
+            hosts=("redis0", "redis1", "redis2"),
+        ),
+    )
+}

@@ -1,0 +1,123 @@
+"""A server on its machine: in the network, with a clock of its own, and with everything that can befall
+it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .clockwork import Clockwork
+from .network import Network, Peer, Wire
+from .server.server import Server
+from .server.session import Client
+from .trace import Trace
+
+EPOCH = 1_700_000_000_000_000
+"""The server's wall clock when the world begins, in microseconds since 1970."""
+SWEEP = 0.1
+"""Seconds between two times at which a server looks for what has come to its end."""
+
+
+class _Socket:
+    """The server's end of a wire."""
+
+    def __init__(self, node: Node, wire: Wire) -> None:
+        self._node = node
+        self._wire = wire
+        self.client: Client = node.server.connect(wire.reply, wire.hang_up, f"{wire.process}:{wire.number}")
+        node.wires[self.client.id] = wire
+
+    def received(self, data: bytes) -> None:
+        self._node.received(self.client, data)
+
+    def hung_up(self) -> None:
+        self._node.server.disconnected(self.client)
+
+
+class Node:
+    """One server in the network.
+
+    Attributes:
+        frozen: Whether it is stopped; what it receives piles up.
+        down: Whether it refuses connections.
+    """
+
+    def __init__(
+        self, name: str, clockwork: Clockwork, network: Network, trace: Trace, *, version: str = "7.2.0"
+    ) -> None:
+        self.name = name
+        self.address = (name, 6379)
+        self.frozen = self.down = False
+        self.wires: dict[int, Wire] = {}
+        self._clockwork = clockwork
+        self._random = clockwork.part(name)
+        self._trace = trace
+        self._rate = 1.0
+        self._then = (0.0, EPOCH + self._random.randrange(10**9))
+        self._waiting: list[tuple[Client, bytes]] = []
+        self.server = Server(
+            self.clock,
+            run_id=f"{self._random.getrandbits(160):040x}",
+            version=version,
+            on_request=self._requested,
+        )
+        network.hosts[self.address] = self
+        clockwork.after(SWEEP * self._random.random(), self._sweep)
+
+    def clock(self) -> int:
+        """Its wall clock, in microseconds."""
+        world, own = self._then
+        return own + int((self._clockwork.now - world) * self._rate * 1e6)
+
+    def set_clock(self, *, ahead: float = 0.0, rate: float | None = None) -> None:
+        """Sets its clock ahead by so many seconds, or back; and lets it run faster or slower from now on."""
+        self._then = (self._clockwork.now, self.clock() + int(ahead * 1e6))
+        self._rate = self._rate if rate is None else rate
+
+    # -- the network
+
+    def accept(self, wire: Wire) -> Peer | None:
+        return None if self.down else _Socket(self, wire)
+
+    def received(self, client: Client, data: bytes) -> None:
+        if self.frozen:
+            self._waiting.append((client, data))
+        else:
+            self.server.feed(client, data)
+
+    def _requested(self, client: Client, words: tuple[bytes, ...], reply: Any) -> None:
+        self._trace.requested(f"{self.name}←{self.wires[client.id].name}", words, reply)
+
+    def _sweep(self) -> None:
+        if not self.frozen and not self.down:
+            self.server.sweep()
+        self._clockwork.after(SWEEP, self._sweep)
+
+    # -- what befalls it
+
+    def freeze(self) -> None:
+        self._trace.happened(self.name, "frozen")
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self._trace.happened(self.name, "thawed")
+        self.frozen = False
+        waiting, self._waiting = self._waiting, []
+        for client, data in waiting:
+            self.server.feed(client, data)
+
+    def stop(self) -> None:
+        """It dies: its connections end, and it refuses new ones."""
+        self._trace.happened(self.name, "died")
+        self.down = True
+        for client in list(self.server.clients.values()):
+            self.server.drop(client)
+        self._waiting.clear()
+
+    def start(self, *, keep: bool) -> None:
+        """It comes back, with its data or without."""
+        self._trace.happened(self.name, f"came back {'with its data' if keep else 'empty'}")
+        self.server.restart(f"{self._random.getrandbits(160):040x}", keep=keep)
+        self.down = False
+
+    def dispose(self) -> None:
+        self.server.clients.clear()

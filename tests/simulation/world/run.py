@@ -1,0 +1,307 @@
+"""One schedule, from its beginning to its end, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Self
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import Connection
+
+from aiolocks import Backoff, Session
+from tests.support.hygiene import is_fence
+
+from .actors import Actors
+from .checkers import Referee
+from .faults import FAULTS, RECOVERY
+from .kinds import NAMES, Want
+from .network import Wire
+from .process import Process
+from .randomness import Source, seeded
+from .schedule import Crew, Fault, Round, Schedule
+from .world import StuckError, World
+
+IDLE = 1.0
+"""Seconds for which something may be free while somebody waits for it, at most: far less than a poll."""
+HANDED_OVER = 15
+"""How often bytes may travel until the next one has it: a wakeup may come to one that cannot use it."""
+GLANCE = 0.05
+CONNECTED = 20
+"""How often bytes must travel until a new session has its first answer, at most."""
+LIMIT = 300.0
+"""Seconds, of the world, that a schedule may take."""
+QUEUE_TTL = 10.0
+"""Seconds that a queue outlives who stood in it."""
+SLACK = 1.1
+"""Seconds that keys outlast what stands in them and was not let go of."""
+AFTERWARDS = 1.0
+"""Seconds in which what is under way arrives when everybody has gone."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a schedule.
+
+    Attributes:
+        violations: What must not have been; empty if all is well.
+        trace: What happened; made into text when somebody reads it.
+        lasted: Seconds of the world.
+    """
+
+    schedule: Schedule
+    violations: tuple[str, ...]
+    trace: Any
+    lasted: float
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+
+class _Own(Connection):
+    """As users write them: nothing that can be taken over, so that the plain transport serves."""
+
+    async def _connect(self) -> None:
+        await super()._connect()
+
+
+@cache
+def client_of(host: str, wakeup: str) -> Redis:
+    """A client; it has nothing of its own that a session would change."""
+    client = Redis(host=host, port=6379)
+    if wakeup == "plain":
+        client.connection_pool.connection_class = _Own
+    return client
+
+
+class Run:
+    """One schedule in its world."""
+
+    def __init__(self, schedule: Schedule, source: Source) -> None:
+        self.schedule = schedule
+        self.world = world = World(f"{schedule.kind}/{schedule.seed}", source)
+        self.servers = {host: world.node(host) for host in schedule.kind.hosts}
+        for server in self.servers.values():
+            server.server.configure("notify-keyspace-events", "KA")
+        self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
+        self.actors: dict[str, Actors] = {}
+        self.processes: dict[str, Process] = {}
+        self.mains: dict[str, asyncio.Task[None]] = {}
+        self._living = 0
+        self._calm_at = 0.0  # the faults are over then
+
+    def run(self) -> Outcome:
+        world, referee = self.world, self.referee
+        for crew in self.schedule.crews:
+            process = self.processes[crew.part] = world.process(
+                crew.part, delays=crew.delays, rate=crew.rate, busy=crew.busy
+            )
+            self.mains[crew.part] = main = process.start(self._live(crew), crew.part)
+            main.add_done_callback(self._ended)
+            self._living += 1
+        self._look_for_what_stays()
+        for fault in self.schedule.faults:
+            world.clockwork.at(fault.at, self._strike, fault)
+        try:
+            world.run(lambda: not self._living, limit=LIMIT)
+            for name, main in self.mains.items():
+                if main.done() and not main.cancelled() and (error := main.exception()) is not None:
+                    referee.wrong(f"{name}: {error!r}")
+            self._look_around()
+        except StuckError as error:
+            waiting = ", ".join(attempt.who for attempt in referee.waiting)
+            referee.wrong(f"no end: {error}" + (f"; {waiting} wait" if waiting else ""))
+        outcome = Outcome(self.schedule, tuple(dict.fromkeys(referee.violations)), world.trace, world.now)
+        world.dispose()
+        return outcome
+
+    def _look_for_what_stays(self) -> None:
+        """Now and then: no key is without a ttl, at any time."""
+        for server in self.servers.values():
+            for store in server.server.stores.values():
+                for key in store.values.keys() - store.ends.keys():
+                    self.referee.wrong(f"without a ttl: {key.decode()}")
+        self.world.clockwork.after(GLANCE, self._look_for_what_stays)
+
+    def _ended(self, _: object) -> None:
+        self._living -= 1
+
+    # -- what befalls it
+
+    def _strike(self, fault: Fault) -> None:
+        process = self.processes.get(fault.target)
+        if (process is not None and (process.dead or process.frozen)) or fault.target not in self._targets:
+            return
+        self.world.trace.happened(fault.target, f"FAULT {fault.what} ({fault.lasts:.3f} s, {fault.amount:g})")
+        self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
+        referee, sort = self.referee, FAULTS[fault.what]
+        referee.excused_until = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
+        settled = self.world.now + fault.lasts + fault.amount + sort.settles
+        referee.slow_until = max(
+            referee.slow_until, settled + (self.schedule.ttl if sort.settles >= RECOVERY else 0.0)
+        )
+        sort.strike(self, fault)
+
+    @property
+    def _targets(self) -> set[str]:
+        return {*self.servers, *self.processes}
+
+    def wires_of(self, process: str) -> list[Wire]:
+        """The connections of a process."""
+        return [wire for wire in self.world.network.wires if wire.process == process]
+
+    def kill(self, name: str, *, silently: bool) -> None:
+        """Ends a process between two of its steps."""
+        if not self.mains[name].done():
+            self._living -= 1
+            self.mains[name].remove_done_callback(self._ended)
+        self.processes[name].kill(silently=silently)
+        for attempt in self.actors[name].attempts if name in self.actors else ():
+            self.referee.died(attempt, self.schedule.ttl)
+
+    def void(self) -> None:
+        """The server loses what it has: of what is held now, nothing more is promised but the fencing."""
+        self.referee.void_below = next(iter(self.servers.values())).clock()
+        self.referee.void_until = self.world.now + self.schedule.ttl + 1.0
+
+    # -- the processes
+
+    async def _live(self, crew: Crew) -> None:
+        """The main task of a process."""
+        schedule = self.schedule
+        wakeup = "poll" if crew.wakeup == "plain" else crew.wakeup
+        backoff = Backoff(initial=min(0.004, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
+        async with contextlib.AsyncExitStack() as stack:
+            sessions = [
+                await stack.enter_async_context(
+                    Session(client_of(host, crew.wakeup), wakeup=wakeup, backoff=backoff)  # type: ignore[arg-type]
+                )
+                for host in schedule.kind.hosts
+            ]
+            session = sessions if len(sessions) > 1 else sessions[0]
+            patience = CONNECTED * (crew.delays.longest + crew.busy)
+            self.actors[crew.part] = actors = Actors(
+                session,
+                schedule.kind,
+                self.referee,
+                ttl=schedule.ttl,
+                patience=patience,
+                idle=self._idle(crew),
+            )
+            loop = asyncio.get_running_loop()
+            tasks = [loop.create_task(actors.work(worker), name=worker.part) for worker in crew.workers]
+            if tasks:
+                await asyncio.wait(tasks)
+            for task in tasks:
+                task.result()
+            if self.schedule.faults:
+                await self._get_in(actors, crew)
+
+    async def _get_in(self, actors: Actors, crew: Crew) -> None:
+        """When the faults are over, everybody gets what there is."""
+        last = max(fault.at + fault.lasts for fault in self.schedule.faults)
+        await asyncio.sleep(max(0.0, last - self.world.now))
+        want = Want(
+            names=NAMES if self.schedule.kind.name == "multilock" else ("x",),
+            permits=self.schedule.kind.capacity,
+        )
+        if self.schedule.kind.name == "rangelock":
+            want = replace(want, low=0, high=10)
+        final = Round(part=f"{crew.part}.end", after=0.0, want=want, timeout=None, cancel=None, hold=0.0)
+        while not await actors.perform(final):
+            if self.world.now > self.referee.excused_until:
+                self.referee.wrong(f"{crew.part} does not get in after the faults")
+                return
+            await asyncio.sleep(0.1)
+
+    def _idle(self, crew: Crew) -> float:
+        """How long something may be free while somebody of this crew waits for it."""
+        # In an orderly queue each waits for the slowest before it.
+        orderly = self.schedule.kind.strict or self.schedule.kind.spans
+        crews = self.schedule.crews if orderly else (crew,)
+        travel = max(one.delays.longest for one in self.schedule.crews)
+        if (
+            len(self.schedule.kind.hosts) > 1
+        ):  # where each has some of the votes, they ask again after a while
+            return IDLE + max(one.poll for one in crews)
+        return min(IDLE, HANDED_OVER * travel + 0.15) + max((0.0 if one.hears else one.poll) for one in crews)
+
+    def _look_around(self) -> None:
+        """Everybody has gone: nothing is left."""
+        world, referee = self.world, self.referee
+        world.run(lambda: not referee.holding, limit=world.now + LIMIT)
+        detached = any(
+            one.doing in ("detach", "adopt")
+            for crew in self.schedule.crews
+            for worker in crew.workers
+            for one in worker.rounds
+        )
+        if self.schedule.faults:
+            # Of the dead, and of what the server did when nobody could tell it any more.
+            calm = max(world.now, referee.excused_until) + QUEUE_TTL
+            world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)
+        until = world.now + AFTERWARDS + (self.schedule.ttl + SLACK if detached else 0.0)
+        world.run(lambda: world.now >= until, limit=until + AFTERWARDS)
+        for process in world.processes:
+            if process.dead:
+                continue
+            referee.violations += [f"{process.name}: {problem}" for problem in process.problems]
+            for task in process.tasks():
+                referee.wrong(f"{process.name}: a task is left: {task.get_name()}")
+        dead = {process.name for process in world.processes if process.dead}
+        for wire in world.network.wires:
+            if wire.process in dead:
+                continue
+            referee.wrong(f"a connection is left: {wire.name}")
+        for node in world.nodes:
+            node.server.sweep()
+            for store in node.server.stores.values():
+                for key in store.present():
+                    if not is_fence(key.decode()):
+                        referee.wrong(f"left behind: {key.decode()} for {store.ends.get(key, -1)} ms")
+        if self.schedule.kind.strict or self.schedule.kind.spans:
+            referee.judge(world.trace.first_seen())
+        else:
+            referee.judge({})
+
+
+class Runner:
+    """Runs many schedules, one after the other; a context, in which randomness is seeded."""
+
+    def __init__(self) -> None:
+        self._seeded = seeded()
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        self._source = self._seeded.__enter__()
+        self._logged = logging.root.manager.disable
+        logging.disable()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        self._seeded.__exit__(*error)
+        logging.disable(self._logged)
+        gc.enable()
+        gc.unfreeze()
+
+    def run(self, schedule: Schedule) -> Outcome:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
+            outcome = Run(schedule, self._source).run()
+            # At fixed steps: what the collector finds is told to loops and listeners.
+            self._runs += 1
+            if self._runs % 20 == 0:
+                gc.collect()
+        return outcome

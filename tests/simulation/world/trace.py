@@ -1,0 +1,120 @@
+"""What has happened, in order, for people to read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from typing import Any
+
+from aiolocks._transport.calls import Script
+
+from .clockwork import Clockwork
+from .server.replies import Refusal
+from .server.scripting import digest
+
+_HANDSHAKE = frozenset({b"HELLO", b"INFO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"CONFIG"})
+_SETTING_UP = frozenset({b"SETINFO", b"INFO", b"TRACKING", b"CACHING", b"SETNAME"})
+_SCRIPTS = frozenset({b"EVAL", b"EVALSHA"})
+_KEY = re.compile(r"aiolocks:([a-z]+)(?:\.([^:{]*))?:\{(.*?)\}")
+_METADATA = re.compile(r'\{"host":"[^"]*","pid":\d+(?:,"task".*?"user":\{\})?\}')
+"""Of a lease, or of a session beside its bell: no schedule depends on host and process."""
+_HEX = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{16})(?![0-9a-f])")
+
+
+class Trace:
+    """Lines of what has happened, each with its time and where; made into text only when somebody reads
+    it."""
+
+    def __init__(self, clockwork: Clockwork) -> None:
+        self._clockwork = clockwork
+        self._events: list[tuple[float, str, Any]] = []
+
+    def happened(self, where: str, what: str) -> None:
+        self._events.append((self._clockwork.now, where, what))
+
+    def requested(self, where: str, words: tuple[bytes, ...], reply: Any) -> None:
+        """A server has answered a request."""
+        self._events.append((self._clockwork.now, where, (words, reply)))
+
+    def first_seen(self) -> dict[str, float]:
+        """When a server first executed something for each token; by the seat that goes with it."""
+        seen: dict[str, float] = {}
+        for when, _, what in self._events:
+            if not isinstance(what, str) and what[0][0] in _SCRIPTS and not isinstance(what[1], Refusal):
+                for word in what[0][3:]:
+                    if len(word) == 32 or len(word) == 16:
+                        seen.setdefault(word[:16].decode(errors="replace"), when)
+        return seen
+
+    def text(self, *, whole: bool = False) -> str:
+        """All of it; what opens connections and channels only if it is to be `whole`."""
+        names: dict[str, str] = {}
+        lines = []
+        for when, where, what in self._events:
+            if isinstance(what, str):
+                text = what
+            elif whole or not _is_setting_up(what[0]):
+                text = f"{_request(what[0])} → {_reply(what[1])}"
+            else:
+                continue
+            lines.append(f"{when * 1000:11.3f} ms  {where:<12} {_shortened(text, names)}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _is_setting_up(words: tuple[bytes, ...]) -> bool:
+    return (
+        words[0] in _HANDSHAKE
+        or (words[0] == b"CLIENT" and words[1] in _SETTING_UP)
+        or b"bell.probe" in words[1]
+    )
+
+
+def _request(words: tuple[bytes, ...]) -> str:
+    name = words[0].upper()
+    if name in (b"EVAL", b"EVALSHA"):
+        count = int(words[2])
+        step = _script(words[1] if name == b"EVALSHA" else digest(words[1]))
+        keys, arguments = words[3 : 3 + count], words[3 + count :]
+        # The keys of a step are all of one name; the bell says who waits.
+        shown = [key for key in keys if b".bell." in key] or keys[:1]
+        return f"{step}({_joined(shown)} | {_joined(arguments)})" + (" in full" if name == b"EVAL" else "")
+    return _joined(words)
+
+
+def _joined(words: tuple[bytes, ...] | list[bytes]) -> str:
+    return " ".join(word.decode(errors="replace") or "''" for word in words)
+
+
+def _reply(reply: Any) -> str:
+    if isinstance(reply, bytes):
+        text = reply.decode(errors="replace").partition("\n")[0].strip()
+        return text if len(text) < 100 else text[:100] + "…"
+    if isinstance(reply, (list, tuple)):
+        return "[" + " ".join(_reply(item) for item in reply) + "]"
+    return "" if reply is NotImplemented else str(reply)
+
+
+def _shortened(text: str, names: dict[str, str]) -> str:
+    """Tokens and ids of sessions become short names, in the order in which they come; keys lose what they
+    share."""
+
+    def named(match: re.Match[str]) -> str:
+        found = match[0][:16]  # a seat is the beginning of a token
+        return found if found.isdigit() else names.setdefault(found, f"t{len(names) + 1}")
+
+    text = _METADATA.sub("{…}", _HEX.sub(named, text))
+    return _KEY.sub(lambda match: f"{match[3]}.{match[2]}" if match[2] else f"{match[1]}:{match[3]}", text)
+
+
+@cache
+def _script(sha: bytes) -> str:
+    """The name of a script of the library."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("aiolocks.")]:
+        for one in vars(module).values():
+            if type(one) is Script and one.sha == sha:
+                return one.name
+    return sha.decode()
