@@ -198,18 +198,20 @@ class Flight:
         except LockLostError as error:
             return error
         except BackendError as error:
-            return await self._unconfirmed(lease, error, refused=self._engine.now() < deadline)
+            return await self._unconfirmed(lease, error, deadline)
         return self._made
 
-    async def _unconfirmed(self, lease: Lease, error: BackendError, *, refused: bool) -> Outcome | LockError:
-        """The server has refused the end of the call, or has said nothing until the end of the lease."""
+    async def _unconfirmed(self, lease: Lease, error: BackendError, deadline: float) -> Outcome | LockError:
+        """The server has refused the end of the call, or has said nothing until its `deadline`."""
         made = self._made
         assert made is not None
+        refused = self._engine.now() < deadline
         # Perhaps the server hung up on account of its length: in fewer words, the work was done.
         if made.done and (refused or (self._keeping and len(made.payload) > _ALWAYS_TAKEN)):
             self._made = made = self._not_kept(made.value, error)
             if refused and await self._told(lease, made):
                 return made
+            refused = self._engine.now() < deadline  # if the lease has ended meanwhile, a new one may tell it
         return self._unpublished(error) if refused or not self._keeping else error
 
     async def _told(self, lease: Lease, outcome: Outcome) -> bool:

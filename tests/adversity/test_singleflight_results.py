@@ -151,6 +151,21 @@ async def test_a_value_that_is_too_large_for_the_server_is_not_made_again(
         assert work.begun == 1
 
 
+async def test_a_value_that_is_too_large_is_not_made_again_though_the_lease_ended_before_that_was_noted(
+    own_server: Any, connect: Connect
+) -> None:
+    """The server refuses the value at once, as it reads it; the note in its place comes after the lease."""
+    async with of_small_values(own_server, connect) as client:
+        work, here = Work(LARGE), Session.of(client())
+        call = begin(not_kept(SingleFlight(here, ttl=1, keep=60), work))
+        await running(work, here)
+        await client().execute_command("CLIENT", "PAUSE", "1500", "WRITE")
+        work.end.set()
+        assert (await call).here
+        assert not (await not_kept(SingleFlight(client(), ttl=1, keep=60), work)).here
+        assert work.begun == 1
+
+
 async def test_without_keep_a_value_that_is_too_large_is_had_here_and_those_elsewhere_learn_why_not(
     own_server: Any, connect: Connect
 ) -> None:

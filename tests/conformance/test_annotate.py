@@ -125,7 +125,7 @@ async def test_annotate_of_what_is_not_ours(kind: Kind, client: Redis, keys: Key
 async def test_annotate_leaves_alone_what_somebody_else_holds_by_now(
     kind: Kind, client: Redis, keys: Keys
 ) -> None:
-    lease = await kind.make(client, "a").acquire()
+    lease = await kind.make(client, "a", ttl=1.5).acquire()  # whose loss shows at its renewal
     await client.delete(*keys())
     async with kind.make(client, "a", metadata={"step": 7}):
         with pytest.raises(LockLostError):
