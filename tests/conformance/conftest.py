@@ -102,7 +102,7 @@ def _semaphore(*, fair: bool) -> Callable[..., Any]:
 
 
 KINDS = [
-    Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain")),
+    Kind("lock", Lock, ("tracking", "plain")),
     Kind("reentrant", EachItsOwn, ("tracking",)),
     Kind("fair", FairLock, ("tracking",)),
     Kind("multi", _several, ("keyspace", "cluster-tracking")),

@@ -1,6 +1,6 @@
 """Cancelled anywhere, nothing stays held, nobody behind stalls, and the cancellation comes out.
 
-All over a link of 10 ms, so that every request is a suspension.
+All over a link of 5 ms, so that every request is a suspension.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.conformance.conftest import ALL_WAYS, Kind
 from tests.support.cancel import Shot, sweep, sweep_scopes
 from tests.support.waiting import eventually
 
-LINK = 0.01
+LINK = 0.005
 Keys = Callable[..., list[str]]
 
 
@@ -92,7 +92,7 @@ async def test_t_c_1_cancelled_at_every_await_by_anyio(
 
 async def test_t_c_4_cancelled_again_during_the_cleanup(kind: Kind, far: Redis, keys: Keys) -> None:
     lock = kind.make(far, "a")
-    await sweep(lambda: in_the_body(lock), again=0.003, after=nothing_left(keys, kind.make(far, "a")))
+    await sweep(lambda: in_the_body(lock), again=0.002, after=nothing_left(keys, kind.make(far, "a")))
 
 
 async def test_t_c_1_cancelled_while_waiting(kind: Kind, far: Redis, client: Redis, keys: Keys) -> None:
