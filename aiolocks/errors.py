@@ -98,7 +98,7 @@ class LockTimeoutError(LockError, TimeoutError):
         elif known:
             reason = f"held {known}"
         elif remaining is not None:
-            reason = f"its holder's lease has {remaining:.3f} s left unless renewed"
+            reason = f"it stays taken for {remaining:.3f} s more unless renewed"
         else:
             reason = "it is held elsewhere, or others who wait go first"
         if remaining is not None and (by_itself or known):

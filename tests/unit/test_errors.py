@@ -64,7 +64,7 @@ NOT_KEPT = (
 )
 
 MESSAGES = [
-    "Lock 'orders' was not acquired within 2 s: its holder's lease has 1.500 s left unless renewed",
+    "Lock 'orders' was not acquired within 2 s: it stays taken for 1.500 s more unless renewed",
     "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere, or others who wait go first",
     "Lock 'orders' was not acquired at the first try: it is held elsewhere, or others who wait go first",
     (
