@@ -1,0 +1,175 @@
+"""One client, with one task that wants the lock: what it is about to do, and what a reply or a push changes.
+
+It is what `Acquisition`, `Gate` and `Place` do for a task that is alone in its session, without their timers.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+from aiolocks._core.claim import Manner
+from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, RUNG, TOLD, WAITING, Granted, Released
+
+TTL_MS = 6000
+
+
+class Stage(enum.IntEnum):
+    """What its task is doing."""
+
+    OUT = 0
+    ASKING = 1
+    ASLEEP = 2
+    HOLDING = 3
+    DEAD = 4
+
+
+class State(NamedTuple):
+    """All that the client knows. Its requests are executed in their order.
+
+    Attributes:
+        pipe: Requests that were sent and are not executed yet: what, for which wait, how the asker stands.
+        unheard: Its bell was rung, and it has not read that yet.
+        wait: How many waits there were before.
+        taken: Its place may stand in the queue.
+        armed: For all that it knows, its bell hangs.
+        arming: The last try goes with an arming.
+        noted: The server may have noted the waiter down.
+        again: It was woken while it was asking.
+        token: The fencing token of what it holds.
+    """
+
+    stage: Stage = Stage.OUT
+    pipe: tuple[tuple[str, int, int], ...] = ()
+    unheard: bool = False
+    wait: int = 0
+    taken: bool = False
+    armed: bool = False
+    arming: bool = False
+    noted: bool = False
+    again: bool = False
+    token: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more happens to it by itself."""
+        return not self.pipe and not self.unheard and self.stage != Stage.ASKING
+
+
+class Model:
+    """The steps of one client.
+
+    Args:
+        number: Which one it is.
+        commands: How it asks.
+        manner: Of its kind.
+    """
+
+    def __init__(self, number: int, commands: Any, manner: Manner) -> None:
+        self.number = number
+        self.commands = commands
+        self._manner = manner
+
+    def token(self, wait: int) -> str:
+        """Of letters, for each wait another; the seat, which is its first half, too."""
+        return "abc"[self.number] * 8 + "abcdef"[wait] * 24
+
+    # -- what the task does
+
+    def begin(self, state: State) -> State:
+        return self._ask(state._replace(noted=False))
+
+    def give_up(self, state: State) -> State:
+        """Cancelled, or out of time."""
+        noted = state.noted
+        last = state.taken or noted
+        tried = any(what == "try" and wait == state.wait for what, wait, _ in state.pipe)
+        pipe = state.pipe
+        if tried or last:
+            pipe = (*pipe, ("undo", state.wait, int(last)))
+        if last:
+            state = state._replace(taken=False, armed=False)
+        return _out(state)._replace(pipe=pipe)
+
+    def let_go(self, state: State) -> State:
+        return _out(state)._replace(pipe=(*state.pipe, ("release", state.wait, 0)))
+
+    def poll(self, state: State) -> State:
+        """It asks by itself, after a time."""
+        return self._ask(state, arming=not state.armed)
+
+    # -- what is executed, and what comes back
+
+    def command(self, request: tuple[str, int, int]) -> Any:
+        what, wait, how = request
+        token = self.token(wait)
+        match what:
+            case "try":
+                return self.commands.acquire(token, TTL_MS, "{}", how)
+            case "arm":
+                return self.commands.arm(token)
+            case "undo":
+                return self.commands.release(token, TTL_MS, ring=True, leave=bool(how))
+            case _:
+                return self.commands.release(token, TTL_MS, ring=True)
+
+    def heard(self, state: State) -> State:
+        """It reads that its bell was rung."""
+        state = state._replace(unheard=False, armed=False)
+        if state.stage == Stage.ASLEEP:
+            return self._ask(state, passing=True)
+        if state.stage == Stage.ASKING:
+            return state._replace(again=True)
+        return state
+
+    def answered(self, state: State, request: tuple[str, int, int], reply: Any) -> State:
+        """The reply to the request that was the first of its pipe."""
+        what, wait, how = request
+        own = not isinstance(reply, int) and self.commands.bell in reply.rung
+        current = wait == state.wait and state.stage == Stage.ASKING
+        if what == "arm":
+            if current and reply == RUNG:
+                state = state._replace(again=True)
+        elif what == "try" and current:
+            state = self._granted(state, reply, how) if isinstance(reply, Granted) else self._refused(state)
+        else:
+            assert isinstance(reply, (Released, Granted)) or not current
+        return self.heard(state) if own else state
+
+    def _granted(self, state: State, reply: Granted, how: int) -> State:
+        if how & QUEUED:
+            state = state._replace(taken=False, armed=False)
+        return state._replace(stage=Stage.HOLDING, arming=False, again=False, token=reply.fencing_token)
+
+    def _refused(self, state: State) -> State:
+        if state.again:
+            return self._ask(state, passing=True)
+        if state.arming or state.armed:
+            return state._replace(stage=Stage.ASLEEP)
+        return self._ask(state, arming=True)
+
+    def _ask(self, state: State, *, arming: bool = False, passing: bool = False) -> State:
+        pipe = state.pipe
+        if arming:
+            pipe = (*pipe, ("arm", state.wait, 0))
+            state = state._replace(taken=True, armed=True)
+        standing = (
+            (QUEUED if state.taken or state.noted else 0)
+            | (IN_TURN if self._manner.strict else 0)
+            | (PASSING if passing else 0)
+            | WAITING
+            | TOLD
+        )
+        return state._replace(
+            stage=Stage.ASKING,
+            pipe=(*pipe, ("try", state.wait, standing)),
+            arming=arming,
+            noted=self._manner.noted,
+            again=False,
+        )
+
+
+def _out(state: State) -> State:
+    return state._replace(
+        stage=Stage.OUT, wait=state.wait + 1, arming=False, noted=False, again=False, token=0
+    )
