@@ -61,7 +61,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "own bells": Safeguard(
         "A session hears its own bells, of which the server does not tell it.",
-        python("_core.engine:Engine.wake_own", without="if answer.rung:", instead="if False:"),
+        python("_core.place:Bells.wake_own", without="if answer.rung:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "rung by a refusal": Safeguard(
@@ -137,8 +137,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "the old connection": Safeguard(
         "After a broken connection, the server drops it before anything is sent again.",
         python(
-            "_transport.multiplexed:Multiplexed._introduce",
-            without="await probe.kill(before)",
+            "_transport.residue:Residue.drop",
+            without="await probe.kill(former)",
             instead="pass",
         ),
         ALL,

@@ -47,9 +47,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "lock_acquire: fence": Safeguard(
         "Fencing tokens rise also when the clock is set back.",
-        lua(
-            "lock_acquire", without="if last >= minted and last < 9007199254740992 then minted = last + 1 end"
-        ),
+        lua("lock_acquire", without="whole(math.max(now(), last + 1))", instead="whole(now())"),
         LOCKS,
         faulty=True,
     ),
@@ -114,7 +112,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "permits: purge": Safeguard(
         "A lease that has come to its end gives its permits back.",
-        lua("permits", without="for _, token in ipairs(over) do drop(token) end"),
+        lua("permits", without="if is_token(token) then drop(token) end"),
         ("fairlock", "semaphore"),
         faulty=True,
     ),
@@ -147,8 +145,8 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "If room is left after a grant, the next is woken.",
         lua(
             "permits_acquire",
-            without="local rung = wake(fair, 0)\nreturn {1",
-            instead="local rung = {}\nreturn {1",
+            without="local rung = wake(fair, 0)\nlocal room",
+            instead="local rung = {}\nlocal room",
         ),
         ("semaphore", "fair-semaphore"),
     ),
@@ -208,7 +206,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "multi: all or none": Safeguard(
         "Several locks are taken together or not at all.",
-        lua("multi_acquire", without="elseif held then", instead="elseif false then"),
+        lua("multi_acquire", without="elseif known(KEYS[i], held) then", instead="elseif false then"),
         ("multilock",),
     ),
     "multi: passes the wakeup on": Safeguard(
