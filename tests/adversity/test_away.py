@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from aiolocks import (
     Backoff,
@@ -22,6 +23,7 @@ from aiolocks import (
     UniqueJob,
 )
 from aiolocks._transport.keys import key
+from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from tests.adversity.tools import (
     ACQUIRE,
     SLACK,
@@ -93,6 +95,22 @@ async def test_single_requests_are_told_at_once(
             with elapsed() as took:
                 await rejected(lease.owned())
             assert took.seconds < AT_ONCE
+
+
+async def test_a_single_try_with_the_interface_of_redis_py_is_told_at_once(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    server = await own_server()
+    client = connect(server)
+    await client.ping()
+    server.kill()
+    for ask in (
+        lambda: RedisPyLock(client, "a").acquire(blocking=False),
+        lambda: RedisPyLock(client, "a", blocking=False).acquire(),
+    ):
+        with elapsed() as took, pytest.raises(RedisConnectionError):
+            await ask()
+        assert took.seconds < AT_ONCE
 
 
 async def test_a_single_try_whose_connection_breaks_tries_to_connect_again(

@@ -82,7 +82,7 @@ class Lock(RedisPyLock):
         self.wakeups = flag("wakeups", wakeups)
         self._holdings = Holdings()
         # Of tries under way, by token: whether nobody else can have it, and loop time at which they are over.
-        self._tries: dict[bytes, tuple[bool, float | None]] = {}
+        self._tries: dict[bytes, tuple[bool, float | None, bool]] = {}
         waiting = (sleep, blocking, blocking_timeout)
         super().__init__(redis, name, timeout, *waiting, thread_local)
         self.raise_on_release_error = bool(raise_on_release_error)  # redis-py knows it since version 6
@@ -137,7 +137,7 @@ class Lock(RedisPyLock):
 
     async def _try(self, token: bytes, patience: Patience, *, unique: bool) -> bool:
         limit = patience.limit()
-        self._tries[token] = unique, limit
+        self._tries[token] = unique, limit, patience.blocking
         # For a subclass whose request knows no limit; ours tells what is wrong.
         clock = asyncio.timeout_at(None if limit is None else limit + _AFTERWARDS)
         try:
@@ -156,8 +156,10 @@ class Lock(RedisPyLock):
         # As redis-py: no timeout is none, and fractions of a millisecond are cut off.
         timeout_ms = int(self.timeout * 1000) if self.timeout else None
         raw = self._encode(token)
-        unique, limit = self._tries.get(raw, (False, None))
-        return await wire.take(raw, timeout_ms, unique=unique, listen=self.wakeups, limit=limit)
+        unique, limit, patient = self._tries.get(raw, (False, None, False))
+        return await wire.take(
+            raw, timeout_ms, unique=unique, listen=self.wakeups, limit=limit, patient=patient
+        )
 
     def _took(self, wire: Wire, token: bytes) -> None:
         self.local.token = token

@@ -21,7 +21,7 @@ class Patience:
     the end.
     """
 
-    __slots__ = ("_blocking", "_hears", "_loop", "_sleep", "_stop_at", "refused")
+    __slots__ = ("_hears", "_loop", "_sleep", "_stop_at", "blocking", "refused")
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Patience:
         hears: bool,
     ) -> None:
         self._loop = loop
-        self._blocking = blocking
+        self.blocking = blocking
         self._sleep = sleep
         self._stop_at = None if blocking_timeout is None else loop.time() + blocking_timeout
         self._hears = hears
@@ -41,7 +41,7 @@ class Patience:
 
     def limit(self) -> float | None:
         """Loop time at which a try that begins now is to be over."""
-        if self._stop_at is None or not self._blocking:
+        if self._stop_at is None or not self.blocking:
             return None
         least = _LEAST_LATER if self.refused else _LEAST
         return max(self._stop_at, self._loop.time() + least)
@@ -52,7 +52,7 @@ class Patience:
 
     def pause(self) -> float | None:
         """Seconds to the next try; None for none."""
-        if not self._blocking:
+        if not self.blocking:
             return None
         if self._stop_at is None:
             return self._sleep

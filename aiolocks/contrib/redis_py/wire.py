@@ -42,15 +42,24 @@ class Wire:
     # -- taking it
 
     async def take(
-        self, token: bytes, timeout_ms: int | None, *, unique: bool, listen: bool, limit: float | None
+        self,
+        token: bytes,
+        timeout_ms: int | None,
+        *,
+        unique: bool,
+        listen: bool,
+        limit: float | None,
+        patient: bool,
     ) -> bool:
         """One try, to the loop time `limit` at most. Whoever leaves before the reply holds nothing.
 
         `unique`: nobody else uses this token. Then what may have been taken is given back right behind the
         request; and if the reply was lost, the second one says yes to who holds it already. Of a token that
         was chosen, only the reply can tell whose it is.
+
+        `patient`: it waits for a server that cannot be reached just now.
         """
-        taking = _Taking(self, token, timeout_ms, unique=unique, listen=listen, limit=limit)
+        taking = _Taking(self, token, timeout_ms, unique=unique, listen=listen, limit=limit, patient=patient)
         try:
             return await taking.future
         except BaseException:
@@ -111,6 +120,7 @@ class _Taking:
         unique: bool,
         listen: bool,
         limit: float | None,
+        patient: bool,
     ) -> None:
         engine = wire.engine
         self._wire = wire
@@ -127,7 +137,9 @@ class _Taking:
         first = wire.commands.acquire(token, timeout_ms, again=False, listen=listen)
         until = engine.now() + engine.settings.command_timeout
         until = until if limit is None else min(until, limit)
-        self._call: Call[Any] = Call(first, self._replied, self._failed, until=until, make=make)
+        self._call: Call[Any] = Call(
+            first, self._replied, self._failed, until=until, patient=patient, make=make
+        )
         engine.send(self._call)
 
     def _replied(self, taken: bool) -> None:  # noqa: FBT001 - a callback
