@@ -66,6 +66,7 @@ class Acquisition:
     __slots__ = (
         "_acknowledgement",
         "_armings",
+        "_behind",
         "_ask_again",
         "_call",
         "_deadline",
@@ -140,6 +141,7 @@ class Acquisition:
         self._told = False
         self._logged = False
         self._refusal: Refused | None = None  # the last one of its own
+        self._behind = False  # it began to wait while somebody here held it
         self._inside: Inside = ()  # the leases that the waiting task has entered
         self._warned = False  # of a refusal that no release ends
         self.answered_at = float("-inf")
@@ -183,6 +185,7 @@ class Acquisition:
     def _wait_behind(self) -> None:
         """Somebody else asks for it."""
         self._stage = Stage.QUEUED
+        self._behind = self._behind or self._gate.held_here
         self._tell_waiting()
         if self._inside and self._deadline is None:
             self._gate.suspects.add(self)
@@ -492,13 +495,15 @@ class Acquisition:
         if self._stage is Stage.ENDED or self._call is not None or self._acknowledgement is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
         refused = self.answered_at > float("-inf")
-        # Where no question has been open for long, what the server said last still stands.
+        # Where no question has been open for long, what was known last still stands.
         since, now = self._gate.silent_since, self._engine.now()
-        silent = self._fault is not None or (since is not None and now - since >= _SILENCE)
+        silent = since is not None and now - since >= _SILENCE
+        known = self._gate.answered_at > float("-inf") if self._fault is None else self._behind
+        said = self._fault is not None and not self._fault.unknown
         refused_before_us = (
             self._gate.held_here
             or self._gate.answered_at >= self.started
-            or (not silent and self._gate.answered_at > float("-inf"))
+            or (known and not silent and not said)
         )
         if self._timeout is not None and (refused or refused_before_us):
             self._give_up(self.timed_out(self._timeout))

@@ -173,7 +173,7 @@ async def test_a_single_try_asks_once_and_does_not_wait(offline, transport, cloc
 
     outcome = await failure(task)
 
-    assert outcome is None or "at the first try: its holder's lease has 1.500 s left" in str(outcome)
+    assert outcome is None or "at the first try: it stays taken for 1.500 s more" in str(outcome)
     assert clock.now() == began
     assert transport.unasked == []
 
@@ -303,6 +303,20 @@ async def test_a_wait_behind_a_holder_here_asks_nothing_and_names_what_it_has_le
     assert isinstance(error, LockTimeoutError)
     assert error.remaining == pytest.approx(lease.remaining())
     assert transport.unasked == []
+
+
+async def test_a_wait_behind_a_holder_here_that_has_just_let_go_times_out(offline, transport) -> None:
+    """Its own question was open for a moment: that is no silence."""
+    lease = await hold(offline, transport, ttl=10, auto_renew=False)
+    await asyncio.sleep(1)
+    task = waiting(offline, blocking_timeout=1)
+    await asyncio.sleep(0.95)
+    release = asyncio.create_task(lease.release())
+    (await transport.asked("release")).reply([1])
+    await release
+    await transport.asked("acquire")
+
+    assert isinstance(await failure(task), LockTimeoutError)
 
 
 async def test_a_refusal_between_the_deadline_and_the_end_of_the_call_ends_it(offline, transport) -> None:

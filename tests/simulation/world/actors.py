@@ -13,6 +13,7 @@ from aiolocks.errors import BackendError, LockError
 from .checkers import Attempt, Referee
 from .kinds import Kind, Want
 from .schedule import LONGEST_POLL, Round, Worker
+from .works import WORKS, Ledger
 
 AT_ONCE = 1.1
 """Seconds after which a cancelled task must have ended: a release is held up for at most 1 s."""
@@ -23,6 +24,7 @@ class Actors:
 
     Args:
         idle: Seconds for which something may be free while a task here waits for it.
+        ledger: What all processes do with what is built with locks.
         patience: Seconds in which a server has answered, also if it is not connected yet.
     """
 
@@ -35,6 +37,7 @@ class Actors:
         ttl: float,
         patience: float,
         idle: float,
+        ledger: Ledger,
     ) -> None:
         self._session = session
         self._kind = kind
@@ -42,6 +45,7 @@ class Actors:
         self._ttl = ttl
         self._patience = patience
         self._idle = idle
+        self._ledger = ledger
         self.attempts: list[Attempt] = []
 
     async def work(self, worker: Worker) -> None:
@@ -53,7 +57,7 @@ class Actors:
     async def perform(self, one: Round) -> bool:
         """One round, in a task of its own that may be cancelled; whether it went well."""
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._hold(one), name=one.part)
+        task = loop.create_task(self._work(one) if self._kind.work else self._hold(one), name=one.part)
         cancelled_at = None
 
         def cancel() -> None:
@@ -71,6 +75,8 @@ class Actors:
                 self._referee.wrong(f"{one.part}: a cancellation was swallowed")
             elif late > AT_ONCE:
                 self._referee.wrong(f"{one.part}: cancelled, it went on for {late:.3f} s")
+        if task.cancelled() or task.exception() is not None:
+            self._ledger.unsure += 1
         if task.cancelled():
             return False
         if (error := task.exception()) is not None:
@@ -78,7 +84,7 @@ class Actors:
         return error is None
 
     def _explained(self, one: Round, error: BaseException) -> None:
-        if isinstance(error, LockTimeoutError) and one.timeout is not None:
+        if isinstance(error, TimeoutError) and one.timeout is not None:
             return
         if isinstance(error, BackendError) and one.timeout and one.timeout < self._patience:
             return
@@ -95,6 +101,11 @@ class Actors:
             attempt.limit = referee.now + one.timeout
         self.attempts.append(attempt)
         return attempt
+
+    async def _work(self, one: Round) -> None:
+        assert isinstance(self._session, Session)
+        self._referee.tell(one.part, f"begins to {self._kind.work}")
+        await WORKS[self._kind.work](self._ledger, self._session, one, self._ttl, self._patience)
 
     async def _hold(self, one: Round) -> None:
         lock = self._kind.lock(self._session, one.want, ttl=self._ttl)

@@ -68,6 +68,10 @@ class Referee:
     def now(self) -> float:
         return self._clockwork.now
 
+    def tell(self, who: str, what: str) -> None:
+        """Puts it into the trace."""
+        self._told(who, what)
+
     def wrong(self, what: str) -> None:
         self._told("REFEREE", what)
         self.violations.append(what)

@@ -65,6 +65,8 @@ class Kind:
         spans: Whether it has readers and writers.
         nests: Whether its holder may have it again.
         hosts: The servers that it is on.
+        work: What is built with locks, by its name in `works`; then there is no `lock` of its own.
+        lasting: A part of keys that stay for ever.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Kind:
     spans: bool = False
     nests: bool = False
     hosts: tuple[str, ...] = ("redis",)
+    work: str = ""
+    lasting: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -132,6 +136,10 @@ class _Permits:
 
 def _simple(cls: Callable[..., Any]) -> Callable[..., Any]:
     return lambda session, want, **options: cls(session, want.names[0], **options)
+
+
+def _none(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError
 
 
 _HANDLED = ("extend", "adopt", "detach")
@@ -191,5 +199,9 @@ KINDS: dict[str, Kind] = {
             doings=_HANDLED,
             hosts=("redis0", "redis1", "redis2"),
         ),
+        Kind(name="singleflight", wanted=_permits, lock=_none, work="share"),
+        Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
+        Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
+        Kind(name="fencedregister", wanted=_one, lock=_none, work="write", lasting=":fencedregister:"),
     )
 }

@@ -25,6 +25,7 @@ from .network import Wire
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import Crew, Fault, Round, Schedule
+from .works import Ledger
 from .world import StuckError, World
 
 IDLE = 1.0
@@ -90,6 +91,8 @@ class Run:
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
         self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
+        travel = max(CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews)
+        self.ledger = Ledger(self.referee, travel=travel)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
@@ -126,8 +129,14 @@ class Run:
         for server in self.servers.values():
             for store in server.server.stores.values():
                 for key in store.values.keys() - store.ends.keys():
-                    self.referee.wrong(f"without a ttl: {key.decode()}")
+                    if not self._may_stay(key.decode()):
+                        self.referee.wrong(f"without a ttl: {key.decode()}")
         self.world.clockwork.after(GLANCE, self._look_for_what_stays)
+
+    def _may_stay(self, key: str) -> bool:
+        """What has no end, and what the dead leave of a queue for ten minutes."""
+        lasting = self.schedule.kind.lasting
+        return (bool(lasting) and lasting in key) or (bool(self.schedule.faults) and ".seen:" in key)
 
     def _ended(self, _: object) -> None:
         self._living -= 1
@@ -162,6 +171,7 @@ class Run:
             self._living -= 1
             self.mains[name].remove_done_callback(self._ended)
         self.processes[name].kill(silently=silently)
+        self.ledger.dead.add(name)
         for attempt in self.actors[name].attempts if name in self.actors else ():
             self.referee.died(attempt, self.schedule.ttl)
 
@@ -193,6 +203,7 @@ class Run:
                 ttl=schedule.ttl,
                 patience=patience,
                 idle=self._idle(crew),
+                ledger=self.ledger,
             )
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(actors.work(worker), name=worker.part) for worker in crew.workers]
@@ -236,6 +247,7 @@ class Run:
         """Everybody has gone: nothing is left."""
         world, referee = self.world, self.referee
         world.run(lambda: not referee.holding, limit=world.now + LIMIT)
+        self.ledger.judge()
         detached = any(
             one.doing in ("detach", "adopt")
             for crew in self.schedule.crews
@@ -262,9 +274,9 @@ class Run:
         for node in world.nodes:
             node.server.sweep()
             for store in node.server.stores.values():
-                for key in store.present():
-                    if not is_fence(key.decode()):
-                        referee.wrong(f"left behind: {key.decode()} for {store.ends.get(key, -1)} ms")
+                for key in map(bytes.decode, store.present()):
+                    if not is_fence(key) and not self._may_stay(key):
+                        referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
         if self.schedule.kind.strict or self.schedule.kind.spans:
             referee.judge(world.trace.first_seen())
         else:

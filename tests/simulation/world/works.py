@@ -1,0 +1,169 @@
+"""What is built with the locks: calls whose result is shared, unique jobs, numbered crowds, fenced values.
+
+Each is a task's round as a user would write it, and a ledger of what all processes have done, which says what
+must not have been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from aiolocks import DuplicateJobError, FencedRegister, Lock, Session, SingleFlight, Turnstile, UniqueJob
+from aiolocks.errors import StaleFenceError
+
+from .checkers import Referee
+from .schedule import Round
+
+KEEP = 0.4
+"""Seconds for which some results are kept."""
+WINDOW = 0.5
+
+
+@dataclass(eq=False)
+class Execution:
+    """One run of the work; times of the world.
+
+    Attributes:
+        ended: When it ended well.
+        over: When it ended in any way.
+    """
+
+    who: str
+    number: int
+    key: str
+    began: float
+    ended: float = inf
+    over: float = inf
+
+
+@dataclass
+class Ledger:
+    """What all processes of a schedule have done.
+
+    Attributes:
+        dead: Processes that were killed.
+        unsure: Rounds that were cancelled or failed: what they asked for may have been done or not.
+    """
+
+    referee: Referee
+    runs: list[Execution] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+    unsure: int = 0
+    version: int = 0
+    processed: int = 0
+    places: list[tuple[int, float]] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+    newest: int = 0
+    travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
+
+    @property
+    def calm(self) -> bool:
+        """Whether no fault explains anything."""
+        return not self.referee.excused_until
+
+    def begin(self, who: str, key: str, *, kept: float = 0.0) -> Execution:
+        """The work begins: no other is under way, and none was done that is still kept."""
+        now = self.referee.now
+        for run in self.runs:
+            of_another = run.key != key or run.who.partition(".")[0] in self.dead
+            if of_another or self.referee.now <= self.referee.excused_until:
+                continue
+            if run.over == inf:
+                self.referee.wrong(f"two runs at once: of {run.who} and {who}")
+            elif self.calm and now < run.ended + kept and run.ended < inf:
+                self.referee.wrong(f"{who} does it again, {now - run.ended:.3f} s after {run.who}")
+        run = Execution(who, len(self.runs), key, now)
+        self.runs.append(run)
+        self.referee.tell(who, f"run {run.number} begins")
+        return run
+
+    async def execute(self, who: str, seconds: float, *, key: str = "x", kept: float = 0.0) -> int:
+        """The work itself."""
+        run = self.begin(who, key, kept=kept)
+        try:
+            await asyncio.sleep(seconds)
+            run.ended = self.referee.now
+        finally:
+            run.over = self.referee.now
+            self.referee.tell(who, f"run {run.number} ends" + ("" if run.ended < inf else ", cut off"))
+        return run.number
+
+    def judge(self) -> None:
+        """What only the whole shows."""
+        if not self.calm or self.unsure:
+            return
+        if self.processed != self.version:
+            self.referee.wrong(f"update {self.version} was lost: {self.processed} was the last")
+        numbers = [number for number, _ in self.places]
+        for number in set(numbers) - {1}:
+            if numbers.count(number) > numbers.count(number - 1):
+                self.referee.wrong(f"more of a crowd have number {number} than {number - 1}")
+
+
+async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A call whose result all have who ask for it meanwhile."""
+    keep = KEEP if one.want.permits > 1 else 0.0
+    asked = ledger.referee.now
+    patience = ledger.travel
+    key, kept = f"k{keep:g}", max(0.0, keep - patience)
+    call = SingleFlight(session, ttl=ttl, keep=keep).do(
+        key, lambda: ledger.execute(one.part, one.hold, key=key, kept=kept)
+    )
+    async with asyncio.timeout(one.timeout or None):
+        number = await call
+    run = ledger.runs[number]
+    if run.ended == inf:
+        ledger.referee.wrong(f"{one.part} has the result of a run that has not ended")
+    elif run.ended < asked - keep - patience and asked > ledger.referee.excused_until:
+        ledger.referee.wrong(f"{one.part} has a result that was {asked - run.ended:.3f} s old")
+
+
+async def _update(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """An update: one run that begins after it sees it."""
+    ledger.version += 1
+    async with asyncio.timeout(one.timeout or None):
+        try:
+            async with UniqueJob(session, "x", ttl=ttl).run(waiting=1):
+                seen = ledger.version
+                await ledger.execute(one.part, one.hold)
+                ledger.processed = max(ledger.processed, seen)
+        except DuplicateJobError:
+            ledger.referee.tell(one.part, "is a duplicate")
+
+
+async def _number(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """One of a crowd."""
+    place = await Turnstile(session, "x", window=WINDOW).enter()
+    now = ledger.referee.now
+    ledger.referee.tell(one.part, f"has number {place}")
+    before = [at for number, at in ledger.places if number == 1]
+    if place == 1 and ledger.calm and before and now < before[-1] + WINDOW - patience:
+        ledger.referee.wrong(f"two are first, {now - before[-1]:.3f} s after each other")
+    ledger.places.append((place, now))
+
+
+async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A value that is read, changed and written under a lock."""
+    register = FencedRegister(session, "x")
+    async with Lock(session, "x", ttl=ttl).acquire(blocking_timeout=one.timeout) as lease:
+        before: list[Any] = await register.read() or []
+        # Who reads under a later lock sees what was written under an earlier one.
+        newest, ledger.newest = ledger.newest, max(ledger.newest, before[-1] if before else 0)
+        if before and before[-1] < newest and ledger.calm:
+            ledger.referee.wrong(f"{one.part} reads {before[-1]} after {newest} was read")
+        await asyncio.sleep(one.hold)
+        try:
+            await register.write([*before, lease.fencing_token], lease.fencing_token)
+        except StaleFenceError:
+            if ledger.calm:
+                ledger.referee.wrong(f"{one.part}: stale, though it held the lock")
+            return
+        if ledger.calm and sorted(before) != before:
+            ledger.referee.wrong(f"{one.part}: {before} was written out of order")
+
+
+WORKS = {"share": _share, "update": _update, "number": _number, "write": _write}
+"""By the name that a kind gives."""
