@@ -66,8 +66,8 @@ class Acquisition:
     __slots__ = (
         "_acknowledgement",
         "_armings",
-        "_behind",
         "_ask_again",
+        "_behind",
         "_call",
         "_deadline",
         "_deadline_timer",
