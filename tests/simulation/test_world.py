@@ -20,7 +20,7 @@ from tests.simulation.world.schedule import drawn
 from tests.simulation.world.shrink import command, shrink
 
 SCHEDULES = 10
-"""Of each kind, with faults and without, in every run of the tests: 180, some 20 s on one core."""
+"""Of each kind, with faults and without, in every run of the tests: 260, some 20 s on one core."""
 MANY = 100_000
 
 # What the library does not do yet, by kind and by how it shows. A line goes when its defect is mended.
@@ -30,6 +30,7 @@ KNOWN = (
     *((kind, "free for") for kind in _QUEUES),
     *((kind, "left behind") for kind in _QUEUES),
     ("redlock", "left behind"),  # an entry in the queue of one master, for 10 s
+    ("uniquejob", "left behind"),  # over the plain transport, a seat that was asked for behind its undo
     ("rwlock", "a reader passed a writer"),  # after another waiting writer has given up
 )
 
