@@ -377,7 +377,7 @@ class Acquisition:
         return holders(self._label.lower(), self.claim, self._gate, self._refusal, now)
 
     def _log_long_wait(self, now: float) -> None:
-        if not self._logged and now - self.started >= _LONG and not self._once:
+        if not self._logged and now >= self.started + _LONG and not self._once:
             self._logged = True
             self._engine.events.waits_long(
                 self._label.lower(), self._name, now - self.started, self._holders(now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Awaitable
 from typing import Any
 
@@ -475,6 +477,23 @@ async def test_a_long_wait_behind_a_holder_here_is_not_silence(offline, transpor
     grant(call)
 
     assert (await task).state is LeaseState.HELD
+
+
+async def test_a_long_wait_is_logged_by_the_timer_that_was_set_for_that(
+    offline, transport, clock, caplog
+) -> None:
+    """Also where the sum of two times is rounded: else the timer would be set again for the same moment."""
+    caplog.set_level(logging.INFO, "aiolocks.session")
+    began = 2.0 ** math.ceil(math.log2(clock.now() + 100)) - 7.0
+    while (began + 10.0) - began >= 10.0:
+        began = math.nextafter(began, math.inf)
+    await hold(offline, transport, ttl=1e6, auto_renew=False)
+    clock.jump(began - clock.now())
+    task = waiting(offline, ttl=1e6)
+    await asyncio.sleep(11)
+
+    assert "waiting for 10.0 s" in caplog.text
+    await cancel(task)
 
 
 async def test_a_sleep_that_is_longer_than_the_ttl_is_not_silence(make_session, transport) -> None:

@@ -75,7 +75,7 @@ class _Own(Connection):
 @cache
 def client_of(host: str, wakeup: str) -> Redis:
     """A client; it has nothing of its own that a session would change."""
-    client = Redis(host=host, port=6379)
+    client = Redis(host=host, port=6379, protocol=2 if wakeup == "resp2" else None)
     if wakeup == "plain":
         client.connection_pool.connection_class = _Own
     return client
@@ -185,7 +185,7 @@ class Run:
     async def _live(self, crew: Crew) -> None:
         """The main task of a process."""
         schedule = self.schedule
-        wakeup = "poll" if crew.wakeup == "plain" else crew.wakeup
+        wakeup = {"plain": "poll", "resp2": "auto"}.get(crew.wakeup, crew.wakeup)
         backoff = Backoff(initial=min(0.004, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
         async with contextlib.AsyncExitStack() as stack:
             sessions = [

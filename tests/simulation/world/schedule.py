@@ -50,7 +50,8 @@ class Crew:
     """The workers of one process.
 
     Attributes:
-        wakeup: How its session learns that a lock is free; `plain` for the transport without order.
+        wakeup: How its session learns that a lock is free; `plain` for the transport without order, `resp2`
+            for a client of the older protocol.
         poll: The longest time between two polls of a waiter.
         rate: How much faster its clock runs than the world's.
         busy: How long a turn of its loop takes at most.
@@ -166,7 +167,7 @@ def _of_fault(fault: Fault) -> str:
 LONGEST_POLL = 5.0
 """Seconds: so long that a wakeup that was lost shows."""
 _DELAYS = (network.NEAR, network.NEAR, network.FAR, network.STEADY_FAR, network.SPIKY)
-_WAKEUPS = ("tracking", "tracking", "tracking", "keyspace", "keyspace", "poll", "plain")
+_WAKEUPS = ("tracking", "tracking", "tracking", "keyspace", "keyspace", "poll", "plain", "resp2")
 STYLES = ("mixed", "mixed", "impatient", "restless", "single", "steady")
 """How the tasks of a schedule are: `impatient` waiters have short time-outs, `restless` ones are
 cancelled, `single` tries
