@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 import redis.exceptions as driver
 
-from . import faults
+from . import clocks, faults
 from .ballots import UNDO, VOTE, Ballot, Errand
 from .calls import Call, Command, Transport, ignore
 from .commands.redlock import Motion
@@ -83,7 +83,7 @@ class Quorum:
         assert isinstance(motion, Motion)
         if (tail := self.tails.pop(motion.lane, None)) is not None:
             tail.stop()  # what it would send by now might undo this
-        call.sent = self.loop.time()
+        call.sent_steady, call.sent = clocks.steady(), self.loop.time()
         call.written = True
         _Round(self, call, motion).begin(at_once=at_once, more=more)
 
@@ -270,9 +270,10 @@ class _Round:
 
     def _tell(self, outcome: Any) -> None:
         # Some may have waited for their connection, but none was sent before this.
-        self._call.sent = min(
-            (vote.sent for vote in self._votes.values() if vote.written), default=self._call.sent
-        )
+        written = [vote for vote in self._votes.values() if vote.written]
+        if written:
+            self._call.sent = min(vote.sent for vote in written)
+            self._call.sent_steady = min(vote.sent_steady for vote in written)
         if isinstance(outcome, Fault):
             self._call.unconfirmed = self._call.unconfirmed or self._ballot.executed
             self._call.fault(outcome)
