@@ -23,7 +23,7 @@ from .faults import Fault
 _FIRST_CONTACT: Final = 1.0
 """Seconds that a master has which has never answered: its connection is yet to be made."""
 _SUSPECT: Final = 0.2
-"""The part of its time that a master has which did not answer the last time."""
+"""The part of its time that a master has which has been silent for longer, and which a majority needs."""
 
 
 @final
@@ -142,9 +142,14 @@ class _Round:
     def begin(self, *, at_once: bool, more: bool) -> None:
         self._quorum.rounds[self._call] = self
         electorate = self._quorum.electorate if self._motion.elects else None
+        passed_over = self._silent() if electorate is not None else ()
         for errand in self._ballot.open():
             master = self._quorum.masters[errand.master]
-            if electorate is None or master.admitted:
+            if electorate is not None and master in passed_over:
+                master.silent()
+                electorate.seek(master, self._full_patience(master))
+                self._go_on(self._ballot.failed(errand.master, errand.phase, faults.unanswered(None)))
+            elif electorate is None or master.admitted:
                 self._send(errand, at_once=at_once, more=more)
             else:
                 loop, patience_ends = self._quorum.loop, self._quorum.loop.time() + self._patience(master)
@@ -178,14 +183,29 @@ class _Round:
 
     # -- sending
 
-    def _patience(self, master: Master) -> float:
-        """Seconds that it has to answer."""
+    def _silent(self) -> Sequence[Master]:
+        """The masters that have been silent for all of their time: the others decide, where they are enough.
+
+        So a master that hangs costs its time once, and not each time that a contender needs its vote because
+        the other masters do not agree.
+        """
+        now, masters = self._quorum.loop.time(), self._quorum.masters
+        silent = [master for master in masters if master.silent_for(self._full_patience(master), now)]
+        return silent if len(masters) - len(silent) >= self._ballot.majority else ()
+
+    def _full_patience(self, master: Master) -> float:
+        """Seconds that it has to answer, if it has always answered so far."""
         patience = self._motion.node_timeout
         if patience is None:
             return float("inf")
-        if master.suspect and self._motion.elects:
-            return patience * _SUSPECT
         return patience if master.met else max(patience, _FIRST_CONTACT)
+
+    def _patience(self, master: Master) -> float:
+        """Seconds that it has to answer."""
+        patience = self._full_patience(master)
+        if self._motion.elects and master.silent_for(patience, self._quorum.loop.time()):
+            return patience * _SUSPECT
+        return patience
 
     def _admitted(self, errand: Errand, fault: Fault | None, in_its_time: bool = True) -> None:  # noqa: FBT001, FBT002 - a callback
         """The electorate: it may vote, or why it may not."""
@@ -204,7 +224,8 @@ class _Round:
         if errand.phase == UNDO:
             self._undo(errand, master)
             return
-        patience_ends = quorum.loop.time() + self._patience(master)
+        now = quorum.loop.time()
+        patience_ends = now + self._patience(master)
         call = Call(
             errand.command,
             partial(self._replied, errand, master),
@@ -213,7 +234,9 @@ class _Round:
             undoes=self._call.undoes,
             patient=self._call.patient,
             in_full=self._in_full or errand.command.script not in master.known,
+            on_late=master.answered,
         )
+        master.asked(now)
         self._calls[errand] = call
         if errand.phase == VOTE:
             self._votes[errand.master] = call
@@ -230,8 +253,9 @@ class _Round:
         self._take_back(errand.command, master, self._motion.lasts)  # then the ttl has done it
 
     def _take_back(self, command: Command[Any], master: Master, seconds: float) -> None:
-        until = self._quorum.loop.time() + seconds
-        undo = Call(command, partial(_met, master), ignore, until=until, undoes=True, in_full=True)
+        now = self._quorum.loop.time()
+        undo = Call(command, master.answered, ignore, until=now + seconds, undoes=True, in_full=True)
+        master.asked(now)
         master.transport.send(undo)
 
     # -- what comes back
@@ -247,7 +271,9 @@ class _Round:
     def _failed(self, errand: Errand, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
         self._calls.pop(errand, None)
         master = self._quorum.masters[errand.master]
-        if fault.unknown and in_its_time:  # and not only because the caller had less
+        if not fault.unknown:
+            master.answered()
+        elif in_its_time:  # and not only because the caller had less
             master.silent()
         if fault.unknown and self._ballot.frees:
             # The lease has ended. But a master that hangs may execute its vote for it when it goes on.
@@ -279,7 +305,3 @@ class _Round:
             self._call.fault(outcome)
         else:
             self._call.reply(outcome)
-
-
-def _met(master: Master, _: object) -> None:
-    master.answered()
