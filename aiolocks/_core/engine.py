@@ -251,6 +251,11 @@ class Engine:
         call = Call(command, told, ignore, until=until, undoes=True, in_full=True, on_late=told)
         self.send(call, at_once=True)
 
+    def settle(self, claim: Claim) -> None:
+        """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""
+        if (command := claim.settle()) is not None:
+            self.send(Call(command, ignore, ignore, until=self.now()), at_once=True)
+
     def waiter(self) -> asyncio.Future[Any]:
         """A future for one who waits: it ends with the session at the latest."""
         future: asyncio.Future[Any] = self.loop.create_future()

@@ -345,6 +345,7 @@ class Possession:
     def detach(self) -> None:
         """Nobody here looks after it any more; the ttl runs."""
         self.ensure_held()
+        self._engine.settle(self.claim)
         self._end(LeaseState.DETACHED, "it was detached")
         self._engine.events.detached(self, self._engine.now() - self.granted_at)
 
