@@ -169,7 +169,7 @@ def own_server(surroundings: Surroundings, server_kind: ServerKind) -> OwnServer
 
 
 @pytest.fixture(scope="session")
-def _shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         return compile_shim(tmp_path_factory.mktemp("skew"))
     except SkewUnavailableError as error:
@@ -178,13 +178,13 @@ def _shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def skewed_server(
-    surroundings: Surroundings, server_kind: ServerKind, _shim: Path, tmp_path: Path
+    surroundings: Surroundings, server_kind: ServerKind, shim: Path, tmp_path: Path
 ) -> SkewedServer:
     """A server of the test's own whose wall clock moves at will: `await skewed_server.advance(60)`."""
     if server_kind.executable is None:
         pytest.skip(f"not with {server_kind}: it moves its server's clock")
     clock = surroundings.resources.enter_context(Clock(tmp_path / "offset"))
-    executable = skewed_executable(tmp_path / "server", server_kind.executable, _shim, clock)
+    executable = skewed_executable(tmp_path / "server", server_kind.executable, shim, clock)
     server = await open_server(surroundings, executable)
     return SkewedServer(server, clock)
 

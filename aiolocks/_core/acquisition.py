@@ -102,6 +102,7 @@ class Acquisition:
         "granted",
         "noted",
         "sent",
+        "sent_steady",
         "started",
     )
 
@@ -155,6 +156,7 @@ class Acquisition:
         self.granted = False
         self.grant: Granted | None = None
         self.sent = 0.0
+        self.sent_steady = 0.0
         self.error: LockError | None = None  # how it ended without a grant; None then means: refused
 
     @property
@@ -313,14 +315,14 @@ class Acquisition:
             self._refused(answer, now)
             return
         self._settle_place()
-        if now >= call.sent + dependable(self._ttl):
+        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl):
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
             self._go_on(until=now)
         elif self._options.replicas:
             self._await_replicas(answer, call)
         else:
-            self._have(answer, call.sent)
+            self._have(answer, call.sent, call.sent_steady)
 
     def _refused(self, answer: Refused, now: float) -> None:
         if answer.error is None:
@@ -383,10 +385,10 @@ class Acquisition:
                 self._label.lower(), self._name, now - self.started, self._holders(now)
             )
 
-    def _have(self, grant: Granted, sent: float) -> None:
+    def _have(self, grant: Granted, sent: float, steady: float) -> None:
         self.granted = True
         self.grant = grant
-        self.sent = sent
+        self.sent, self.sent_steady = sent, steady
         self._end()
         self._gate.granted(self, grant, self._engine.now())
 
@@ -403,14 +405,14 @@ class Acquisition:
             sent=sent,
             elsewhere=call.elsewhere,
             until=min(self._ask_until(), patience, sent + dependable(self._ttl)),
-            on_end=functools.partial(self._acknowledged, grant, sent),
+            on_end=functools.partial(self._acknowledged, grant, sent, call.sent_steady),
         )
 
-    def _acknowledged(self, grant: Granted, sent: float, outcome: Outcome) -> None:
+    def _acknowledged(self, grant: Granted, sent: float, steady: float, outcome: Outcome) -> None:
         self._acknowledgement = None
         if outcome is True:
             self._unsettled = False
-            self._have(grant, sent)
+            self._have(grant, sent, steady)
         elif outcome is None:
             self._ask()  # on another connection: what the last one has written is written again
         else:

@@ -106,7 +106,8 @@ class Binding(Generic[LeaseT]):
             raise SessionClosedError("the session was closed while waiting")
         waited = acquisition.answered_at - acquisition.started
         assert acquisition.grant is not None
-        return self._lease(claim, acquisition.grant, acquisition.sent, waited)
+        sent = engine.moment(acquisition.sent, acquisition.sent_steady)
+        return self._lease(claim, acquisition.grant, sent, waited)
 
     def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
         options = self.options
@@ -154,4 +155,5 @@ class Binding(Generic[LeaseT]):
             raise LockNotOwnedError(
                 self._label, self.name, "it was adopted before, released, or its ttl has passed"
             )
-        return self._lease(self._claim(new, at_least_ms), Granted(fencing_token, 0), call.sent, 0.0)
+        sent = engine.moment(call.sent, call.sent_steady)
+        return self._lease(self._claim(new, at_least_ms), Granted(fencing_token, 0), sent, 0.0)

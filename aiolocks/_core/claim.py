@@ -67,6 +67,10 @@ class Commands(Protocol):
         """Lets go, but the name stays taken, by nobody, until `at_least_ms` after the grant."""
         ...
 
+    def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
+        """Takes back what was sent for the token and not answered, where it would create something later."""
+        ...
+
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         """Gives possession from one token to another; the fencing token, or None when neither holds it."""
         ...
@@ -216,6 +220,10 @@ class Claim:
         if not self.at_least_ms:
             return self.release(ring=ring)
         return self._commands.end(self.token, self._ttl_ms, self.at_least_ms, ring=ring)
+
+    def settle(self) -> Command[None] | None:
+        """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
+        return self._commands.settle(self.token, self._ttl_ms)
 
     def annotate(self, user: Mapping[str, Any]) -> Command[bool]:
         """Changes the user's part of what stands beside it; the holder's stays."""

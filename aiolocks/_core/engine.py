@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Call, Command, Fault, OnRung, Transport, ignore, whereabouts
+from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, whereabouts
 from ..errors import SessionClosedError
 from .backoff import Backoff
 from .entered import Entered
@@ -28,6 +28,7 @@ from .events import Events
 from .gate import Gate
 from .place import Bells
 from .process import current_pid
+from .resumption import Resumption
 from .statistics import SessionStatistics
 from .watchdog import Watchdog
 
@@ -39,6 +40,9 @@ T = TypeVar("T")
 
 _UNWINDING: Final = 1.0
 """Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
+
+_READING: Final = 0.001
+"""Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
 _TOKEN_BYTES: Final = 16
 _TOKENS_AT_ONCE: Final = 64
@@ -105,7 +109,8 @@ class Engine:
         self.now = loop.time  # the clock of all deadlines
         self.settings = settings
         self.events = events
-        self.watchdog = Watchdog(loop, events)
+        resumption = Resumption(loop)
+        self.watchdog = Watchdog(loop, events, resumption)
         self.waiting: set[Acquisition] = set()
         self.entered = Entered()
         # What tasks of this session do together, by what it is about; whoever puts something in takes it out.
@@ -127,7 +132,7 @@ class Engine:
         # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
         # uses any more.
         self.wake_own = self.bells.wake_own
-        self._keeper = _keep(transport)
+        self._keeper = _keep(transport, resumption)
         with contextlib.suppress(StopIteration):  # it stops at its `yield`
             self._keeper.__anext__().send(None)
 
@@ -221,6 +226,17 @@ class Engine:
         """Whether all requests reach the server in the order in which they were sent."""
         return self._transport.ordered
 
+    def moment(self, sent: float, steady: float) -> float:
+        """Loop time of that moment, had the loop's clock not stood still while the machine was suspended.
+
+        Args:
+            sent: The loop time that it was then.
+            steady: The time of `clocks.steady`.
+        """
+        since = self.now() - sent
+        suspended = clocks.steady() - steady - since
+        return sent - suspended if suspended > _READING else sent
+
     def undo(self, claim: Claim, ttl: float, *, leave: bool = False) -> None:
         """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too."""
         self.take_back(claim.release(leave=leave), ttl, told=self.wake_own)
@@ -234,6 +250,11 @@ class Engine:
         until = self.now() + ttl
         call = Call(command, told, ignore, until=until, undoes=True, in_full=True, on_late=told)
         self.send(call, at_once=True)
+
+    def settle(self, claim: Claim) -> None:
+        """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""
+        if (command := claim.settle()) is not None:
+            self.send(Call(command, ignore, ignore, until=self.now()), at_once=True)
 
     def waiter(self) -> asyncio.Future[Any]:
         """A future for one who waits: it ends with the session at the latest."""
@@ -327,9 +348,10 @@ class Engine:
         )
 
 
-async def _keep(transport: Transport) -> AsyncGenerator[None, float]:
+async def _keep(transport: Transport, resumption: Resumption) -> AsyncGenerator[None, float]:
     grace = _UNWINDING
     try:
         grace = yield
     finally:
+        resumption.close()
         await transport.aclose(grace)

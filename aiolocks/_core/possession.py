@@ -18,7 +18,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
-from .._transport import Call, Command, Fault
+from .._transport import Call, Command, Fault, clocks
 from ..errors import LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
 from .process import current_pid
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .scope import LossScope
     from .watchdog import Watch
 
+_SUSPENDED: Final = 0.05
+"""Seconds between the loop's clock and the one that goes on, after which the machine counts as suspended."""
 _PATIENCE: Final = 1.0
 """Seconds after which an unanswered renewal makes it UNKNOWN; less for a short ttl."""
 
@@ -64,11 +66,12 @@ class Possession:
     Args:
         ttl: Seconds that each renewal asks for.
         max_hold: Seconds after which it is lost whatever renewals could do.
-        sent: Loop time right before the granted request was sent.
+        sent: Loop time right before the granted request was sent, as `Engine.moment` counts it.
     """
 
     __slots__ = (
         "__weakref__",
+        "_ahead",
         "_asked_ttl",
         "_engine",
         "_extending",
@@ -120,6 +123,7 @@ class Possession:
         self.label = label  # how messages call it
         self.name = name
         self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew)
+        self._ahead = clocks.steady() - engine.now()
         self.reason = ""  # why it has ended
         self.scope: LossScope | None = None  # the body that has entered it
         self.watch: Watch | None = None  # the watchdog's
@@ -129,9 +133,17 @@ class Possession:
     @property
     def state(self) -> LeaseState:
         """LOST as soon as the deadline has passed, even before anybody was told."""
-        if self.live and self._engine.now() >= self.term.deadline:
+        if self.live and self._now() >= self.term.deadline:
             return LeaseState.LOST
         return self._state
+
+    def _now(self) -> float:
+        """Loop time, had the loop's clock gone on while the machine was suspended.
+
+        `_ahead` is by how much that clock was behind when the deadline was set.
+        """
+        now, steady = self._engine.now(), clocks.steady() - self._ahead
+        return steady if steady > now else now  # noqa: FURB136 - asked often, and `max` takes longer
 
     @property
     def holds(self) -> bool:
@@ -146,7 +158,7 @@ class Possession:
         """Seconds that the holder may still rely on."""
         if not self.live or self._releasing is not None or self._engine.pid != current_pid():
             return 0.0
-        return max(0.0, self.term.deadline - self._engine.now())
+        return max(0.0, self.term.deadline - self._now())
 
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
@@ -178,7 +190,8 @@ class Possession:
         # A renewal that is in doubt was sent: then the server was silent, whatever the loop did after that.
         doubted = self._state is LeaseState.UNKNOWN
         stalled = 0.0 if doubted else self._engine.watchdog.stalled(self.term.deadline)
-        return self.term.why_over(stalled=stalled)
+        suspended = self._now() - self._engine.now()
+        return self.term.why_over(stalled=stalled, suspended=suspended if suspended > _SUSPENDED else 0.0)
 
     async def wait_lost(self) -> None:
         if self._state is LeaseState.LOST:
@@ -191,7 +204,7 @@ class Possession:
 
     def tend(self, now: float) -> float:
         """The watchdog: does what is due, and says when to look again (infinity: never)."""
-        if now >= self.term.deadline:
+        if self._now() >= self.term.deadline:
             self.lose(self.why_over())
             return NEVER
         if self._renewal is not None:
@@ -208,6 +221,16 @@ class Possession:
         )
         self._engine.send(self._renewal)
         return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.deadline)
+
+    def count_suspension(self) -> None:
+        """The watchdog: the machine was suspended. What is over is lost; the rest has that much less time."""
+        if self._now() >= self.term.deadline:
+            self.lose(self.why_over())
+        else:
+            suspended = self._now() - self._engine.now()
+            self._ahead += suspended
+            self.term.move(suspended)
+            self._engine.watchdog.watch(self)
 
     def _renewed(self, held: bool) -> None:  # noqa: FBT001 - a callback
         call, self._renewal = self._renewal, None
@@ -243,7 +266,8 @@ class Possession:
         if not self.live:
             return
         self._state = LeaseState.HELD
-        self.term.confirmed(call.sent, ttl)
+        self.term.confirmed(self._engine.moment(call.sent, call.sent_steady), ttl)
+        self._ahead = clocks.steady() - self._engine.now()
         self._engine.watchdog.watch(self)
 
     def _renew(self) -> Command[bool]:
@@ -321,6 +345,7 @@ class Possession:
     def detach(self) -> None:
         """Nobody here looks after it any more; the ttl runs."""
         self.ensure_held()
+        self._engine.settle(self.claim)
         self._end(LeaseState.DETACHED, "it was detached")
         self._engine.events.detached(self, self._engine.now() - self.granted_at)
 
@@ -334,7 +359,7 @@ class Possession:
 
     async def let_go(self, *, hurried: bool) -> LockError | None:
         """Releases, and says what stood in the way. Goes on by itself behind a caller who is cancelled."""
-        if self._releasing is None and self.live and self._engine.now() >= self.term.deadline:
+        if self._releasing is None and self.live and self._now() >= self.term.deadline:
             self.lose(self.why_over())
         if not self.live:
             if self._state is LeaseState.LOST:

@@ -84,12 +84,25 @@ class Term:
         if self._auto_renew and not self.at_limit:
             self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
 
-    def why_over(self, *, stalled: float) -> str:
-        """The reason when the deadline has passed; `stalled`: seconds in which nothing could be sent."""
+    def move(self, seconds: float) -> None:
+        """So many seconds have passed that the loop's clock did not count."""
+        self._end -= seconds
+        self.deadline -= seconds
+        self.renewal_due -= seconds
+
+    def why_over(self, *, stalled: float, suspended: float = 0.0) -> str:
+        """The reason when the deadline has passed.
+
+        Args:
+            stalled: Seconds in which the event loop did not run.
+            suspended: Seconds in which the machine did not.
+        """
         if self.at_limit:
             return "max_hold has passed"
         if not self._auto_renew:
             return "its ttl passed, and auto_renew is off"
+        if suspended:
+            return f"the machine was suspended for {suspended:.1f} s"
         if stalled:
             return f"the event loop did not run for {stalled:.1f} s or more"
         return "its ttl passed without a confirmed renewal"

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Final, final
 
+from .._transport import clocks
 from .process import current_pid
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .events import Events
     from .gate import Gate
     from .possession import Possession
+    from .resumption import Resumption
 
 _AT_ONCE: Final = 100
 _ANSWERED_WITHIN: Final = 0.03
@@ -56,11 +58,14 @@ class Watchdog:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_ahead",
         "_events",
         "_heap",
         "_look_back_at",
         "_loop",
         "_pid",
+        "_resumption",
         "_stall",
         "_timer",
         "_timer_at",
@@ -68,10 +73,12 @@ class Watchdog:
         "_watches",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, events: Events, resumption: Resumption) -> None:
+        self._ahead = clocks.steady() - loop.time()  # when it was looked at last
         self._loop = loop
         self._events = events
         self._pid = current_pid()
+        self._resumption: Resumption | None = resumption  # None: told to call back
         self._heap: list[tuple[float, int, Watch]] = []
         self._watches: set[Watch] = set()
         self._turn = 0
@@ -91,6 +98,15 @@ class Watchdog:
         overdue = min(self._timer_at, self._look_back_at)
         began, ended = (overdue, self._loop.time()) if overdue <= moment else self._stall
         return ended - began if began <= moment <= ended and ended - began > _LATE else 0.0
+
+    def look_at_clocks(self) -> None:
+        """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
+        if self._pid != current_pid():
+            return
+        before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
+        if self._ahead - before > _LATE:
+            for possession in self.possessions():
+                possession.count_suspension()
 
     def _ran(self, due: float) -> None:
         """A timer that was due then runs now."""
@@ -155,6 +171,9 @@ class Watchdog:
             self._stop()
             self._timer_at = due
             self._timer = self._loop.call_at(due, self._run)
+            if self._resumption is not None:
+                self._resumption.listen(self.look_at_clocks)
+                self._resumption = None
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -173,6 +192,7 @@ class Watchdog:
         if current_pid() != self._pid:
             return  # forked: the parent renews
         self._ran(due)
+        self.look_at_clocks()
         now = self._loop.time()
         left = _AT_ONCE
         asked: list[tuple[float, int, Watch]] = []

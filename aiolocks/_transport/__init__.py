@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import clocks
 from .calls import Call, Command, Transport, ignore
 from .commands import (
     BELL_TTL,
@@ -56,6 +57,7 @@ __all__ = [
     "acknowledged",
     "check_client",
     "check_master",
+    "clocks",
     "ignore",
     "master_label",
     "open_quorum",

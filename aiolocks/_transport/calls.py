@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, final
@@ -128,6 +129,7 @@ class Call(Generic[T]):
         "on_reply",
         "patient",
         "sent",
+        "sent_steady",
         "unconfirmed",
         "undoes",
         "until",
@@ -158,6 +160,7 @@ class Call(Generic[T]):
         self.patient = patient
         self.in_full = in_full
         self.sent = 0.0  # loop time right before it was last written
+        self.sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
         self.written = False  # the server may have it, or have had it
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
         self.elsewhere = False  # a node has it that does not serve its slot, for this request only

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
+from . import clocks
 from .calls import Call, Command, ignore
 from .faults import Fault
 
@@ -113,7 +114,7 @@ class Course:
         self._first = True  # the commands under way are those that it begins with
 
     def begin(self) -> None:
-        self._call.sent = self._now()
+        self._call.sent_steady, self._call.sent = clocks.steady(), self._now()
         self._call.written = True
         self._go_on(lambda: next(self._steps))
 

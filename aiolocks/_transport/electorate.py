@@ -30,13 +30,23 @@ class Master:
     Attributes:
         admitted: It has said who it is since it was last out of reach, or may not be asked: it may vote.
         met: It has answered anything so far.
-        suspect: It did not answer the last time that it was asked.
+        unanswered_since: Loop time of the first request after its last answer; None if there is none.
         known: Scripts that it has answered since it was last out of reach. Others are sent to it in full:
             said again because it did not know them, they would come behind what was sent after them.
         run_id: Which server process it was when it was asked last; empty while that is not known.
     """
 
-    __slots__ = ("admitted", "asking", "known", "label", "met", "run_id", "suspect", "transport", "waiting")
+    __slots__ = (
+        "admitted",
+        "asking",
+        "known",
+        "label",
+        "met",
+        "run_id",
+        "transport",
+        "unanswered_since",
+        "waiting",
+    )
 
     def __init__(self, label: str, transport: Transport) -> None:
         self.label = label
@@ -44,18 +54,25 @@ class Master:
         self.admitted = False
         self.asking = False  # a question is out
         self.met = False
-        self.suspect = False
+        self.unanswered_since: float | None = None
         self.known: set[Script] = set()
         self.run_id = b""
         self.waiting: list[Told] = []
 
-    def answered(self) -> None:
+    def asked(self, now: float) -> None:
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+
+    def answered(self, _: object = None) -> None:
         self.met = True
-        self.suspect = False
+        self.unanswered_since = None
+
+    def silent_for(self, seconds: float, now: float) -> bool:
+        """Whether it has answered nothing for so long, although it was asked."""
+        return self.unanswered_since is not None and now - self.unanswered_since >= seconds
 
     def silent(self) -> None:
         """Behind its address there may be another server the next time."""
-        self.suspect = True
         self.admitted = False
         self.known.clear()
 
@@ -102,10 +119,20 @@ class Electorate:
         if not self._opened and self._opening is None:
             opening = min(_OPENING, max(0.0, until - self._loop.time()))
             self._opening = self._loop.call_later(opening, self._open)
+        self._identify(master, patience)
+
+    def seek(self, master: Master, patience: float) -> None:
+        """Asks one that is not waited for, so that it may vote again once it answers."""
+        if self._misconfigured is None or self._loop.time() >= self._ask_again_at:
+            self._identify(master, patience)
+
+    def _identify(self, master: Master, patience: float) -> None:
         if master.asking or master in self._outcomes:
             return
         master.asking = True
-        until = self._loop.time() + max(patience, _ANSWERED_WITHIN)
+        now = self._loop.time()
+        master.asked(now)
+        until = now + max(patience, _ANSWERED_WITHIN)
         self._question(master, "replication", b"role", until, partial(self._role, master, until))
 
     def close(self) -> None:

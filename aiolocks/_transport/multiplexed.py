@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, cast, final
 import hiredis
 import redis.exceptions as driver
 
-from . import faults
+from . import clocks, faults
 from .calls import Call, Command, Transport, ignore
 from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
@@ -181,7 +181,7 @@ class Multiplexed(asyncio.Protocol):
 
     def _write(self, batch: tuple[Call[Any], ...]) -> None:
         assert self._link is not None
-        now = self._loop.time()
+        steady, now = clocks.steady(), self._loop.time()
         parts: list[bytes] = []
         for call in batch:
             if call.done:
@@ -189,17 +189,18 @@ class Multiplexed(asyncio.Protocol):
             if call.command.bell:
                 before = self._wakeups.before_arming(call.command.bell)
                 parts += [
-                    self._put(Call(_bare(words), ignore, ignore, until=math.inf), now) for words in before
+                    self._put(Call(_bare(words), ignore, ignore, until=math.inf), now, steady)
+                    for words in before
                 ]
-            parts.append(self._put(call, now))
+            parts.append(self._put(call, now, steady))
         if parts:
             self._commands += len(parts)
             self._link.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
 
-    def _put(self, call: Call[Any], now: float) -> bytes:
-        call.sent = now
+    def _put(self, call: Call[Any], now: float, steady: float) -> bytes:
+        call.sent, call.sent_steady = now, steady
         call.written = True
         if call.undoes:
             call.until = math.inf

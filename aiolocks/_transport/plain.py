@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 import redis.exceptions as driver
 
-from . import faults
+from . import clocks, faults
 from .calls import Call
 from .driver import NotConnectedError
 from .outages import Outage
@@ -185,7 +185,7 @@ class Plain:
             return None if call.done else await self._send(call)
 
     async def _send(self, call: Call[Any]) -> Any:
-        call.sent = self._loop.time()
+        call.sent_steady, call.sent = clocks.steady(), self._loop.time()
         call.written = True
         self.commands_sent += 1
         async with asyncio.timeout(_UNDOING if call.undoes else None):

@@ -23,6 +23,7 @@ from .imports import Import
 from .lock_or_watch import LockOrWatch
 from .many import Many
 from .range import WriterAmongIntervals
+from .redlock import ContendedRedlock
 from .rw import ReaderAmongReaders
 from .semaphore import SemaphoreAmongHolders
 
@@ -40,6 +41,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
+    "redlock": [ContendedRedlock],
     "import": [Import],
 }
 """By the name on the command line; several where there are several cases."""

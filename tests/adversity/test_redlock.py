@@ -286,7 +286,7 @@ async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
 
     async def use(lock: Redlock) -> None:
         for _ in range(20):
-            with suppress(LockTimeoutError):
+            with suppress(LockTimeoutError, BackendError):  # too few answered in time
                 async with lock.acquire(blocking_timeout=0.02) as lease:
                     await lease.extend()
                     await asyncio.sleep(0)

@@ -8,11 +8,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.docs.markdown import read
 from tests.docs.test_docs import ROOT
 from tests.support.sentinels import Watched
 
-SAFETY = ROOT / "docs" / "explanation" / "safety.md"
+EXPLANATION = ROOT / "docs" / "explanation"
 CHOOSE = ROOT / "docs" / "how-to" / "choose-a-topology.md"
 SENTINELS = '[("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)]'
 
@@ -29,12 +31,14 @@ async def test_with_sentinel(tmp_path: Path) -> None:
             await client.aclose()
 
 
-def test_the_tests_that_are_named_are_there() -> None:
-    rows = [line for line in SAFETY.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+@pytest.mark.parametrize(("page", "fewest"), [("safety", 16), ("known-limits", 9)])
+def test_the_tests_that_are_named_are_there(page: str, fewest: int) -> None:
+    text = (EXPLANATION / f"{page}.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
     named = [row.split("|")[-2] for row in rows if "`" in row.split("|")[-2]]
-    assert len(named) > 15
+    assert len(named) >= fewest
     for cell in named:
-        files = re.findall(r"`((?:adversity|simulation)/[\w.]*)`", cell)
+        files = re.findall(r"`((?:adversity|simulation|lua)/[\w.]*)`", cell)
         assert files, cell
         sources = [source for file in files for source in sources_of(ROOT / "tests" / file)]
         text = "".join(source.read_text(encoding="utf-8") for source in sources)

@@ -50,9 +50,14 @@ class WorkerError(AssertionError):
 
 
 class Workers:
-    """The processes of one test; an async context manager that ends those that are left."""
+    """The processes of one test; an async context manager that ends those that are left.
+
+    Attributes:
+        environment: Variables that the processes to be started get beside those of this one.
+    """
 
     def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
         self._workers: list[Worker] = []
 
     async def start(self, function: Callable[..., Awaitable[object]], /, **arguments: Any) -> Worker:
@@ -62,7 +67,8 @@ class Workers:
             function: A coroutine function at the top level of an importable module.
             **arguments: Anything that JSON can carry.
         """
-        worker = Worker(f"{function.__module__}:{function.__qualname__}", arguments)
+        target = f"{function.__module__}:{function.__qualname__}"
+        worker = Worker(target, arguments, {**os.environ, **self.environment})
         self._workers.append(worker)
         await worker._start()
         return worker
@@ -90,9 +96,10 @@ class Worker:
         told_so_far: What it has told, as far as the test has listened.
     """
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, target: str, arguments: dict[str, Any], environment: dict[str, str]) -> None:
         self.told_so_far: list[Report] = []
         self._command = json.dumps({"target": target, "arguments": arguments})
+        self._environment = environment
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `_close` closes it
         self._child: asyncio.subprocess.Process | None = None
 
@@ -157,7 +164,8 @@ class Worker:
     async def _start(self) -> None:
         self._child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", __name__, self._command, str(os.getpid()),
-            cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._errors,
+            cwd=ROOT, env=self._environment,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
 
     async def _next(self) -> Report | None:

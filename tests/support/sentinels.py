@@ -11,12 +11,15 @@ from typing import Any, Self, final
 
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import ResponseError
 
-from aiolocks.testing import EmbeddedServer
+from aiolocks.testing import EmbeddedServer, ServerState
 from aiolocks.testing.process import ServerProcess
 
 SERVICE = "locks"
 _DOWN_AFTER_MS = 300
+_INFO_PERIOD_MS = 200
+"""How often Sentinel asks servers for their replicas; 10 s would be its own."""
 # Whoever becomes the master sends its data to others at once.
 _AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
@@ -94,10 +97,12 @@ class Watched(Replicated):
 
     Args:
         directory: Where Sentinel keeps its configuration.
+        failover_timeout: Seconds; a failover begins twice as long after the last one, at the earliest.
     """
 
-    def __init__(self, directory: Path, *, replicas: int = 1) -> None:
+    def __init__(self, directory: Path, *, replicas: int = 1, failover_timeout: float = 5.0) -> None:
         super().__init__(replicas=replicas)
+        self._failover_timeout_ms = int(failover_timeout * 1000)
         self._configuration = directory / "sentinel.conf"
         self.sentinel = SentinelServer(self._configuration)
 
@@ -116,17 +121,35 @@ class Watched(Replicated):
         role = (await self.replica.client().info("replication"))["role"]
         return int(port[1]) == self.replica.port and role == "master"
 
+    async def begin_again(self) -> None:
+        """The old master comes back as the replica of the new one, with nothing but what that has."""
+        self.master, self.replicas[0] = self.replica, self.master
+        if self.replica.state is not ServerState.RUNNING:
+            await self.replica.start()
+        await self.replica.client().execute_command("REPLICAOF", "127.0.0.1", self.master.port)
+        await until(_follows, self.replica.client())
+        await self._ask("debug", "info-period", str(_INFO_PERIOD_MS))
+        await until(self._knows_the_replicas, within=60)
+
     async def promote(self) -> None:
         """Has Sentinel replace the master, which lives on."""
         await self._ask("failover", SERVICE)
         await until(self.failed_over)
+
+    async def try_promote(self) -> bool:
+        """The same without waiting for its end; False where Sentinel is not ready for it."""
+        try:
+            await self._ask("failover", SERVICE)
+        except ResponseError:
+            return False
+        return True
 
     async def _start(self) -> None:
         await super()._start()
         self._configuration.write_text(
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.master.port} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} {_DOWN_AFTER_MS}\n"
-            f"sentinel failover-timeout {SERVICE} 5000\n"
+            f"sentinel failover-timeout {SERVICE} {self._failover_timeout_ms}\n"
         )
         await self._stack.enter_async_context(self.sentinel)
         await until(self._knows_the_replicas)

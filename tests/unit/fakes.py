@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks._core.possession import Possession
-from aiolocks._transport import Call, Refused, faults
+from aiolocks._transport import Call, Refused, clocks, faults
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 
@@ -33,6 +33,7 @@ class VirtualClock:
         self._poll = self._loop._selector.select
         with (
             patch.object(self._loop, "time", self.now),
+            patch.object(clocks, "steady", self.now),
             patch.object(self._loop._selector, "select", self._select),
         ):
             yield

@@ -91,3 +91,16 @@ def test_a_failed_renewal_is_retried_a_thousand_times_without_waiting_longer_tha
     for _ in range(1000):
         failing.retry(now=0)
         assert 0 < failing.renewal_due <= ttl / 12
+
+
+def test_time_that_the_loops_clock_has_not_counted_is_taken_off_all_ends() -> None:
+    """Off that of `max_hold`, too, and the renewal comes earlier."""
+    limited = term(0, 30, max_hold=45)
+    deadline, due = limited.deadline, limited.renewal_due
+
+    limited.move(10)
+
+    assert limited.deadline == pytest.approx(deadline - 10)
+    assert limited.renewal_due == pytest.approx(due - 10)
+    assert limited.ttl_at(20) == pytest.approx(15)
+    assert limited.why_over(stalled=1.0, suspended=10.0) == "the machine was suspended for 10.0 s"

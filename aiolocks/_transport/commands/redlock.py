@@ -55,6 +55,25 @@ class Motion(Command[T]):
 
 
 @final
+class Settling(Command[None]):
+    """Ends a lane: what it creates on a master behind the adoption is taken back there.
+
+    Attributes:
+        owned: Asks one master whether it carries the lease.
+        undo: What takes it back on one master.
+        lasts: Seconds after which the server has undone it by itself.
+    """
+
+    __slots__ = ("lasts", "owned", "undo")
+
+    def __init__(self, owned: Command[bool], undo: Command[Released], *, lasts: float) -> None:
+        super().__init__(None, undo.keys, (), _as_decided, lane=undo.lane)
+        self.owned = owned
+        self.undo = undo
+        self.lasts = lasts
+
+
+@final
 class RedlockCommands(Steps):
     """The steps of one Redlock under its name.
 
@@ -112,6 +131,10 @@ class RedlockCommands(Steps):
         # Who does not answer has until the lease's own end, in the background: a majority is enough to go on.
         release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
         return Motion(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
+
+    def settle(self, token: str, ttl_ms: int) -> Command[None]:
+        owned, undo = self._one.owned(token), self._one.release(token, ttl_ms, ring=False)
+        return Settling(owned, undo, lasts=ttl_ms / 1000)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         adopt, back = self._swap(old, new, ttl_ms, metadata), self._swap(new, old, ttl_ms, metadata)

@@ -79,6 +79,10 @@ class Steps:
         """The token for who adopts from `old`, made of a fresh one; a new one where there is no old one."""
         return fresh
 
+    def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
+        """Nothing of it is created behind an answer."""
+        return None
+
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The one thing that is replaced: where randomness comes from."""
+"""What is replaced: where randomness comes from, and the clock of which a world knows nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from aiolocks._transport import clocks
 
 _FUNCTIONS = ("random", "uniform", "randint", "randrange", "choice", "shuffle", "sample", "getrandbits")
 
@@ -19,7 +21,10 @@ class Source:
 
 @contextmanager
 def seeded() -> Iterator[Source]:
-    """`os.urandom`, `secrets` and `random` draw from the source's generator of the moment."""
+    """`os.urandom`, `secrets` and `random` draw from the source's generator of the moment.
+
+    No machine is suspended: only the clocks of the loops go on.
+    """
     source = Source()
 
     def urandom(size: int) -> bytes:
@@ -30,6 +35,7 @@ def seeded() -> Iterator[Source]:
 
     places = [(os, "urandom", urandom), (random, "_urandom", urandom)]
     places += [(random, name, drawing(name)) for name in _FUNCTIONS]
+    places += [(clocks, "steady", lambda: 0.0)]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, function in places:
         setattr(module, name, function)
