@@ -17,8 +17,10 @@ _HANDSHAKE = frozenset({b"HELLO", b"INFO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"CONFI
 _SETTING_UP = frozenset({b"SETINFO", b"INFO", b"TRACKING", b"CACHING", b"SETNAME"})
 _SCRIPTS = frozenset({b"EVAL", b"EVALSHA"})
 _KEY = re.compile(r"aiolocks:([a-z]+)(?:\.([^:{]*))?:\{(.*?)\}")
-_METADATA = re.compile(r'\{"host":"[^"]*","pid":\d+(?:,"task".*?"user":\{\})?\}')
-"""Of a lease, or of a session beside its bell: no schedule depends on host and process."""
+_PROCESS = re.compile(r'"host":"[^"]*","pid":\d+|\S+ pid \d+')
+"""Host and process: no schedule depends on them."""
+_METADATA = re.compile(r'\{(?:"fingerprint":"[0-9a-f]*",)?"host":…(?:,"task".*?"user":\{\})?\}')
+"""Of a lease, or of a session beside its bell."""
 _HEX = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{16})(?![0-9a-f])")
 
 
@@ -91,7 +93,7 @@ def _joined(words: tuple[bytes, ...] | list[bytes]) -> str:
 
 def _reply(reply: Any) -> str:
     if isinstance(reply, bytes):
-        text = reply.decode(errors="replace").partition("\n")[0].strip()
+        text = _PROCESS.sub(_anonymous, reply.decode(errors="replace").partition("\n")[0].strip())
         return text if len(text) < 100 else text[:100] + "…"
     if isinstance(reply, (list, tuple)):
         return "[" + " ".join(_reply(item) for item in reply) + "]"
@@ -106,8 +108,12 @@ def _shortened(text: str, names: dict[str, str]) -> str:
         found = match[0][:16]  # a seat is the beginning of a token
         return found if found.isdigit() else names.setdefault(found, f"t{len(names) + 1}")
 
-    text = _METADATA.sub("{…}", _HEX.sub(named, text))
+    text = _METADATA.sub("{…}", _PROCESS.sub(_anonymous, _HEX.sub(named, text)))
     return _KEY.sub(lambda match: f"{match[3]}.{match[2]}" if match[2] else f"{match[1]}:{match[3]}", text)
+
+
+def _anonymous(match: re.Match[str]) -> str:
+    return '"host":…' if match[0].startswith('"') else "a process"
 
 
 @cache
