@@ -8,6 +8,9 @@ Invariants:
 - what was sent to one slot reaches it in the order of its sending, also while the slot moves: requests that a
   node has turned away wait in one line (`Lines`) for all of the slot, behind which later ones queue, and the
   line goes on only when the node that the slot has left owes no reply of the slot any more;
+- while a slot moves, the steps of holders pass the line, in the form that declares one key
+  (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
+  acquire;
 - a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent behind
   it, is the last word;
 - while a request waits for a table or a node, the table is learned again and again.
@@ -199,7 +202,15 @@ class Clustered:
         call.written = call.elsewhere = False
         call.unconfirmed = call.unconfirmed or detour.begun
         slot = _slot(call)
+        was_mid_move, call.mid_move = call.mid_move, detour.mid_move and self._has_mid_move(slot, call)
+        if call.mid_move and not was_mid_move:
+            call.in_full = (
+                True  # as where a script is unknown: what was sent after it may be executed before it
+            )
+            self._pass_on(slot, call, at_once=True)
+            return True
         if detour.to is None:
+            call.mid_move = False
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             if detour.lost:
                 self._learner.start()
@@ -211,8 +222,16 @@ class Clustered:
             self._moved(slot, call, to, node)
         return True
 
+    def _has_mid_move(self, slot: int, call: Call[Any]) -> bool:
+        script = call.command.script
+        return (
+            script is not None
+            and script.mid_move is not None
+            and not self._lines.has_lane(slot, call.command.lane)
+        )
+
     def _ask(self, slot: int, call: Call[Any], to: Address, error: Exception) -> None:
-        if slot in self._lines or call.command.bell:
+        if (slot in self._lines and not call.mid_move) or call.command.bell:
             # A bell is hung up where the queue is, which is not among its keys.
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             return

@@ -162,6 +162,11 @@ class Detour:
     begun: bool = False
     lost: bool = False
 
+    @property
+    def mid_move(self) -> bool:
+        """Whether the slot is being moved to another node."""
+        return self.once or (self.to is None and not self.lost)
+
 
 def detour(error: Exception) -> Detour | None:
     """Where else, or when, a request is to be sent, as a node's answer says; None for any other."""

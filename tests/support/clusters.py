@@ -192,12 +192,25 @@ class Cluster:
         source = self.settle(slot)
         if source is to:
             return
-        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
-        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+        self.begin_move(slot, source, to)
         time.sleep(dwell)
         while keys := source.do("CLUSTER", "GETKEYSINSLOT", slot, 1):
-            source.do("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            self.carry(keys, source, to)
             time.sleep(dwell)
+        self.end_move(slot, source, to)
+
+    def begin_move(self, slot: int, source: Node, to: Node) -> None:
+        """From now on the slot is being moved; its keys are where they were."""
+        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+
+    def carry(self, keys: Sequence[bytes], source: Node, to: Node) -> None:
+        """Move these keys."""
+        if keys:
+            source.do("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+
+    def end_move(self, slot: int, source: Node, to: Node) -> None:
+        """The slot has moved; its keys have to be there."""
         for node in (to, source, *self.masters):
             if node.alive:
                 node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
@@ -208,6 +221,10 @@ class Cluster:
             _until(lambda: len(self._owners(slot)) == 1, "the nodes do not agree")
             time.sleep(0.005)
         return self.owner(slot)
+
+    def settle_on(self, slot: int, node: Node) -> None:
+        """Wait until all agree that this node serves it."""
+        _until(lambda: self._owners(slot) == {node.port}, "the slot does not get there")
 
     def another(self, node: Node) -> Node:
         """The master after this one."""
