@@ -19,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -38,6 +39,8 @@ from .wakeups import OnRung
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
+_ROLL_CALL: Final = 30.0
+"""Seconds between two questions for the nodes of the cluster."""
 _CLEARED_WITHIN: Final = 1.0
 """Seconds for which a node that owes replies of a slot that it has lost holds up what comes later."""
 
@@ -84,6 +87,7 @@ class Clustered:
             gave_up=self._no_table,
         )
         self._watch: asyncio.TimerHandle | None = None
+        self._roll_call: asyncio.TimerHandle | None = None
         self._patience = _STUCK
         self._leaving: set[asyncio.Task[None]] = set()  # connections to former nodes, being closed
         self._closed = False
@@ -187,6 +191,8 @@ class Clustered:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = self._open_node(address, self)
+            if self._roll_call is None:
+                self._call_roll_later()
         return node
 
     def _address(self, node: Multiplexed) -> Address:
@@ -305,6 +311,25 @@ class Clustered:
     def _no_table(self, error: BaseException) -> None:
         self._lines.fail(faults.of_driver(error))
 
+    def _call_roll_later(self) -> None:
+        here = weakref.WeakMethod(self._call_roll)  # the loop must not keep alive a session that nobody uses
+
+        def call() -> None:
+            if (call_roll := here()) is not None:
+                call_roll()
+
+        self._roll_call = self._loop.call_later(_ROLL_CALL, call)
+
+    def _call_roll(self) -> None:
+        """Asks one node for those of the cluster, of which all may be others until a table is needed."""
+        self._roll_call = None
+        node = next((node for node in self._nodes.values() if node.ready and node.ordered), None)
+        if node is not None:
+            command = Command(None, (), ("CLUSTER", "SLOTS"), self._slots.members.learn)
+            node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))
+        if self._nodes:
+            self._call_roll_later()
+
     # -- nodes that are away
 
     def broken(self, node: Multiplexed) -> None:
@@ -373,8 +398,9 @@ class Clustered:
 
     def _end(self) -> None:
         self._closed = True
-        if self._watch is not None:
-            self._watch.cancel()
+        for timer in (self._watch, self._roll_call):
+            if timer is not None:
+                timer.cancel()
         self._lines.close()
 
     @property

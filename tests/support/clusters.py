@@ -159,6 +159,18 @@ class Cluster:
         known = [len(row) - 3 for node in self.nodes for row in node.do("CLUSTER SLOTS")]
         return linked and sum(known) == self._replicas * len(self.nodes)
 
+    def add_replica(self) -> Node:
+        """Start one more node, a replica of the first master."""
+        node, master = self._start(self._stack), self.masters[0]
+        node.id = _text(node.do("CLUSTER", "MYID"))
+        node.do("CLUSTER", "MEET", "127.0.0.1", master.port)
+        self.nodes.append(node)
+        self._replicas += 1
+        _until(self._all_know_all, "the nodes do not meet")
+        node.do("CLUSTER", "REPLICATE", master.id)
+        _until(self._all_replicate, "the replica does not")
+        return node
+
     # -- using it
 
     def begin(self, surroundings: Surroundings) -> None:
