@@ -60,6 +60,10 @@ _CLUSTER_MATTERS: Final = (
 Address = tuple[str, int]
 
 
+class UnreadableRedirectError(driver.ResponseError):
+    """A node named no slot, host and port of the node that it redirects to."""
+
+
 class NotDrivableError(Exception):
     """The connection is not made of asyncio streams that can be taken over."""
 
@@ -269,7 +273,10 @@ def error_of(text: str) -> Exception:
     """The exception for an error reply, of the same class whatever the version of redis-py."""
     code, _, rest = text.partition(" ")
     if code in _CLUSTER_ANSWERS:
-        return _CLUSTER_ANSWERS[code](rest)
+        try:
+            return _CLUSTER_ANSWERS[code](rest)
+        except ValueError:  # as redis-py takes a redirect apart
+            return UnreadableRedirectError(f"a redirect that cannot be read: {rest!r}")
     parse: Any = BaseParser.parse_error
     error: Exception = parse(text)
     return error
