@@ -96,7 +96,9 @@ def all_are(state: LeaseState) -> dict[str, LeaseState]:
     return dict.fromkeys(map(str, KINDS), state)
 
 
-@pytest.mark.parametrize("seconds", [1.2 * TTL, pytest.param(30, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "seconds", [1.2 * TTL, pytest.param(30, marks=(pytest.mark.soak, pytest.mark.timeout(150)))]
+)
 async def test_leases_outlast_a_move_that_is_longer_than_they_are(
     cluster: Cluster, sessions: list[Session], seconds: float
 ) -> None:
@@ -105,7 +107,8 @@ async def test_leases_outlast_a_move_that_is_longer_than_they_are(
         pass
     leases = await hold(sessions[0], ttl=TTL)
     with moving(cluster) as move:
-        waiting = asyncio.create_task(Lock(sessions[0], FREE).acquire())
+        # Without any answer, a wait ends after its ttl.
+        waiting = asyncio.create_task(Lock(sessions[0], FREE, ttl=300).acquire())
         await asyncio.sleep(seconds)
         assert states(leases) == all_are(LeaseState.HELD)
         assert all([await lease.owned() for lease in leases.values()])
