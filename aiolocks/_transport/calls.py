@@ -25,16 +25,21 @@ class Script:
 
     Args:
         shared: Files of `aiolocks/lua/shared` that stand before it: what several steps have in common.
+        mid_move: The last of these files while the slot of the keys moves to another node of a cluster.
+
+    Attributes:
+        mid_move: The same step in the form for that time (see `lua/shared/mid_move.lua`), if it has one.
     """
 
-    __slots__ = ("name", "sha", "shared", "text")
+    __slots__ = ("mid_move", "name", "sha", "shared", "text")
 
     sha: bytes
     text: bytes
 
-    def __init__(self, name: str, *shared: str) -> None:
+    def __init__(self, name: str, *shared: str, mid_move: str = "") -> None:
         self.name = name
         self.shared = shared
+        self.mid_move = Script(name, "mid_move", *shared, mid_move) if mid_move else None
 
     def __getattr__(self, attribute: str) -> bytes:
         """What has not been read yet: an import is not to wait for files that may never be needed."""
@@ -92,6 +97,12 @@ class Command(Generic[T]):
             return ("EVAL", script.text, len(self.keys), *self.keys, *self.args)
         return ("EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
 
+    def words_mid_move(self) -> tuple[Argument, ...]:
+        """The words of the request while the slot moves: it declares its first key only."""
+        assert self.script is not None
+        assert self.script.mid_move is not None
+        return ("EVAL", self.script.mid_move.text, 1, self.keys[0], len(self.keys), *self.keys, *self.args)
+
     def __repr__(self) -> str:
         # Arguments hold tokens: never shown.
         return f"<Command {self.script!r} {self.keys!r}>"
@@ -124,6 +135,7 @@ class Call(Generic[T]):
         "elsewhere",
         "ended_by",
         "in_full",
+        "mid_move",
         "on_fault",
         "on_late",
         "on_reply",
@@ -164,6 +176,7 @@ class Call(Generic[T]):
         self.written = False  # the server may have it, or have had it
         self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
         self.elsewhere = False  # a node has it that does not serve its slot, for this request only
+        self.mid_move = False  # it was refused because its slot moves, and is sent in the form for that
         self.done = False
 
     @property
@@ -173,7 +186,8 @@ class Call(Generic[T]):
 
     def words(self) -> tuple[Argument, ...]:
         """The words of the request, as they are right now: it may have waited for a connection."""
-        return self.as_of_now().words(in_full=self.in_full)
+        command = self.as_of_now()
+        return command.words_mid_move() if self.mid_move else command.words(in_full=self.in_full)
 
     def as_of_now(self) -> Command[T]:
         """The command, made anew where what it says depends on when."""

@@ -8,6 +8,9 @@ Invariants:
 - what was sent to one slot reaches it in the order of its sending, also while the slot moves: requests that a
   node has turned away wait in one line (`Lines`) for all of the slot, behind which later ones queue, and the
   line goes on only when the node that the slot has left owes no reply of the slot any more;
+- while a slot moves, the steps of holders pass the line, in the form that declares one key
+  (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
+  acquire;
 - a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent behind
   it, is the last word;
 - while a request waits for a table or a node, the table is learned again and again.
@@ -16,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -35,6 +39,8 @@ from .wakeups import OnRung
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
+_ROLL_CALL: Final = 30.0
+"""Seconds between two questions for the nodes of the cluster."""
 _CLEARED_WITHIN: Final = 1.0
 """Seconds for which a node that owes replies of a slot that it has lost holds up what comes later."""
 
@@ -81,6 +87,7 @@ class Clustered:
             gave_up=self._no_table,
         )
         self._watch: asyncio.TimerHandle | None = None
+        self._roll_call: asyncio.TimerHandle | None = None
         self._patience = _STUCK
         self._leaving: set[asyncio.Task[None]] = set()  # connections to former nodes, being closed
         self._closed = False
@@ -184,6 +191,8 @@ class Clustered:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = self._open_node(address, self)
+            if self._roll_call is None:
+                self._call_roll_later()
         return node
 
     def _address(self, node: Multiplexed) -> Address:
@@ -199,7 +208,15 @@ class Clustered:
         call.written = call.elsewhere = False
         call.unconfirmed = call.unconfirmed or detour.begun
         slot = _slot(call)
+        was_mid_move, call.mid_move = call.mid_move, detour.mid_move and self._has_mid_move(slot, call)
+        if call.mid_move and not was_mid_move:
+            call.in_full = (
+                True  # as where a script is unknown: what was sent after it may be executed before it
+            )
+            self._pass_on(slot, call, at_once=True)
+            return True
         if detour.to is None:
+            call.mid_move = False
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             if detour.lost:
                 self._learner.start()
@@ -211,8 +228,16 @@ class Clustered:
             self._moved(slot, call, to, node)
         return True
 
+    def _has_mid_move(self, slot: int, call: Call[Any]) -> bool:
+        script = call.command.script
+        return (
+            script is not None
+            and script.mid_move is not None
+            and not self._lines.has_lane(slot, call.command.lane)
+        )
+
     def _ask(self, slot: int, call: Call[Any], to: Address, error: Exception) -> None:
-        if slot in self._lines or call.command.bell:
+        if (slot in self._lines and not call.mid_move) or call.command.bell:
             # A bell is hung up where the queue is, which is not among its keys.
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             return
@@ -286,6 +311,25 @@ class Clustered:
     def _no_table(self, error: BaseException) -> None:
         self._lines.fail(faults.of_driver(error))
 
+    def _call_roll_later(self) -> None:
+        here = weakref.WeakMethod(self._call_roll)  # the loop must not keep alive a session that nobody uses
+
+        def call() -> None:
+            if (call_roll := here()) is not None:
+                call_roll()
+
+        self._roll_call = self._loop.call_later(_ROLL_CALL, call)
+
+    def _call_roll(self) -> None:
+        """Asks one node for those of the cluster, of which all may be others until a table is needed."""
+        self._roll_call = None
+        node = next((node for node in self._nodes.values() if node.ready and node.ordered), None)
+        if node is not None:
+            command = Command(None, (), ("CLUSTER", "SLOTS"), self._slots.members.learn)
+            node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))
+        if self._nodes:
+            self._call_roll_later()
+
     # -- nodes that are away
 
     def broken(self, node: Multiplexed) -> None:
@@ -354,8 +398,9 @@ class Clustered:
 
     def _end(self) -> None:
         self._closed = True
-        if self._watch is not None:
-            self._watch.cancel()
+        for timer in (self._watch, self._roll_call):
+            if timer is not None:
+                timer.cancel()
         self._lines.close()
 
     @property

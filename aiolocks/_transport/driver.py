@@ -60,6 +60,10 @@ _CLUSTER_MATTERS: Final = (
 Address = tuple[str, int]
 
 
+class UnreadableRedirectError(driver.ResponseError):
+    """A node named no slot, host and port of the node that it redirects to."""
+
+
 class NotDrivableError(Exception):
     """The connection is not made of asyncio streams that can be taken over."""
 
@@ -116,8 +120,12 @@ class Link:
         self.database = database
 
     @classmethod
-    async def open(cls, pool: Connecting, *, protocol: int) -> Link:
+    async def open(
+        cls, pool: Connecting, *, protocol: int, check_slots: Callable[[Any], object] | None = None
+    ) -> Link:
         """Connects as the pool would, but not out of the pool: none of its places is taken.
+
+        `check_slots` is given the table of slots that this node has, and raises if the node must not be used.
 
         Raises:
             NotDrivableError: The stream is not one of asyncio's.
@@ -129,6 +137,8 @@ class Link:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await connected(pool, connection.connect())
+                if check_slots is not None:
+                    check_slots(await _cluster_slots(connection))
             return cls._take_over(connection, protocol, int(arguments.get("db") or 0))
         finally:
             _close(connection)  # does nothing once the stream was taken over
@@ -189,10 +199,14 @@ class Door:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await connected(self, connection.connect())
-                await connection.send_command("CLUSTER", "SLOTS")
-                return await connection.read_response(disable_decoding=True)
+                return await _cluster_slots(connection)
         finally:
             _close(connection)
+
+
+async def _cluster_slots(connection: Any) -> Any:
+    await connection.send_command("CLUSTER", "SLOTS")
+    return await connection.read_response(disable_decoding=True)
 
 
 @final
@@ -259,7 +273,10 @@ def error_of(text: str) -> Exception:
     """The exception for an error reply, of the same class whatever the version of redis-py."""
     code, _, rest = text.partition(" ")
     if code in _CLUSTER_ANSWERS:
-        return _CLUSTER_ANSWERS[code](rest)
+        try:
+            return _CLUSTER_ANSWERS[code](rest)
+        except ValueError:  # as redis-py takes a redirect apart
+            return UnreadableRedirectError(f"a redirect that cannot be read: {rest!r}")
     parse: Any = BaseParser.parse_error
     error: Exception = parse(text)
     return error

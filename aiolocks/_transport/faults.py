@@ -13,6 +13,7 @@ from ..errors import BackendError, ConfigurationError, LockError
 
 # The server is there and may serve the same request a moment later.
 _TRANSIENT: Final = {
+    "ASK": "the slot is being moved to another node",
     "BUSY": "a script has been running for too long on it",
     "CLUSTERDOWN": "its cluster has no majority",
     "KILLED": "the script was killed by an administrator",
@@ -62,6 +63,7 @@ _CODES: Final = (
     (driver.BusyLoadingError, "LOADING"),
     (driver.ReadOnlyError, "READONLY"),
     (driver.MovedError, "MOVED"),
+    (driver.AskError, "ASK"),  # after its subclass
     (driver.ClusterCrossSlotError, "CROSSSLOT"),
 )
 # Of these, some are connection errors in redis-py; all were sent by the server.
@@ -129,7 +131,9 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         named = keys[int(number[1]) - 1 : int(number[1])]
     of_key = " for key " + " or ".join(repr(key.decode(errors="replace")) for key in named)
     of_key = of_key if keys and code in _FATAL else ""
-    said = f"{meaning} ({text})" if meaning else text
+    # A redirect says no more than a slot and an address.
+    whole = f"{code} {text}" if isinstance(error, driver.AskError) else text
+    said = f"{meaning} ({whole})" if meaning else text
     fault = BackendError(f"Redis refused{of_key}: {said}")
     fault.__cause__ = error if text == str(error) else driver.ResponseError(text)
     return Fault(
@@ -161,6 +165,11 @@ class Detour:
     once: bool = False
     begun: bool = False
     lost: bool = False
+
+    @property
+    def mid_move(self) -> bool:
+        """Whether the slot is being moved to another node."""
+        return self.once or (self.to is None and not self.lost)
 
 
 def detour(error: Exception) -> Detour | None:

@@ -74,6 +74,11 @@ class Lines:
     def __contains__(self, slot: int) -> bool:
         return slot in self._lines
 
+    def has_lane(self, slot: int, lane: str) -> bool:
+        """Whether a request of that lane waits in the slot's line."""
+        line = self._lines.get(slot)
+        return line is not None and any(call.command.lane == lane for call in line.calls if not call.done)
+
     @property
     def busy(self) -> bool:
         """Whether anybody waits."""

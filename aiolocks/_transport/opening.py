@@ -183,6 +183,7 @@ def _clustered(
     from .slots import Slots  # noqa: PLC0415
 
     doors = Doors(client)
+    slots = Slots(doors)
     here = weakref.ref(client)
     probe = f"{prefix}:lock.bell.probe.{session}:".encode()
 
@@ -199,7 +200,9 @@ def _clustered(
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         door = doors.door(address)
         node = Multiplexed(
-            lambda protocol: Link.open(door, protocol=protocol),
+            lambda protocol: Link.open(
+                door, protocol=protocol, check_slots=lambda rows: slots.members.check(rows, address)
+            ),
             wakeups(lambda: cluster.probe(node, probe)),
             plain,
             loop,
@@ -211,7 +214,7 @@ def _clustered(
     if not doors.drivable:
         wakeups(lambda: probe).require_none(_not_driven(client))
         return plain()
-    return Clustered(Slots(doors), open_node, on_rung, loop)
+    return Clustered(slots, open_node, on_rung, loop)
 
 
 def _not_driven(client: object) -> str:

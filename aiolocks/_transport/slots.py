@@ -13,6 +13,7 @@ from redis.crc import key_slot as slot_of
 
 from . import faults
 from .driver import Address, Doors
+from .members import Members
 
 __all__ = ["SLOTS", "Slots", "slot_of"]
 
@@ -24,16 +25,21 @@ _STAGGER: Final = 0.2
 class Slots:
     """The table of a cluster's slots.
 
-    What it says may be out of date; whoever is asked in vain then says `MOVED`, or does not answer at all.
+    The table may be out of date; a node that is asked in vain then answers `MOVED`, or not at all.
+
+    Attributes:
+        known: Whether it has been learned.
+        members: Whose table it is.
     """
 
-    __slots__ = ("_doors", "_owners", "_seeds", "known")
+    __slots__ = ("_doors", "_owners", "_seeds", "known", "members")
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
         self._seeds = doors.seeds
         self._owners: list[Address | None] = [None] * SLOTS
         self.known = False
+        self.members = Members()
 
     def owner(self, slot: int) -> Address | None:
         """The node that serves it; None: nobody is known to."""
@@ -56,7 +62,8 @@ class Slots:
         Raises:
             redis.exceptions.RedisError, OSError, TimeoutError: None could say.
         """
-        fresh = await self._ask_around()
+        fresh, ids = await self._ask_around()
+        self.members.believe(ids)
         changed: set[int] = set()
         if self.known and fresh != self._owners:
             changed = {slot for slot in range(SLOTS) if fresh[slot] != self._owners[slot]}
@@ -65,11 +72,11 @@ class Slots:
         self._seeds = tuple(dict.fromkeys([*self.owners(), *self._seeds]))
         return changed
 
-    async def _ask_around(self) -> list[Address | None]:
+    async def _ask_around(self) -> tuple[list[Address | None], frozenset[bytes]]:
         # Those that served any by the last table come first: of the others, many may have gone for good.
         owners = self.owners()
         left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
-        asked: set[asyncio.Task[list[Address | None]]] = set()
+        asked: set[asyncio.Task[tuple[list[Address | None], frozenset[bytes]]]] = set()
         trouble: BaseException | None = None
         try:
             while left or asked:
@@ -95,14 +102,15 @@ class Slots:
             if asked:
                 await asyncio.wait(asked)
 
-    async def _ask(self, address: Address) -> list[Address | None]:
+    async def _ask(self, address: Address) -> tuple[list[Address | None], frozenset[bytes]]:
         rows = await self._doors.door(address).cluster_slots()
+        ids = self.members.check(rows, address)
         owners: list[Address | None] = [None] * SLOTS
         for first, last, owner in self._read(rows, address):
             owners[first : last + 1] = [owner] * (last + 1 - first)
         if not any(owners):
             raise driver.ClusterDownError("no node serves any slot")
-        return owners
+        return owners, ids
 
     def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:
         for first, last, master, *_ in rows:

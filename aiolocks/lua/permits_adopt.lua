@@ -10,7 +10,7 @@ purge(true)
 local token = lease_of(ARGV[1]) and ARGV[1] or ARGV[2]
 local permits, minted = lease_of(token)
 if not permits then return '' end
-drop(token)
-hold(ARGV[2], permits, minted, ARGV[5], tonumber(ARGV[3]))
+hold(ARGV[2], permits, minted, ARGV[5], tonumber(ARGV[3]))  -- first: a key that is empty in between would be gone
+if token ~= ARGV[2] then drop(token) end
 keep(fence, ARGV[4])
 return minted

@@ -13,9 +13,9 @@ local NOBODY = string.rep('0', 32)
 purge(true)
 local held, minted, metadata = lease_of(ARGV[1])
 if held then
-  drop(ARGV[1])
   local left = ARGV[5] and math.ceil(math.min(MICROSECONDS, minted) / 1000 + ARGV[5]) - NOW or 0
   if left > 0 then hold(NOBODY .. ARGV[1], held, minted, metadata, left) end
+  drop(ARGV[1])
   keep(fence, ARGV[2])
 end
 stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))

@@ -9,8 +9,8 @@
 purge()
 local held = nested(ARGV[1]) or nested(ARGV[2])
 if not held then return '' end
+redis.call('ZADD', nest, whole(NOW + ARGV[3]), ARGV[2])  -- first: a nest that is empty in between would be gone
 redis.call('ZREM', nest, ARGV[1])
-redis.call('ZADD', nest, whole(NOW + ARGV[3]), ARGV[2])
 last_to_the_end()
 keep(fence, ARGV[4])
 return minted_in(redis.call('GET', lock))

@@ -11,9 +11,11 @@ purge(ARGV[9], true)
 local token = holder(ARGV[1]) and ARGV[1] or ARGV[2]
 local mode, a, b, minted = holder(token)
 if mode ~= ARGV[6] or a ~= ARGV[7] or b ~= ARGV[8] then return '' end
-redis.call('ZREM', ends, token)
-take(mode, token)
-redis.call('HDEL', spans, token)
-hold(ARGV[2], mode, a, b, minted, ARGV[5], tonumber(ARGV[3]))
+hold(ARGV[2], mode, a, b, minted, ARGV[5], tonumber(ARGV[3]))  -- first: a key that is empty in between would be gone
+if token ~= ARGV[2] then
+  redis.call('ZREM', ends, token)
+  take(mode, token)
+  redis.call('HDEL', spans, token)
+end
 keep(fence, ARGV[4])
 return minted

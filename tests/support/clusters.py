@@ -159,6 +159,18 @@ class Cluster:
         known = [len(row) - 3 for node in self.nodes for row in node.do("CLUSTER SLOTS")]
         return linked and sum(known) == self._replicas * len(self.nodes)
 
+    def add_replica(self) -> Node:
+        """Start one more node, a replica of the first master."""
+        node, master = self._start(self._stack), self.masters[0]
+        node.id = _text(node.do("CLUSTER", "MYID"))
+        node.do("CLUSTER", "MEET", "127.0.0.1", master.port)
+        self.nodes.append(node)
+        self._replicas += 1
+        _until(self._all_know_all, "the nodes do not meet")
+        node.do("CLUSTER", "REPLICATE", master.id)
+        _until(self._all_replicate, "the replica does not")
+        return node
+
     # -- using it
 
     def begin(self, surroundings: Surroundings) -> None:
@@ -192,12 +204,25 @@ class Cluster:
         source = self.settle(slot)
         if source is to:
             return
-        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
-        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+        self.begin_move(slot, source, to)
         time.sleep(dwell)
         while keys := source.do("CLUSTER", "GETKEYSINSLOT", slot, 1):
-            source.do("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            self.carry(keys, source, to)
             time.sleep(dwell)
+        self.end_move(slot, source, to)
+
+    def begin_move(self, slot: int, source: Node, to: Node) -> None:
+        """From now on the slot is being moved; its keys are where they were."""
+        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+
+    def carry(self, keys: Sequence[bytes], source: Node, to: Node) -> None:
+        """Move these keys."""
+        if keys:
+            source.do("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+
+    def end_move(self, slot: int, source: Node, to: Node) -> None:
+        """The slot has moved; its keys have to be there."""
         for node in (to, source, *self.masters):
             if node.alive:
                 node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
@@ -208,6 +233,10 @@ class Cluster:
             _until(lambda: len(self._owners(slot)) == 1, "the nodes do not agree")
             time.sleep(0.005)
         return self.owner(slot)
+
+    def settle_on(self, slot: int, node: Node) -> None:
+        """Wait until all agree that this node serves it."""
+        _until(lambda: self._owners(slot) == {node.port}, "the slot does not get there")
 
     def another(self, node: Node) -> Node:
         """The master after this one."""

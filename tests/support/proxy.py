@@ -85,6 +85,10 @@ class Proxy:
             if not link.stranded:
                 link.to_server.hold(on)
 
+    def lead_to(self, upstream: str) -> None:
+        """New connections lead to another server: the address is that one's from now on."""
+        self._upstream = upstream
+
     # -- faults
 
     def reset_after(self, match: Match = b"", *, nth: int = 1) -> asyncio.Event:

@@ -10,7 +10,7 @@ import redis.exceptions as driver
 
 from aiolocks import BackendError
 from aiolocks._transport import faults
-from aiolocks._transport.driver import error_of
+from aiolocks._transport.driver import error_of, reply_reader
 
 KEYS = (b"aiolocks:lock:{n}", b"aiolocks:lock.fence:{n}")
 SHA = "54e326db3931fb63747c7aa9948eb6f30a449911"
@@ -337,3 +337,25 @@ def test_there_is_no_use_in_connecting_again(error) -> None:
 )
 def test_connecting_again_may_help(error) -> None:
     assert not faults.is_final(error)
+
+
+@pytest.mark.parametrize(
+    "redirect", ["MOVED", "MOVED 1", "MOVED 1 nowhere", "ASK x 1.2.3.4:5", "ASK 1 2 3:4"]
+)
+def test_a_redirect_that_cannot_be_read_is_an_answer(redirect: str) -> None:
+    """Of a server that lies, or of a proxy: the reader would raise in the middle of receiving."""
+    reader = reply_reader(None)
+    reader.feed(f"-{redirect}\r\n+OK\r\n".encode())
+    error = reader.gets()
+    assert isinstance(error, driver.ResponseError)
+    assert faults.detour(error) is None
+    fault = faults.refused(error, KEYS)
+    assert not fault.transient
+    assert "a redirect that cannot be read" in str(fault.error)
+    assert reader.gets() == b"OK"
+
+
+def test_a_redirect_for_once_says_what_it_is() -> None:
+    fault = faults.refused(read("ASK 5798 127.0.0.1:7002"), KEYS)
+    assert fault.transient
+    assert str(fault.error).endswith("the slot is being moved to another node (ASK 5798 127.0.0.1:7002)")

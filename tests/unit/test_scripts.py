@@ -54,11 +54,11 @@ FROZEN = {
     "multi_return": "873517baecc520a16464ccd9a0f1f6b12fe11d8e",
     "multi_seal": "87e6521a0af2739527f3074aef41351264537a3b",
     "permits_acquire": "d2b384f642b3d55fb6d0c7d83949be8c3a14ef0a",
-    "permits_adopt": "75aeb5159b66e2bab5572d005c8f889d6a21e7ed",
+    "permits_adopt": "dba53f1846887404ac057ac4f9eb48ef0304aa08",
     "permits_annotate": "d6e5155a404e8e9c860a2676b89e69a43c1734d1",
     "permits_available": "3bc8f5186a5e4dd29a1eef03cf48a492462b2cf8",
     "permits_owned": "a842e90229d45656325b3b7163ee208d488b3786",
-    "permits_release": "53c761f8e1a752c4db9455dff0096dc67149afe9",
+    "permits_release": "199ba610761c1f5ecd33f7cdb6502e5ede883746",
     "permits_renew": "f1e7406d2d007a2d86b5a6b337149f7aebec87e6",
     "permits_resize": "91438ee71fda93afe4e3c2ab8f5ba39e1a212f1d",
     "queue_arm": "a9d6aeaa181c59a26ccd0c89a8c9ed9b5726063c",
@@ -69,14 +69,14 @@ FROZEN = {
     "redis_py_reacquire": "33f4677806c7780c617db407b1785b69f4ad10c4",
     "redis_py_release": "493c78828b4cc7615dd08fa222e93c34a5f5f34d",
     "reentrant_acquire": "51600579e10a760e9351399103db38597ddda2a6",
-    "reentrant_adopt": "d113dd1221fd1e2575e493edd6a370f9551fbce4",
+    "reentrant_adopt": "722a862c2f59733b2c0a0f3e284949e507298fe0",
     "reentrant_annotate": "9c7932b4d0f06d5c7088ea715e654d37b22e36b8",
     "reentrant_locked": "d068484642a7025b076af39018b0afdaa61c86f9",
     "reentrant_owned": "a4b4aca65399af51714d738f4e456fdea528e7e8",
     "reentrant_release": "983f6f08f3ee95e61fd7a633b8b4768ba393c023",
     "reentrant_renew": "8186a1232ab56c0d86d554a778e927e45bcde6bd",
     "spans_acquire": "0a7a23fe7b7b68a18e784cd95a170220d882eae4",
-    "spans_adopt": "a2c71cdb8d09d54ab1bec27d60fb96c8b98e257f",
+    "spans_adopt": "8ef87570b02e8c937166eee6d094afde312e85f1",
     "spans_annotate": "d6f9eebb24da077f0aad9b449aca9f449c238f6a",
     "spans_change": "3f5887026f9dcd38e58fc6d6647da14122ea3b82",
     "spans_locked": "1c2c14a71ab4ba7411dd7d35fa6a87260465824c",
@@ -89,6 +89,13 @@ FROZEN = {
     "shared/flights": "b94d35a54d9c7bd871bd7e937c5df763cced4f98",
     "shared/forcing": "20034aff2a43bce436c26a1f13e0149b3258718b",
     "shared/locks": "e068bca5ca68c37ef22b588350fbc1281ef11f34",
+    "shared/mid_move": "8e6472e9e2bd06b64f621ce155f930d9c32e167d",
+    "shared/mid_move_lock": "ec6a1a24f7f441c5c87725691ecf8e4a03f9dc3a",
+    "shared/mid_move_multi": "7053ad1c04506e1654ea52edb59df9c3bd578569",
+    "shared/mid_move_nest": "352cbc98c065242ae7e21a5e3e91a1b90512b083",
+    "shared/mid_move_permits": "534d24cb017e1410f785aa1a9c9391861712805a",
+    "shared/mid_move_spans": "6ac1beeff693c7912229d265a482920634909d53",
+    "shared/mid_move_runs": "f87c0bfdccf0f78083e9093475d41deb76c0e683",
     "shared/nest": "6286e42f7e3324ccd23f9544b8146823e459922c",
     "shared/permits": "54f6140ff67c8c4d2523370cce063a8128f33c3b",
     "shared/queue": "6aa752c6dd8460be63a3d2d4e997358a8c5883b9",
@@ -118,6 +125,8 @@ def scripts() -> dict[str, Script]:
 
 
 SCRIPTS = scripts()
+MID_MOVE = {name: script.mid_move for name, script in SCRIPTS.items() if script.mid_move is not None}
+"""The same steps in the form for a slot that moves."""
 
 file = pytest.mark.parametrize("path", FILES, ids=name_of)
 script = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
@@ -134,7 +143,26 @@ def test_the_scripts_are_the_frozen_ones() -> None:
 
 def test_each_file_is_needed_by_a_script() -> None:
     assert sorted(SCRIPTS) == [path.stem for path in STEPS]
-    assert {name for script in SCRIPTS.values() for name in script.shared} == {path.stem for path in SHARED}
+    used = [*SCRIPTS.values(), *MID_MOVE.values()]
+    assert {name for script in used for name in script.shared} == {path.stem for path in SHARED}
+
+
+@pytest.mark.parametrize("name", MID_MOVE)
+def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
+    step, mid_move = SCRIPTS[name], MID_MOVE[name]
+
+    assert mid_move.shared[0] == "mid_move"
+    assert mid_move.shared[1:-1] == step.shared
+    assert mid_move.shared[-1].startswith("mid_move_")
+    assert mid_move.text.endswith((LUA / f"{name}.lua").read_bytes())
+
+
+def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
+    """But for redis-py's lock, which has one key, and the end of a run, which settles its ticket as well."""
+    verbs = ("annotate", "adopt", "owned", "release", "renew")
+    steps = {name for name in SCRIPTS if name.endswith(verbs) and name != "job_release"}
+    steps = {name for name in steps if not name.startswith("redis_py")}
+    assert steps == set(MID_MOVE)
 
 
 @script
@@ -221,7 +249,11 @@ BUILT_IN = {"error", "ipairs", "pairs", "tonumber", "tostring", "type", "unpack"
 KEYWORDS = {"and", "elseif", "if", "in", "not", "or", "return", "while", "function"}
 
 
-@script
+@pytest.mark.parametrize(
+    "script",
+    [*SCRIPTS.values(), *MID_MOVE.values()],
+    ids=[*SCRIPTS, *(f"{name} mid-move" for name in MID_MOVE)],
+)
 def test_has_no_global_variables(script) -> None:
     """A server refuses them only when the line is executed."""
     text = re.sub(r"--.*|'[^'\n]*'", "", script.text.decode())
@@ -276,7 +308,9 @@ def test_scripts_are_named_by_constants(path) -> None:
         if ast.unparse(node.annotation) == "Final" and isinstance(node.value, ast.Tuple)
         if all(isinstance(item, ast.Constant) for item in node.value.elts)
     }
-    for node in ast.walk(tree):
+    # The class itself makes the form for a slot that moves out of the same constants.
+    trees = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name == "Script")]
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Script":
             for argument in node.args:
                 shared = isinstance(argument, ast.Starred) and ast.unparse(argument.value) in constants

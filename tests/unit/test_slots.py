@@ -10,6 +10,7 @@ import pytest
 
 from aiolocks._transport import slots
 from aiolocks._transport.driver import Address
+from aiolocks._transport.members import Members, StrangerError
 
 NODES = 4
 
@@ -95,3 +96,46 @@ async def test_those_that_serve_any_are_asked_before_those_that_may_have_gone(
     del nodes.asked[:]
     await table.learn()
     assert nodes.asked[0] == ("there", 1)
+
+
+def table(*ids: str) -> Any:
+    """Rows in which each of these nodes has a replica of its own."""
+    return [
+        [number, number, [b"node", number, name.encode()], [b"replica", number, name.upper().encode()]]
+        for number, name in enumerate(ids)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        ("abc", "abc", True),
+        ("abc", "cde", True),
+        ("abc", "abcdefg", True),
+        ("abcdefg", "g", True),
+        ("abc", "def", False),
+        ("a", "b", False),
+        ("", "b", True),  # any is believed at first
+        ("a", "", True),  # says nothing
+    ],
+)
+def test_a_table_is_of_the_same_cluster_if_it_shares_a_node(before: str, now: str, same: bool) -> None:
+    members = Members()
+    members.learn(table(*before))
+    if same:
+        ids = members.check(table(*now), ("next", 2))
+        assert ids == {name.encode() for letter in now for name in (letter, letter.upper())}
+    else:
+        with pytest.raises(StrangerError, match="next:2 belongs to another cluster"):
+            members.check(table(*now), ("next", 2))
+        members.learn(table(*now))  # and so that one is not believed either
+        members.check(table(*before), ("first", 1))
+
+
+def test_nodes_that_were_replaced_one_by_one_are_followed() -> None:
+    members = Members()
+    for ids in ("ab", "bc", "cd"):
+        members.learn(table(*ids))
+    members.check(table("d"), ("next", 2))
+    with pytest.raises(StrangerError):  # it left, and belongs to another cluster by now
+        members.check(table("a"), ("next", 2))

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _PERMITS: Final = ("forms", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("job_acquire", *_PERMITS, "tickets", "runs", "room")
-_RENEW: Final = Script("job_renew", *_PERMITS, "tickets", "runs")
+_RENEW: Final = Script("job_renew", *_PERMITS, "tickets", "runs", mid_move="mid_move_runs")
 _RELEASE: Final = Script("job_release", *_PERMITS, "tickets", "runs", "room")
-_ANNOTATE: Final = Script("permits_annotate", *_PERMITS)
-_ADOPT: Final = Script("permits_adopt", *_PERMITS)
+_ANNOTATE: Final = Script("permits_annotate", *_PERMITS, mid_move="mid_move_permits")
+_ADOPT: Final = Script("permits_adopt", *_PERMITS, mid_move="mid_move_permits")
 _AVAILABLE: Final = Script("permits_available", *_PERMITS)
-_OWNED: Final = Script("permits_owned", *_PERMITS)
+_OWNED: Final = Script("permits_owned", *_PERMITS, mid_move="mid_move_permits")
 _ENQUEUE: Final = Script("job_enqueue", "forms", "fence", "tickets")
 _WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
 

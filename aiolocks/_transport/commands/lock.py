@@ -11,12 +11,12 @@ from .standing import IN_TURN, QUEUED, TOLD
 from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("lock_acquire")
-_ANNOTATE: Final = Script("lock_annotate")
-_ADOPT: Final = Script("lock_adopt")
+_ANNOTATE: Final = Script("lock_annotate", mid_move="mid_move_lock")
+_ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
 _LOCKED: Final = Script("lock_locked")
-_OWNED: Final = Script("lock_owned")
-_RELEASE: Final = Script("lock_release")
-_RENEW: Final = Script("lock_renew")
+_OWNED: Final = Script("lock_owned", mid_move="mid_move_lock")
+_RELEASE: Final = Script("lock_release", mid_move="mid_move_lock")
+_RENEW: Final = Script("lock_renew", mid_move="mid_move_lock")
 
 
 @final

@@ -12,12 +12,12 @@ from .standing import QUEUED, letters
 from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("multi_acquire", "forms", "fence", "locks")
-_ANNOTATE: Final = Script("multi_annotate", "forms", "locks")
-_ADOPT: Final = Script("multi_adopt", "forms", "locks")
+_ANNOTATE: Final = Script("multi_annotate", "forms", "locks", mid_move="mid_move_multi")
+_ADOPT: Final = Script("multi_adopt", "forms", "locks", mid_move="mid_move_multi")
 _LOCKED: Final = Script("multi_locked")
-_OWNED: Final = Script("multi_owned", "forms", "locks")
-_RELEASE: Final = Script("multi_release", "forms", "locks")
-_RENEW: Final = Script("multi_renew", "forms", "locks")
+_OWNED: Final = Script("multi_owned", "forms", "locks", mid_move="mid_move_multi")
+_RELEASE: Final = Script("multi_release", "forms", "locks", mid_move="mid_move_multi")
+_RENEW: Final = Script("multi_renew", "forms", "locks", mid_move="mid_move_multi")
 
 
 @final

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _SHARED: Final = ("forms", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
-_ANNOTATE: Final = Script("permits_annotate", *_SHARED)
-_ADOPT: Final = Script("permits_adopt", *_SHARED)
+_ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_permits")
+_ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_permits")
 _AVAILABLE: Final = Script("permits_available", *_SHARED)
-_OWNED: Final = Script("permits_owned", *_SHARED)
-_RELEASE: Final = Script("permits_release", *_SHARED)
-_RENEW: Final = Script("permits_renew", *_SHARED)
+_OWNED: Final = Script("permits_owned", *_SHARED, mid_move="mid_move_permits")
+_RELEASE: Final = Script("permits_release", *_SHARED, mid_move="mid_move_permits")
+_RENEW: Final = Script("permits_renew", *_SHARED, mid_move="mid_move_permits")
 _RESIZE: Final = Script("permits_resize", *_SHARED)
 
 _VALUE_RETENTION_MS: Final = 24 * 3600 * 1000

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _SHARED: Final = ("forms", "fence", "queue", "spans")
 _ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
-_ANNOTATE: Final = Script("spans_annotate", *_SHARED)
-_ADOPT: Final = Script("spans_adopt", *_SHARED)
+_ANNOTATE: Final = Script("spans_annotate", *_SHARED, mid_move="mid_move_spans")
+_ADOPT: Final = Script("spans_adopt", *_SHARED, mid_move="mid_move_spans")
 _CHANGE: Final = Script("spans_change", *_SHARED)
 _LOCKED: Final = Script("spans_locked", *_SHARED, "ours")
-_OWNED: Final = Script("spans_owned", *_SHARED)
-_RELEASE: Final = Script("spans_release", *_SHARED)
-_RENEW: Final = Script("spans_renew", *_SHARED)
+_OWNED: Final = Script("spans_owned", *_SHARED, mid_move="mid_move_spans")
+_RELEASE: Final = Script("spans_release", *_SHARED, mid_move="mid_move_spans")
+_RENEW: Final = Script("spans_renew", *_SHARED, mid_move="mid_move_spans")
 
 _SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
