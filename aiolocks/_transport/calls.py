@@ -17,6 +17,9 @@ Argument = bytes | str | int
 
 _LUA: Final = Path(__file__).parent.parent / "lua"
 
+_UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What reading a reply raises that has another form than any script gives: a map, an infinite number."""
+
 
 @final
 class Script:
@@ -189,7 +192,7 @@ class Call(Generic[T]):
         except (ConfigurationError, LockLostError) as error:
             self.ended_by = Fault(error, transient=False, unknown=False)
             self.on_fault(self.ended_by)
-        except (TypeError, ValueError, IndexError) as error:
+        except _UNREADABLE as error:
             self.ended_by = unreadable(error)
             self.on_fault(self.ended_by)
         else:
@@ -197,7 +200,7 @@ class Call(Generic[T]):
 
     def _reply_late(self, raw: Any) -> None:
         if self.on_late is not None:
-            with contextlib.suppress(LockError, TypeError, ValueError, IndexError):
+            with contextlib.suppress(LockError, *_UNREADABLE):
                 self.on_late(self.command.parse(raw))
 
     def fault(self, fault: Fault) -> None:

@@ -148,12 +148,11 @@ class Clustered:
         nodes = sorted(self._slots.owners())
         at, cursor = position(call.command.args[1], nodes)
 
-        def replied(raw: Any) -> None:
-            call.reply([cursor_behind(nodes, at, raw[0]), raw[1]])
+        def page(raw: Any) -> list[Any]:
+            return [cursor_behind(nodes, at, raw[0]), raw[1]]
 
-        words = ("SCAN", cursor, *call.command.args[2:])
-        command = Command(None, (), words, lambda raw: raw)
-        one = Call(command, replied, call.fault, until=call.until, patient=call.patient)
+        command = Command(None, (), ("SCAN", cursor, *call.command.args[2:]), page)
+        one = Call(command, call.reply, call.fault, until=call.until, patient=call.patient)
         self._node(nodes[at]).send(one)
         if not self._nodes[nodes[at]].ready:
             self._look_after()

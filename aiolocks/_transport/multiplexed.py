@@ -99,6 +99,7 @@ class Multiplexed(asyncio.Protocol):
         self._link: Link | None = None
         self._reader: Any = None
         self._ready = False  # the queue may be written
+        self._useful = False  # a caller's request was answered on the present connection
         self._flush_due = False
         self._closed = False
         self.outage = Outage(label, loop.time)
@@ -223,8 +224,8 @@ class Multiplexed(asyncio.Protocol):
                 if isinstance(reply, Exception):
                     self._refused(call, reply)
                 else:
-                    if call.command.script is not None:
-                        self._stall = _STALL  # it answers what is asked, not only what a new connection asks
+                    if not self._useful and call.command.script is not None:
+                        self._prove_useful()
                     call.reply(reply)
         except driver.InvalidResponse as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
@@ -247,7 +248,15 @@ class Multiplexed(asyncio.Protocol):
         fault = faults.refused(error, call.command.keys)
         if fault.demoted:
             self._abort()
+        elif call.command.script is not None:
+            self._prove_useful()
         call.fault(fault)
+
+    def _prove_useful(self) -> None:
+        """The server answers what callers ask on this connection, not only what a new connection asks."""
+        self._useful = True
+        self._stall = _STALL
+        self._connector.useful()
 
     # -- liveness
 
@@ -303,7 +312,7 @@ class Multiplexed(asyncio.Protocol):
         link, self._link = self._link, None
         if self._ready and self._identity is not None:  # before, a connection carries no requests
             self._residue.add(self._identity, self._inflight)
-        self._ready = False
+        self._ready = self._useful = False
         self._wakeups.end()
         if link is not None:
             link.lost(exc)
@@ -426,11 +435,14 @@ class Multiplexed(asyncio.Protocol):
         if link.leftover:
             self.data_received(link.leftover)
         if link.transport.is_closing():
+            self._link = None  # its end may have been told to the protocol before
             raise driver.ConnectionError("closed by the server while connecting")
         probe = IdentityProbe(self._ask)
         identity, before = await probe.identity(), self._identity
         await self._residue.drop(probe, identity)
         await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
+        if self._link is not link:  # it broke right behind its last answer
+            raise self._connector.trouble or driver.ConnectionError("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
         self._residue.settled(identity)
         self._identity = identity
