@@ -11,6 +11,9 @@ Invariants:
   after its retry was granted and released would leave a lock that nobody holds.
 - While the server may still execute a request of a dead connection (`Residue`), a new connection is tried
   for, whether a caller waits or not, and the undo of that request is kept.
+- A request is refused on account of connections that were closed only where it was on its way alone (`Bulk`),
+  so that it is known for which request they were closed. There go long requests, and those that were on two
+  connections in a row that were closed before any request was answered.
 """
 
 from __future__ import annotations
@@ -20,19 +23,22 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 import hiredis
 import redis.exceptions as driver
 
 from . import faults
-from .calls import Call, Command, Transport, ignore
+from .calls import LONG, MOST_CLOSED, Call, Command, Transport, ignore
 from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 from .outages import Outage
 from .residue import Residue
 from .wakeups import Wakeups, Words
+
+if TYPE_CHECKING:
+    from .bulk import Bulk, Outflow
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -43,6 +49,8 @@ _pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 _STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
 _STALL_MAXIMUM: Final = 30.0
+_IDLE: Final = 10.0
+"""Seconds without a request after which a connection is closed that only some requests take."""
 
 
 class Detours(Protocol):
@@ -71,6 +79,7 @@ class Multiplexed(asyncio.Protocol):
         fallback: Makes the transport that serves when the connection cannot be driven.
         label: How people call the server.
         detours: Told of what other connections may serve; None where there are no others.
+        alone: At most one request is under way, and a connection that has nothing to do is closed.
 
     Attributes:
         outage: What the log is told of while the server is away.
@@ -87,8 +96,11 @@ class Multiplexed(asyncio.Protocol):
         *,
         label: str,
         detours: Detours | None = None,
+        alone: bool = False,
     ) -> None:
         self._detours = detours
+        self._alone = alone
+        self._label = label
         self._open_link = open_link
         self._wakeups = wakeups
         self._make_fallback = fallback
@@ -118,6 +130,12 @@ class Multiplexed(asyncio.Protocol):
         self._sweeper: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent anything
+        self._hung_up = False  # the present connection was ended by this side
+        self._bulk: Bulk | None = None
+        self._outflow: Outflow | None = None  # the last long request on the present connection
+        # So many connections in a row were closed while it was on its way, before any request was answered.
+        self._closed_for: dict[Call[Any], int] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._commands = 0
         self.connections = 0
 
@@ -133,7 +151,8 @@ class Multiplexed(asyncio.Protocol):
     @property
     def commands_sent(self) -> int:
         """Requests written so far, without those of the handshake."""
-        return self._commands + (self._fallback.commands_sent if self._fallback is not None else 0)
+        others = (self._fallback, self._bulk and self._bulk.connection)
+        return self._commands + sum(other.commands_sent for other in others if other is not None)
 
     # -- sending
 
@@ -150,6 +169,10 @@ class Multiplexed(asyncio.Protocol):
             call.until = math.inf
         if call.until < self._sweep_at:
             self._sweep_by(call.until)
+        if self._alone:
+            self._queue.append(call)
+            self._flush()
+            return
         if self._ready and not self._queue and not more and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
@@ -175,6 +198,9 @@ class Multiplexed(asyncio.Protocol):
         self._flush_due = False
         if not self._ready:
             self._connector.start()
+        elif self._alone:
+            if not self._inflight and self._wanted():
+                self._write((self._queue.popleft(),))
         elif self._queue:
             batch = tuple(self._queue)
             self._queue.clear()
@@ -187,25 +213,113 @@ class Multiplexed(asyncio.Protocol):
         for call in batch:
             if call.done:
                 continue
+            if self._bulk is not None and self._bulk.concerns(call):
+                self._bulk.send(call)
+                continue
+            request = _pack(call.words())
+            if len(request) > LONG and self._take_aside(call):
+                continue
             if call.command.bell:
-                before = self._wakeups.before_arming(call.command.bell)
-                parts += [
-                    self._put(Call(_bare(words), ignore, ignore, until=math.inf), now) for words in before
-                ]
-            parts.append(self._put(call, now))
+                for words in self._wakeups.before_arming(call.command.bell):
+                    self._put(Call(_bare(words), ignore, ignore, until=math.inf), now)
+                    parts.append(_pack(words))
+            self._put(call, now)
+            parts.append(request)
         if parts:
             self._commands += len(parts)
-            self._link.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._write_out(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
 
-    def _put(self, call: Call[Any], now: float) -> bytes:
+    def _put(self, call: Call[Any], now: float) -> None:
         call.sent = now
         call.written = True
         if call.undoes:
             call.until = math.inf
         self._inflight.append(call)
-        return _pack(call.words())
+
+    def _write_out(self, data: bytes) -> None:
+        assert self._link is not None
+        if not self._alone or len(data) <= LONG:
+            self._link.transport.write(data)
+            return
+        from .bulk import Outflow  # noqa: PLC0415 - few sessions send anything long
+
+        self._outflow = Outflow(self._link.transport, data, self._loop.time)
+        self._outflow.go_on()
+
+    def pause_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.hold()
+
+    def resume_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.go_on()
+
+    # -- long requests
+
+    def _take_aside(self, call: Call[Any]) -> bool:
+        """Whether a request takes the connection of those that are on their way alone."""
+        # A bell is heard on this connection, and a node that is to be asked once is asked on this one.
+        if self._alone or call.command.script is None or call.command.bell or call.elsewhere:
+            return False
+        if self._bulk is None:
+            self._bulk = self._open_bulk()
+        self._bulk.send(call)
+        return True
+
+    def _open_bulk(self) -> Bulk:
+        from .bulk import Bulk, ForMain  # noqa: PLC0415 - as above
+
+        return Bulk(
+            self, self._spare("long requests", ForMain(self._detours, self) if self._detours else None)
+        )
+
+    def _spare(self, what: str, detours: Detours | None = None) -> Multiplexed:
+        """One more connection to the same server, on which no bells are heard."""
+        return Multiplexed(
+            self._open_link,
+            Wakeups("poll", probe=bytes, on_rung=lambda _, __: None),
+            self._make_fallback,
+            self._loop,
+            label=f"{self._label} ({what})",
+            detours=detours,
+            alone=True,
+        )
+
+    def may_execute(self, undo: Call[Any]) -> bool:
+        """Whether the server may still execute what it undoes, from a connection that has ended."""
+        return self._residue.concerns(undo)
+
+    def _blame(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
+        """The server has closed the connection: one of these requests may be why."""
+        before = self._closed_for
+        self._closed_for = {
+            call: before.get(call, 0) + 1
+            for call in unanswered
+            if not call.done and self._may_be_blamed(call)
+        }
+        for call, closed in self._closed_for.items():
+            if closed < MOST_CLOSED:
+                continue
+            if self._alone:
+                call.fault(faults.hung_up(len(_pack(call.words())), closed, error))
+            elif self._take_aside(call):
+                unanswered.remove(call)
+
+    def _may_be_blamed(self, call: Call[Any]) -> bool:
+        if call.undoes:  # one that is short is not given up: it is the last word
+            return self._alone and len(_pack(call.words())) > LONG
+        return self._alone or not self._useful
+
+    def _hang_up_if_idle(self) -> None:
+        if self._link is None:
+            return
+        if self.busy or self._heard + _IDLE > self._loop.time():
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        else:
+            self._hung_up = True
+            self._link.transport.close()
 
     # -- receiving
 
@@ -230,6 +344,9 @@ class Multiplexed(asyncio.Protocol):
         except driver.InvalidResponse as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
             self._abort()
+        if self._alone and self._ready and not self._inflight:
+            self._outflow = None
+            self._flush()
 
     def _refused(self, call: Call[Any], error: Exception) -> None:
         if call.done:
@@ -255,6 +372,7 @@ class Multiplexed(asyncio.Protocol):
     def _prove_useful(self) -> None:
         """The server answers what callers ask on this connection, not only what a new connection asks."""
         self._useful = True
+        self._closed_for.clear()
         self._stall = _STALL
         self._connector.useful()
 
@@ -272,7 +390,8 @@ class Multiplexed(asyncio.Protocol):
         self._sweep_at = math.inf
         now = self._loop.time()
         earliest = math.inf
-        for call in (*self._inflight, *self._queue):
+        aside = () if self._bulk is None else self._bulk.waiting
+        for call in (*self._inflight, *self._queue, *aside):
             if call.done:
                 continue
             if call.until > now:
@@ -295,6 +414,8 @@ class Multiplexed(asyncio.Protocol):
         if not self._inflight:
             return
         since = max(self._inflight[0].sent, self._heard)
+        if self._outflow is not None:
+            since = max(since, self._outflow.silent_since)  # what is still being sent cannot be answered
         if since + self._stall > self._loop.time():
             self._watch_stall(since)
             return
@@ -306,32 +427,40 @@ class Multiplexed(asyncio.Protocol):
 
     def _abort(self) -> None:
         if self._link is not None:
+            self._hung_up = True
             self._link.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         link, self._link = self._link, None
         if self._ready and self._identity is not None:  # before, a connection carries no requests
             self._residue.add(self._identity, self._inflight)
-        self._ready = self._useful = False
+        self._ready = False
         self._wakeups.end()
         if link is not None:
             link.lost(exc)
         if exc is not None:
             self._connector.trouble = exc
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._cancel_timers()
+        self._outflow = None
         unanswered = [call for call in self._inflight if not call.done]
         self._inflight.clear()
         for call in unanswered:
             call.unconfirmed = True
             if call.command.script is None:  # belonged to this connection alone
                 call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
+        if not self._hung_up:
+            self._blame(unanswered, exc)
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
         if self._needs_connection():
             self._connector.start()
         if self._detours is not None:
             self._detours.broken(self)
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._stall_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._stall_timer = self._idle_timer = None
 
     # -- one of several
 
@@ -343,7 +472,7 @@ class Multiplexed(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or to be sent."""
-        return bool(self._inflight) or self._wanted()
+        return bool(self._inflight) or self._wanted() or (self._bulk is not None and self._bulk.busy)
 
     @property
     def ready(self) -> bool:
@@ -353,15 +482,20 @@ class Multiplexed(asyncio.Protocol):
     @property
     def stuck(self) -> bool:
         """Whether requests wait for a connection, or may still be executed after the end of theirs."""
-        return not self.ready and (self._wanted() or bool(self._residue))
+        if not self.ready and (self._wanted() or bool(self._residue)):
+            return True
+        return self._bulk is not None and self._bulk.connection.stuck
 
     def waiting(self) -> tuple[Call[Any], ...]:
         """What was not written yet."""
         return tuple(self._queue)
 
-    def awaited(self) -> list[Call[Any]]:
+    def awaited(self, *, bulk: bool = True) -> list[Call[Any]]:
         """What was sent here, or waits to be, and was not answered yet; also when nobody waits for it."""
-        return [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+        calls = [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+        if bulk and self._bulk is not None:
+            calls += [*self._bulk.waiting, *self._bulk.connection.awaited()]
+        return calls
 
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
         """Those that wait here for a connection and are to be sent elsewhere: they do not wait any more."""
@@ -369,7 +503,7 @@ class Multiplexed(asyncio.Protocol):
         taken = [call for call in waiting if elsewhere(call)]
         gone = set(taken)
         self._queue = deque(call for call in self._queue if call not in gone)
-        return taken
+        return taken if self._bulk is None else [*taken, *self._bulk.take_back(elsewhere)]
 
     # -- connecting
 
@@ -406,6 +540,8 @@ class Multiplexed(asyncio.Protocol):
             for call in tuple(self._queue):
                 if not call.patient:
                     call.fault(faults.of_driver(refusal, call.command.keys))
+        if self._bulk is not None:
+            self._bulk.connection.tell_impatient()
 
     def _unconnectable(self, error: BaseException) -> None:
         queue = tuple(self._queue)
@@ -422,6 +558,7 @@ class Multiplexed(asyncio.Protocol):
             self._give_way()
             return
         self._link = link
+        self._hung_up = self._useful = False
         try:
             await self._introduce(link)
         except BaseException:
@@ -449,7 +586,9 @@ class Multiplexed(asyncio.Protocol):
         self.connections += 1
         self._ready = True
         self._flush()
-        if before is None:
+        if self._alone:
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        elif before is None:
             await probe.warn_of_eviction()
 
     def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
@@ -487,8 +626,11 @@ class Multiplexed(asyncio.Protocol):
         """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
         if self._fallback is not None:
             await self._fallback.aclose(grace)
+        deadline = self._loop.time() + grace
         try:
-            await self._drain(self._loop.time() + grace)
+            if self._bulk is not None:
+                await self._drain_bulk(self._bulk, deadline)
+            await self._drain(deadline)
             self._closed = True
             await self._connector.aclose()
         finally:
@@ -500,6 +642,12 @@ class Multiplexed(asyncio.Protocol):
             except (OSError, TimeoutError):
                 link.transport.abort()
 
+    async def _drain_bulk(self, bulk: Bulk, deadline: float) -> None:
+        # Polled, as in `_drain`.
+        while self._loop.time() < deadline and any(not call.done for call in bulk.waiting):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await bulk.connection.aclose(max(0.05, deadline - self._loop.time()))
+
     async def _drain(self, deadline: float) -> None:
         # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
         while self._loop.time() < deadline and (self._wanted() or self._inflight):
@@ -509,10 +657,14 @@ class Multiplexed(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes without waiting; what was written is still sent. Idempotent."""
-        self._closed = True
-        for timer in (self._sweeper, self._stall_timer):
-            if timer is not None:
-                timer.cancel()
+        self._closed = self._hung_up = True
+        if self._bulk is not None:
+            self._bulk.connection.close()
+            for call in self._bulk.waiting:
+                call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._cancel_timers()
         if self._link is not None:
             self._link.transport.close()
         for call in (*self._inflight, *self._queue):

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 import redis.exceptions as driver
 
 from . import faults
-from .calls import Call
+from .calls import LONG, MOST_CLOSED, Call
 from .driver import NotConnectedError
 from .outages import Outage
 
@@ -173,6 +173,11 @@ class Plain:
 
     def _try_again(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
         fault = faults.of_driver(error, call.command.keys)
+        size = sum(len(word) for word in call.words() if not isinstance(word, int))
+        if call.written and size > LONG and isinstance(error, driver.ConnectionError) and not call.undoes:
+            lane.closed += 1
+            if lane.closed >= MOST_CLOSED:
+                fault = faults.hung_up(size, lane.closed, error)
         in_time = self._loop.time() + lane.delay < call.until or (call.undoes and lane.in_doubt(call))
         if not fault.transient or not in_time:
             call.fault(fault)
@@ -214,11 +219,12 @@ class Plain:
 class _Lane:
     """The calls of one possession."""
 
-    __slots__ = ("_doubtful", "calls", "delay", "hurry", "name", "timers", "worker")
+    __slots__ = ("_doubtful", "calls", "closed", "delay", "hurry", "name", "timers", "worker")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.delay = _RETRY_FIRST  # seconds after which the head is tried again
+        self.closed = 0  # so many connections were closed while the head was on its way
         self._doubtful = False  # a request that was sent has ended without a reply
         self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
         self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
@@ -237,6 +243,7 @@ class _Lane:
         """Its head has ended. Whether there is another one."""
         self._doubtful = self._doubtful or self.calls[0].unconfirmed
         self.delay = _RETRY_FIRST
+        self.closed = 0
         self.calls.popleft()
         self.timers.popleft().cancel()
         if self.hurry is not None:
