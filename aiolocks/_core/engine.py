@@ -112,6 +112,7 @@ class Engine:
         "loop",
         "now",
         "pid",
+        "prove",
         "send",
         "session_id",
         "settings",
@@ -152,6 +153,7 @@ class Engine:
         self.bells.silence = transport.ignore_bell
         self.send = transport.send
         self.forget = transport.forget
+        self.prove = transport.prove
         # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
         # uses any more.
         self.wake_own = self.bells.wake_own
@@ -233,11 +235,6 @@ class Engine:
     def longest_sleep(self) -> float | None:
         """Seconds after which a waiter polls at the latest; None where it hears that it is woken."""
         return None if self._transport.hears else self.settings.backoff.maximum
-
-    @property
-    def connections(self) -> int:
-        """How many connections have been made so far."""
-        return self._transport.connections
 
     @property
     def by_slot(self) -> bool:

@@ -33,7 +33,7 @@ class Outflow:
 
     def __init__(self, transport: asyncio.WriteTransport, request: bytes, now: Callable[[], float]) -> None:
         self._transport = transport
-        # A socket without one, and uvloop's, cannot be told; then it is only known later how the line takes it.
+        # Not every transport has a socket that can be told so; the rest works without.
         with contextlib.suppress(AttributeError, OSError, TypeError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
         self._rest = memoryview(request)
@@ -142,14 +142,14 @@ class ForMain:
         self._detours = detours
         self._main = main
 
-    def redirected(self, _: Multiplexed, call: Call[Any], error: Exception) -> bool:
+    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
         return self._detours.redirected(self._main, call, error)
 
     def broken(self, node: Multiplexed) -> None:
         if node.stuck:
             self._detours.broken(self._main)
 
-    def away(self, _: Multiplexed) -> None:
+    def away(self, node: Multiplexed) -> None:
         self._detours.away(self._main)
 
 

@@ -6,10 +6,13 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
 
 from ..errors import ConfigurationError, LockError, LockLostError
 from .faults import Fault, unreadable
+
+if TYPE_CHECKING:
+    from .replication import Proof
 
 T = TypeVar("T")
 
@@ -235,11 +238,6 @@ class Transport(Protocol):
         ...
 
     @property
-    def connections(self) -> int:
-        """How many connections have been made so far; 0 where each request may have another one."""
-        ...
-
-    @property
     def by_slot(self) -> bool:
         """Whether a step must not have keys of several slots."""
         ...
@@ -255,6 +253,10 @@ class Transport(Protocol):
         Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
         may be the last thing that this loop does); `more` leaves it for the next call, which follows.
         """
+        ...
+
+    def prove(self, proof: Proof) -> None:
+        """Finds out whether replicas have what was granted over this transport."""
         ...
 
     def ignore_bell(self, bell: bytes) -> None:

@@ -34,6 +34,7 @@ from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 from .outages import Outage
+from .replication import Proof, Proofs
 from .residue import Residue
 from .wakeups import Wakeups, Words
 
@@ -79,7 +80,9 @@ class Multiplexed(asyncio.Protocol):
         fallback: Makes the transport that serves when the connection cannot be driven.
         label: How people call the server.
         detours: Told of what other connections may serve; None where there are no others.
-        alone: At most one request is under way, and a connection that has nothing to do is closed.
+        alone: At most one request is under way.
+        spare: A connection that has nothing to do is closed.
+        fence: What the key begins with that is written when replicas are counted.
 
     Attributes:
         outage: What the log is told of while the server is away.
@@ -97,9 +100,14 @@ class Multiplexed(asyncio.Protocol):
         label: str,
         detours: Detours | None = None,
         alone: bool = False,
+        spare: bool = False,
+        fence: bytes = b"",
     ) -> None:
         self._detours = detours
         self._alone = alone
+        self._spare = spare
+        self._fence = fence
+        self._proofs: dict[int, tuple[Multiplexed, Proofs]] = {}  # by number of replicas
         self._label = label
         self._open_link = open_link
         self._wakeups = wakeups
@@ -151,8 +159,13 @@ class Multiplexed(asyncio.Protocol):
     @property
     def commands_sent(self) -> int:
         """Requests written so far, without those of the handshake."""
-        others = (self._fallback, self._bulk and self._bulk.connection)
+        others = (self._fallback, *self._spares)
         return self._commands + sum(other.commands_sent for other in others if other is not None)
+
+    @property
+    def _spares(self) -> list[Multiplexed]:
+        bulk = [] if self._bulk is None else [self._bulk.connection]
+        return [*bulk, *(connection for connection, _ in self._proofs.values())]
 
     # -- sending
 
@@ -271,11 +284,23 @@ class Multiplexed(asyncio.Protocol):
     def _open_bulk(self) -> Bulk:
         from .bulk import Bulk, ForMain  # noqa: PLC0415 - as above
 
-        return Bulk(
-            self, self._spare("long requests", ForMain(self._detours, self) if self._detours else None)
-        )
+        detours = None if self._detours is None else ForMain(self._detours, self)
+        return Bulk(self, self._open_spare("long requests", detours, alone=True))
 
-    def _spare(self, what: str, detours: Detours | None = None) -> Multiplexed:
+    def prove(self, proof: Proof) -> None:
+        """Finds out whether replicas have what was granted here."""
+        if self._fallback is not None:
+            self._fallback.prove(proof)
+            return
+        if self._closed:
+            proof.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            return
+        if proof.replicas not in self._proofs:
+            connection = self._open_spare(f"replicas={proof.replicas}", alone=False)
+            self._proofs[proof.replicas] = connection, Proofs(connection, self._fence, self._loop)
+        self._proofs[proof.replicas][1].add(proof)
+
+    def _open_spare(self, what: str, detours: Detours | None = None, *, alone: bool) -> Multiplexed:
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_link,
@@ -284,7 +309,8 @@ class Multiplexed(asyncio.Protocol):
             self._loop,
             label=f"{self._label} ({what})",
             detours=detours,
-            alone=True,
+            alone=alone,
+            spare=True,
         )
 
     def may_execute(self, undo: Call[Any]) -> bool:
@@ -586,7 +612,7 @@ class Multiplexed(asyncio.Protocol):
         self.connections += 1
         self._ready = True
         self._flush()
-        if self._alone:
+        if self._spare:
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
         elif before is None:
             await probe.warn_of_eviction()
@@ -633,6 +659,8 @@ class Multiplexed(asyncio.Protocol):
             await self._drain(deadline)
             self._closed = True
             await self._connector.aclose()
+            for connection, _ in self._proofs.values():
+                await connection.aclose(0.0)
         finally:
             self.close()
         if (link := self._link) is not None:
@@ -658,8 +686,9 @@ class Multiplexed(asyncio.Protocol):
     def close(self) -> None:
         """Closes without waiting; what was written is still sent. Idempotent."""
         self._closed = self._hung_up = True
+        for spare in self._spares:
+            spare.close()
         if self._bulk is not None:
-            self._bulk.connection.close()
             for call in self._bulk.waiting:
                 call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
         if self._sweeper is not None:

@@ -140,6 +140,7 @@ def open_transport(
             lambda: _over_pool(pool, loop),
             loop,
             label=_label(pool),
+            fence=_fence(prefix, session),
         )
     wakeups.require_none(_not_driven(client))
     return _over_pool(client.connection_pool, loop)
@@ -205,6 +206,7 @@ def _clustered(
             loop,
             label=f"Redis at {address[0]}:{address[1]}",
             detours=cluster,
+            fence=_fence(prefix, session),
         )
         return node
 
@@ -212,6 +214,11 @@ def _clustered(
         wakeups(lambda: probe).require_none(_not_driven(client))
         return plain()
     return Clustered(Slots(doors), open_node, on_rung, loop)
+
+
+def _fence(prefix: str, session: str) -> bytes:
+    """Beside the bells, which a session may write whatever its permissions are."""
+    return f"{prefix}:lock.bell.replicas.{session}:".encode()
 
 
 def _not_driven(client: object) -> str:

@@ -21,6 +21,7 @@ from . import faults
 from .calls import LONG, MOST_CLOSED, Call
 from .driver import NotConnectedError
 from .outages import Outage
+from .replication import Proof, pooled
 
 _WIDTH: Final = 16
 """Requests under way at once: each takes a connection."""
@@ -53,7 +54,6 @@ class Plain:
 
     hears = False
     ordered = False
-    connections = 0
     by_slot = False
 
     def __init__(
@@ -92,6 +92,9 @@ class Plain:
         if lane is not None:
             self._hurry(lane)
         return call.written or call.unconfirmed
+
+    def prove(self, proof: Proof) -> None:
+        pooled(proof)
 
     def ignore_bell(self, bell: bytes) -> None:
         """No bell is heard over this transport: the poll serves."""

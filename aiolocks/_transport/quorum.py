@@ -19,6 +19,7 @@ from .calls import Call, Command, Transport, ignore
 from .commands.redlock import Motion
 from .electorate import Electorate, Master
 from .faults import Fault
+from .replication import Proof
 
 _FIRST_CONTACT: Final = 1.0
 """Seconds that a master has which has never answered: its connection is yet to be made."""
@@ -67,11 +68,6 @@ class Quorum:
         return all(master.transport.ordered for master in self.masters)
 
     @property
-    def connections(self) -> int:
-        """How many connections have been made so far to all of them."""
-        return sum(master.transport.connections for master in self.masters)
-
-    @property
     def commands_sent(self) -> int:
         return sum(master.transport.commands_sent for master in self.masters)
 
@@ -92,6 +88,9 @@ class Quorum:
         if (round_ := self.rounds.get(call)) is not None:
             return round_.abandon()
         return call.written
+
+    def prove(self, proof: Proof) -> None:
+        raise NotImplementedError("independent masters have no replicas of each other")
 
     def ignore_bell(self, bell: bytes) -> None:
         for master in self.masters:
