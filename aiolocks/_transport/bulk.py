@@ -102,7 +102,7 @@ class Bulk:
     def _go_on(self) -> None:
         while self.waiting and not self._clearing:
             call = self.waiting[0]
-            if not call.done and _shares(call, self.main.awaited(bulk=False)):
+            if not call.done and _shares(call, self.main.awaited(further=False)):
                 self._clear()
                 return
             self.waiting.popleft()

@@ -23,8 +23,6 @@ _LUA: Final = Path(__file__).parent.parent / "lua"
 LONG: Final = 131_072
 """Bytes from which on a request is long. No acquire is, unless its session allows larger metadata than the
 default."""
-MOST_CLOSED: Final = 2
-"""So many connections may be closed for one request."""
 
 _UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What reading a reply raises that has another form than any script gives: a map, an infinite number."""

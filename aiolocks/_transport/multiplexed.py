@@ -29,17 +29,19 @@ import hiredis
 import redis.exceptions as driver
 
 from . import faults
-from .calls import LONG, MOST_CLOSED, Call, Command, Transport, ignore
+from .blame import MOST_CLOSED, Blame
+from .calls import LONG, Call, Command, Transport, ignore
 from .connecting import Connector
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 from .outages import Outage
-from .replication import Proof, Proofs
 from .residue import Residue
 from .wakeups import Wakeups, Words
 
 if TYPE_CHECKING:
-    from .bulk import Bulk, Outflow
+    from .bulk import Outflow
+    from .replication import Proof
+    from .spares import Spares
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -107,7 +109,6 @@ class Multiplexed(asyncio.Protocol):
         self._alone = alone
         self._spare = spare
         self._fence = fence
-        self._proofs: dict[int, tuple[Multiplexed, Proofs]] = {}  # by number of replicas
         self._label = label
         self._open_link = open_link
         self._wakeups = wakeups
@@ -139,10 +140,9 @@ class Multiplexed(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent anything
         self._hung_up = False  # the present connection was ended by this side
-        self._bulk: Bulk | None = None
+        self._spares: Spares | None = None
         self._outflow: Outflow | None = None  # the last long request on the present connection
-        # So many connections in a row were closed while it was on its way, before any request was answered.
-        self._closed_for: dict[Call[Any], int] = {}
+        self._blame = Blame()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._commands = 0
         self.connections = 0
@@ -159,13 +159,8 @@ class Multiplexed(asyncio.Protocol):
     @property
     def commands_sent(self) -> int:
         """Requests written so far, without those of the handshake."""
-        others = (self._fallback, *self._spares)
+        others = (self._fallback, self._spares)
         return self._commands + sum(other.commands_sent for other in others if other is not None)
-
-    @property
-    def _spares(self) -> list[Multiplexed]:
-        bulk = [] if self._bulk is None else [self._bulk.connection]
-        return [*bulk, *(connection for connection, _ in self._proofs.values())]
 
     # -- sending
 
@@ -226,8 +221,8 @@ class Multiplexed(asyncio.Protocol):
         for call in batch:
             if call.done:
                 continue
-            if self._bulk is not None and self._bulk.concerns(call):
-                self._bulk.send(call)
+            if self._spares is not None and self._spares.concerns(call):
+                self._spares.send(call)
                 continue
             request = _pack(call.words())
             if len(request) > LONG and self._take_aside(call):
@@ -269,38 +264,35 @@ class Multiplexed(asyncio.Protocol):
         if self._outflow is not None:
             self._outflow.go_on()
 
-    # -- long requests
+    # -- further connections
 
     def _take_aside(self, call: Call[Any]) -> bool:
-        """Whether a request takes the connection of those that are on their way alone."""
+        """Whether a request goes over the connection of those that are on their way alone."""
         # A bell is heard on this connection, and a node that is to be asked once is asked on this one.
         if self._alone or call.command.script is None or call.command.bell or call.elsewhere:
             return False
-        if self._bulk is None:
-            self._bulk = self._open_bulk()
-        self._bulk.send(call)
+        self._further().send(call)
         return True
-
-    def _open_bulk(self) -> Bulk:
-        from .bulk import Bulk, ForMain  # noqa: PLC0415 - as above
-
-        detours = None if self._detours is None else ForMain(self._detours, self)
-        return Bulk(self, self._open_spare("long requests", detours, alone=True))
 
     def prove(self, proof: Proof) -> None:
         """Finds out whether replicas have what was granted here."""
         if self._fallback is not None:
             self._fallback.prove(proof)
-            return
-        if self._closed:
+        elif self._closed:
             proof.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
-            return
-        if proof.replicas not in self._proofs:
-            connection = self._open_spare(f"replicas={proof.replicas}", alone=False)
-            self._proofs[proof.replicas] = connection, Proofs(connection, self._fence, self._loop)
-        self._proofs[proof.replicas][1].add(proof)
+        else:
+            self._further().prove(proof)
 
-    def _open_spare(self, what: str, detours: Detours | None = None, *, alone: bool) -> Multiplexed:
+    def _further(self) -> Spares:
+        if self._spares is None:
+            from .spares import Spares  # noqa: PLC0415 - few sessions need more than one connection
+
+            self._spares = Spares(
+                self, self._open_spare, self._loop, detours=self._detours, fence=self._fence
+            )
+        return self._spares
+
+    def _open_spare(self, what: str, *, alone: bool, detours: Detours | None = None) -> Multiplexed:
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_link,
@@ -317,19 +309,11 @@ class Multiplexed(asyncio.Protocol):
         """Whether the server may still execute what it undoes, from a connection that has ended."""
         return self._residue.concerns(undo)
 
-    def _blame(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
+    def _hung_up_on(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
         """The server has closed the connection: one of these requests may be why."""
-        before = self._closed_for
-        self._closed_for = {
-            call: before.get(call, 0) + 1
-            for call in unanswered
-            if not call.done and self._may_be_blamed(call)
-        }
-        for call, closed in self._closed_for.items():
-            if closed < MOST_CLOSED:
-                continue
+        for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
             if self._alone:
-                call.fault(faults.hung_up(len(_pack(call.words())), closed, error))
+                call.fault(faults.hung_up(len(_pack(call.words())), MOST_CLOSED, error))
             elif self._take_aside(call):
                 unanswered.remove(call)
 
@@ -398,7 +382,7 @@ class Multiplexed(asyncio.Protocol):
     def _prove_useful(self) -> None:
         """The server answers what callers ask on this connection, not only what a new connection asks."""
         self._useful = True
-        self._closed_for.clear()
+        self._blame.clear()
         self._stall = _STALL
         self._connector.useful()
 
@@ -416,7 +400,7 @@ class Multiplexed(asyncio.Protocol):
         self._sweep_at = math.inf
         now = self._loop.time()
         earliest = math.inf
-        aside = () if self._bulk is None else self._bulk.waiting
+        aside = () if self._spares is None else self._spares.waiting
         for call in (*self._inflight, *self._queue, *aside):
             if call.done:
                 continue
@@ -475,7 +459,7 @@ class Multiplexed(asyncio.Protocol):
             if call.command.script is None:  # belonged to this connection alone
                 call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
         if not self._hung_up:
-            self._blame(unanswered, exc)
+            self._hung_up_on(unanswered, exc)
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
         if self._needs_connection():
             self._connector.start()
@@ -498,7 +482,7 @@ class Multiplexed(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or to be sent."""
-        return bool(self._inflight) or self._wanted() or (self._bulk is not None and self._bulk.busy)
+        return bool(self._inflight) or self._wanted() or (self._spares is not None and self._spares.busy)
 
     @property
     def ready(self) -> bool:
@@ -510,18 +494,16 @@ class Multiplexed(asyncio.Protocol):
         """Whether requests wait for a connection, or may still be executed after the end of theirs."""
         if not self.ready and (self._wanted() or bool(self._residue)):
             return True
-        return self._bulk is not None and self._bulk.connection.stuck
+        return self._spares is not None and self._spares.stuck
 
     def waiting(self) -> tuple[Call[Any], ...]:
         """What was not written yet."""
         return tuple(self._queue)
 
-    def awaited(self, *, bulk: bool = True) -> list[Call[Any]]:
+    def awaited(self, *, further: bool = True) -> list[Call[Any]]:
         """What was sent here, or waits to be, and was not answered yet; also when nobody waits for it."""
         calls = [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
-        if bulk and self._bulk is not None:
-            calls += [*self._bulk.waiting, *self._bulk.connection.awaited()]
-        return calls
+        return calls if self._spares is None or not further else [*calls, *self._spares.awaited()]
 
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
         """Those that wait here for a connection and are to be sent elsewhere: they do not wait any more."""
@@ -529,7 +511,7 @@ class Multiplexed(asyncio.Protocol):
         taken = [call for call in waiting if elsewhere(call)]
         gone = set(taken)
         self._queue = deque(call for call in self._queue if call not in gone)
-        return taken if self._bulk is None else [*taken, *self._bulk.take_back(elsewhere)]
+        return taken if self._spares is None else [*taken, *self._spares.take_back(elsewhere)]
 
     # -- connecting
 
@@ -566,8 +548,8 @@ class Multiplexed(asyncio.Protocol):
             for call in tuple(self._queue):
                 if not call.patient:
                     call.fault(faults.of_driver(refusal, call.command.keys))
-        if self._bulk is not None:
-            self._bulk.connection.tell_impatient()
+        if self._spares is not None:
+            self._spares.tell_impatient()
 
     def _unconnectable(self, error: BaseException) -> None:
         queue = tuple(self._queue)
@@ -654,13 +636,11 @@ class Multiplexed(asyncio.Protocol):
             await self._fallback.aclose(grace)
         deadline = self._loop.time() + grace
         try:
-            if self._bulk is not None:
-                await self._drain_bulk(self._bulk, deadline)
+            if self._spares is not None:
+                await self._spares.drain(deadline)
             await self._drain(deadline)
             self._closed = True
             await self._connector.aclose()
-            for connection, _ in self._proofs.values():
-                await connection.aclose(0.0)
         finally:
             self.close()
         if (link := self._link) is not None:
@@ -669,12 +649,6 @@ class Multiplexed(asyncio.Protocol):
                     await link.wait_closed()
             except (OSError, TimeoutError):
                 link.transport.abort()
-
-    async def _drain_bulk(self, bulk: Bulk, deadline: float) -> None:
-        # Polled, as in `_drain`.
-        while self._loop.time() < deadline and any(not call.done for call in bulk.waiting):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        await bulk.connection.aclose(max(0.05, deadline - self._loop.time()))
 
     async def _drain(self, deadline: float) -> None:
         # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
@@ -686,11 +660,8 @@ class Multiplexed(asyncio.Protocol):
     def close(self) -> None:
         """Closes without waiting; what was written is still sent. Idempotent."""
         self._closed = self._hung_up = True
-        for spare in self._spares:
-            spare.close()
-        if self._bulk is not None:
-            for call in self._bulk.waiting:
-                call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+        if self._spares is not None:
+            self._spares.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._cancel_timers()

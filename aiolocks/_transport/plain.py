@@ -18,7 +18,8 @@ from typing import Any, Final, final
 import redis.exceptions as driver
 
 from . import faults
-from .calls import LONG, MOST_CLOSED, Call
+from .blame import MOST_CLOSED
+from .calls import LONG, Call
 from .driver import NotConnectedError
 from .outages import Outage
 from .replication import Proof, pooled

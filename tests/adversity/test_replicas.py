@@ -94,7 +94,7 @@ async def test_grants_that_come_while_others_wait_have_their_turn(
 
 async def test_numbers_of_replicas_do_not_wait_for_each_other(replicated: Replicated, client: Redis) -> None:
     async with Session(client) as session:
-        never = asyncio.create_task(Lock(session, "never", replicas=2).acquire(blocking_timeout=2))
+        never = asyncio.create_task(Lock(session, "never", replicas=2).acquire(blocking_timeout=1.2))
         await eventually(Lock(session, "never").locked)
         began = time.monotonic()
         for _ in range(3):
@@ -112,7 +112,7 @@ async def test_a_lease_that_another_master_does_not_know_is_not_proved_there(
         async with Lock(session, "warm"):
             first = set(through._links)
         replicated.replica.pause()
-        acquiring = asyncio.create_task(Lock(session, "a", replicas=1).acquire(blocking_timeout=1.5))
+        acquiring = asyncio.create_task(Lock(session, "a", replicas=1).acquire(blocking_timeout=1.0))
         await through.saw(lambda request: request[0] == b"WAIT")
         (questions,) = through._links - first
         through._upstream = others.master.url
