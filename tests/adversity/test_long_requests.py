@@ -24,6 +24,7 @@ from aiolocks import (
 from aiolocks._transport import multiplexed
 from tests.adversity.tools import ACQUIRE, Keys, elapsed, look_at, rejected, with_own_connections
 from tests.conftest import Connect, OwnServer
+from tests.support.clusters import Cluster
 from tests.support.proxy import Proxy, Request
 from tests.support.waiting import eventually
 
@@ -208,3 +209,18 @@ async def test_a_session_that_is_closed_while_a_long_request_is_being_sent(
     assert outcome is None or isinstance(outcome, Exception)
     assert not isinstance(outcome, BackendError) or "answer" not in str(outcome)
     through.rate = None
+
+
+async def test_long_requests_find_the_node_that_their_slot_has_moved_to(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
+    session, other = sessions
+    register, value = FencedRegister(session, "a"), "x" * 300_000
+    async with Lock(session, "a"):
+        await register.write(value, 1)
+        slot = cluster.slot(b"aiolocks:fencedregister:{a}")
+        for token in (2, 3):
+            await asyncio.to_thread(cluster.move, slot, cluster.another(cluster.settle(slot)))
+            writes = [register.write(f"{value}{number}", token) for number in range(2)]
+            await asyncio.gather(*writes, register.write("last", token))
+            assert await FencedRegister(other, "a").read() == "last"
