@@ -79,9 +79,10 @@ class Bulk:
         waiting: Not sent yet.
     """
 
-    __slots__ = ("_clearing", "connection", "main", "waiting")
+    __slots__ = ("_clearing", "_loop", "connection", "main", "waiting")
 
-    def __init__(self, main: Multiplexed, connection: Multiplexed) -> None:
+    def __init__(self, main: Multiplexed, connection: Multiplexed, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.main = main
         self.connection = connection
         self.waiting: deque[Call[Any]] = deque()
@@ -113,12 +114,16 @@ class Bulk:
         """Asks the other connection for a reply that comes behind all that it owes by now."""
         self._clearing = True
 
-        def cleared(_: object) -> None:
+        def cleared() -> None:
             self._clearing = False
             self._go_on()
 
+        # Not at once: a connection that is being closed refuses every request.
+        def answered(_: object) -> None:
+            self._loop.call_soon(cleared)
+
         ping: Command[None] = Command(None, (), ("PING",), ignore)
-        self.main.send(Call(ping, cleared, cleared, until=math.inf))
+        self.main.send(Call(ping, answered, answered, until=math.inf))
 
     @property
     def busy(self) -> bool:

@@ -145,6 +145,7 @@ class _Round:
         "_connection",
         "_number",
         "_on_over",
+        "_over",
         "_proofs",
         "_replicas",
     )
@@ -157,6 +158,7 @@ class _Round:
         self._asked = False  # a `WAIT` is under way
         self._acknowledged = False  # enough replicas have the fence
         self._number = 0  # of the connection that has carried the fence, once that was answered
+        self._over = False
         self._on_over = on_over
 
     def begin(self, fence: bytes) -> None:
@@ -193,20 +195,20 @@ class _Round:
 
     def _told(self, proof: Proof, has: bool) -> None:  # noqa: FBT001 - a reply
         if not has:
-            del self._proofs[proof]
+            self._proofs.pop(proof, None)
             proof.end(has=False)
         elif self._acknowledged:  # the server had not known the script
-            del self._proofs[proof]
+            self._proofs.pop(proof, None)
             if self._connection.connections == self._number:
                 proof.end(has=True)
             else:
                 proof.fault(faults.unanswered(None))
-        else:
+        elif not proof.done:
             self._proofs[proof] = True
         self._end_if_over()
 
     def _fail(self, proof: Proof, fault: Fault) -> None:
-        del self._proofs[proof]
+        self._proofs.pop(proof, None)
         proof.fault(_of_this_server(fault))
         self._end_if_over()
 
@@ -233,15 +235,16 @@ class _Round:
     def _void(self, fault: Fault) -> None:
         """Nothing of this round counts."""
         self._asked = False
-        for call in self._calls:
-            call.done = True
         proofs, self._proofs = self._proofs, {}
         for proof in proofs:
             proof.fault(_of_this_server(fault))
         self._end_if_over()
 
     def _end_if_over(self) -> None:
-        if not self._proofs and not self._asked:
+        if not self._proofs and not self._asked and not self._over:
+            self._over = True
+            for call in self._calls:
+                call.done = True
             self._on_over()
 
 

@@ -56,7 +56,9 @@ class Spares:
         """It is on its way alone from now on."""
         if self._bulk is None:
             detours = None if self._detours is None else ForMain(self._detours, self._main)
-            self._bulk = Bulk(self._main, self._open("long requests", alone=True, detours=detours))
+            self._bulk = Bulk(
+                self._main, self._open("long requests", alone=True, detours=detours), self._loop
+            )
         self._bulk.send(call)
 
     def concerns(self, call: Call[Any]) -> bool:

@@ -17,6 +17,7 @@ from aiolocks import (
     FencedRegister,
     LeaseState,
     Lock,
+    LockError,
     ResultNotKeptError,
     Session,
     SingleFlight,
@@ -224,3 +225,22 @@ async def test_long_requests_find_the_node_that_their_slot_has_moved_to(
             writes = [register.write(f"{value}{number}", token) for number in range(2)]
             await asyncio.gather(*writes, register.write("last", token))
             assert await FencedRegister(other, "a").read() == "last"
+
+
+async def test_a_session_that_is_closed_while_a_long_request_waits_for_another(
+    connect: Connect, through: Proxy
+) -> None:
+    session = roomy(connect(through))
+    register = FencedRegister(session, "a")
+    await register.write("first", 1)
+    through.drop_replies = True
+    writing = [asyncio.create_task(register.write(value, 1)) for value in ("second", LARGE)]
+    await through.saw(b"second")
+    closing = asyncio.create_task(session.aclose())
+    await asyncio.sleep(0.2)
+    through.refuse = True
+    through.cut()
+    await asyncio.wait_for(closing, 3)
+    outcomes = await asyncio.gather(*writing, return_exceptions=True)
+    assert all(isinstance(outcome, LockError) for outcome in outcomes)
+    assert through.connections == 1
