@@ -32,6 +32,7 @@ from . import faults
 from .blame import MOST_CLOSED, Blame
 from .calls import LONG, Call, Command, Transport, ignore
 from .connecting import Connector
+from .deadlines import Deadlines
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 from .outages import Outage
@@ -135,8 +136,7 @@ class Multiplexed(asyncio.Protocol):
         self._identity: Identity | None = None  # of the last connection that carried requests
         self._residue = Residue()
         self._stall = _STALL
-        self._sweep_at = math.inf
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent anything
         self._hung_up = False  # the present connection was ended by this side
@@ -175,8 +175,8 @@ class Multiplexed(asyncio.Protocol):
             return
         if call.undoes and self._residue.concerns(call):
             call.until = math.inf
-        if call.until < self._sweep_at:
-            self._sweep_by(call.until)
+        if call.until < self._deadlines.at:
+            self._deadlines.note(call.until)
         if self._alone:
             self._queue.append(call)
             self._flush()
@@ -388,33 +388,9 @@ class Multiplexed(asyncio.Protocol):
 
     # -- liveness
 
-    def _sweep_by(self, when: float) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._sweep_at = when
-        self._sweeper = self._loop.call_at(when, self._sweep)
-
-    def _sweep(self) -> None:
-        """Ends the calls whose time has passed."""
-        self._sweeper = None
-        self._sweep_at = math.inf
-        now = self._loop.time()
-        earliest = math.inf
+    def _unanswered(self) -> tuple[Call[Any], ...]:
         aside = () if self._spares is None else self._spares.waiting
-        for call in (*self._inflight, *self._queue, *aside):
-            if call.done:
-                continue
-            if call.until > now:
-                earliest = min(earliest, call.until)
-                continue
-            trouble = self._connector.trouble
-            sent = call.written or call.unconfirmed
-            if sent or trouble is None or faults.is_silence(trouble):
-                call.fault(faults.unanswered(trouble))
-            else:
-                call.fault(faults.unreachable(trouble))
-        if earliest < self._sweep_at:
-            self._sweep_by(earliest)
+        return (*self._inflight, *self._queue, *aside)
 
     def _watch_stall(self, since: float) -> None:
         self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)
@@ -662,8 +638,7 @@ class Multiplexed(asyncio.Protocol):
         self._closed = self._hung_up = True
         if self._spares is not None:
             self._spares.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._deadlines.cancel()
         self._cancel_timers()
         if self._link is not None:
             self._link.transport.close()
