@@ -85,7 +85,7 @@ class Multiplexed(asyncio.Protocol):
         detours: Told of what other connections may serve; None where there are no others.
         alone: At most one request is under way.
         spare: A connection that has nothing to do is closed.
-        fence: What the key begins with that is written when replicas are counted.
+        fence: Gives the key that is written when replicas are counted, of a key of what was granted.
 
     Attributes:
         outage: What the log is told of while the server is away.
@@ -104,7 +104,7 @@ class Multiplexed(asyncio.Protocol):
         detours: Detours | None = None,
         alone: bool = False,
         spare: bool = False,
-        fence: bytes = b"",
+        fence: Callable[[bytes], bytes] = bytes,
     ) -> None:
         self._detours = detours
         self._alone = alone

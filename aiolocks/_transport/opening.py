@@ -15,7 +15,7 @@ from redis.asyncio.connection import ConnectionPool
 
 from .calls import Transport
 from .driver import Address, Doors, Executor, Link, drivable
-from .keys import key
+from .keys import key, parse
 from .multiplexed import Multiplexed
 from .wakeups import OnRung, Wakeup, Wakeups
 
@@ -216,9 +216,15 @@ def _clustered(
     return Clustered(Slots(doors), open_node, on_rung, loop)
 
 
-def _fence(prefix: str, session: str) -> bytes:
-    """Beside the bells, which a session may write whatever its permissions are."""
-    return f"{prefix}:lock.bell.replicas.{session}:".encode()
+def _fence(prefix: str, session: str) -> Callable[[bytes], bytes]:
+    """Gives a key in the slot of a grant's key, among the bells of its kind: those a session may write."""
+
+    def fence(of: bytes) -> bytes:
+        place = parse(prefix, of)
+        assert place is not None
+        return key(prefix, place.kind, place.name, f"bell.replicas.{session}")
+
+    return fence
 
 
 def _not_driven(client: object) -> str:

@@ -97,12 +97,14 @@ class Proofs:
 
     Args:
         connection: For nothing else.
-        fence: What the fence's key begins with; the hash tag of a grant's keys follows.
+        fence: Gives the fence's key, of a key of a grant; both are in one slot.
     """
 
     __slots__ = ("_coming", "_connection", "_fence", "_loop", "_round", "_soon")
 
-    def __init__(self, connection: Multiplexed, fence: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, connection: Multiplexed, fence: Callable[[bytes], bytes], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._connection = connection
         self._loop = loop
         self._fence = fence
@@ -161,13 +163,12 @@ class _Round:
         self._over = False
         self._on_over = on_over
 
-    def begin(self, fence: bytes) -> None:
+    def begin(self, fence: Callable[[bytes], bytes]) -> None:
         """In one write, and so on one connection."""
         proofs = tuple(self._proofs)
         for proof in proofs:
             self._send(proof.owned, partial(self._told, proof), partial(self._fail, proof), more=True)
-        tag = proofs[0].owned.keys[0]
-        key = fence + tag[tag.index(b"{") : tag.index(b"}") + 1]
+        key = fence(proofs[0].owned.keys[0])
         for words in (("SET", key, "", "PX", _FENCE_MS), ("DEL", key)):
             self._send(Command(None, (), words, ignore), ignore, self._void, more=True)
         self._ask()

@@ -28,7 +28,7 @@ class Spares:
     """Those of one connection, each made when it is first needed.
 
     Args:
-        fence: What the key begins with that is written when replicas are counted.
+        fence: Gives the key that is written when replicas are counted, of a key of what was granted.
     """
 
     __slots__ = ("_bulk", "_detours", "_fence", "_loop", "_main", "_open", "_proofs")
@@ -40,7 +40,7 @@ class Spares:
         loop: asyncio.AbstractEventLoop,
         *,
         detours: Detours | None,
-        fence: bytes,
+        fence: Callable[[bytes], bytes],
     ) -> None:
         self._main = main
         self._open = open_spare

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import BackendError, LeaseState, Lock, Session
+from aiolocks import BackendError, FairLock, LeaseState, Lock, RWLock, Semaphore, Session
 from tests.adversity.tools import rejected
 from tests.support.proxy import Proxy
 from tests.support.sentinels import Replicated
@@ -115,3 +115,26 @@ async def test_a_lease_that_another_master_does_not_know_is_not_proved_there(
         questions.cut()
         assert "0 of 1 replicas had it" in str(await rejected(acquiring))
         assert through.connections == 3
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": Lock,
+    "fairlock": FairLock,
+    "semaphore": lambda session, name, **options: Semaphore(session, name, 2, **options),
+    "rwlock": lambda session, name, **options: RWLock(session, name, **options).writer,
+}
+
+
+async def test_no_more_is_needed_than_a_kind_needs_and_the_command(replicated: Replicated) -> None:
+    """Of keys, only those of the kind, also where the name brings a hash tag; of commands, `wait`."""
+    admin = replicated.master.client()
+    for kind, make in KINDS.items():
+        patterns = [f"aiolocks:{kind}:*", f"aiolocks:{kind}.*"]
+        await admin.acl_setuser(
+            kind, enabled=True, nopass=True, keys=patterns, commands=["+@all", "-ping"], reset=True
+        )
+        async with replicated.client(username=kind, password="any") as client, Session(client) as session:
+            for name in ("a", "b{c}:d", "100% {x"):
+                async with make(session, name, replicas=1, blocking_timeout=10):
+                    pass
+        assert await admin.keys("*replicas*") == []
