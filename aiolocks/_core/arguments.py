@@ -22,6 +22,13 @@ SHORTEST_TTL: Final = 0.05
 LONGEST: Final = 10 * 365.25 * 24 * 3600
 _NAME_BYTES: Final = 1024
 _REPLICAS: Final = 1000
+LARGEST_METADATA: Final = 65_536
+"""Bytes of JSON. Each contender that is refused reads the metadata of the holders, and each acquire sends its
+own, on the connection that carries the renewals of all leases."""
+LARGEST_VALUE: Final = 1_000_000
+"""Bytes that every server takes, however it is configured: neither `client-query-buffer-limit` nor
+`proto-max-bulk-len` can be set below 1 MiB."""
+_LARGEST: Final = 512 * 1024 * 1024
 
 _AT_LEAST: Final = "Lock(..., at_least=...), or that of a FairLock"
 _OF_SESSION: Final = "Session(client, {}=...), given as the client"
@@ -196,6 +203,11 @@ def whole_number(what: str, value: object, *, least: int = 1, most: int) -> int:
     if not least <= value <= most:
         raise ValueError(f"{what} must be from {least} to {most}, not {value!r}")
     return int(value)
+
+
+def size(what: str, value: object) -> int:
+    """A number of bytes, at most what one value of Redis can have."""
+    return whole_number(what, value, most=_LARGEST)
 
 
 def flag(what: str, value: object) -> bool:

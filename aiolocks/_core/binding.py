@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
@@ -56,7 +55,7 @@ class Binding(Generic[LeaseT]):
         self.name = name
         self.options = options
         self.metadata = {**engine.settings.metadata, **options.metadata}
-        self._user_json = json.dumps(self.metadata, separators=(",", ":"))
+        self._user_json = engine.settings.user_json(self.metadata)
 
     def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from .._transport import Answer, Command, Refused, Released, acknowledged
+from .._transport import Answer, Command, Refused, Released
 
 if TYPE_CHECKING:
     from .._transport.commands.reading import Holder
@@ -232,6 +232,3 @@ class Claim:
 
     def owned(self) -> Command[bool]:
         return self._commands.owned(self.token)
-
-    def acknowledged(self, replicas: int) -> Command[int]:
-        return acknowledged(self._commands.bell, replicas)

@@ -16,12 +16,12 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, whereabouts
-from ..errors import SessionClosedError
+from ..errors import ConfigurationError, SessionClosedError
 from .backoff import Backoff
 from .entered import Entered
 from .events import Events
@@ -53,13 +53,41 @@ _quote: Final = json.encoder.encode_basestring_ascii
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a session was told; checked. Times in seconds."""
+    """What a session was told; checked. Times in seconds, sizes in bytes."""
 
     prefix: str
     backoff: Backoff
     command_timeout: float
     fence_retention: float
     metadata: dict[str, Any]
+    largest_metadata: int
+    largest_value: int
+
+    def user_json(self, metadata: Mapping[str, Any]) -> str:
+        """The user's metadata as they stand on the server.
+
+        Raises:
+            ConfigurationError: They are too large; nothing was sent.
+        """
+        text = json.dumps(metadata, separators=(",", ":"))
+        if len(text) > self.largest_metadata:
+            raise ConfigurationError(
+                f"metadata have {len(text)} bytes as JSON, with those of the session, and at most "
+                f"{self.largest_metadata} are allowed: Session(client, largest_metadata=...)"
+            )
+        return text
+
+    def check_value(self, data: bytes) -> None:
+        """Refuses a value that is too large; nothing was sent.
+
+        Raises:
+            ConfigurationError: It is.
+        """
+        if len(data) > self.largest_value:
+            raise ConfigurationError(
+                f"the value has {len(data)} bytes, and at most {self.largest_value} are allowed: "
+                "Session(client, largest_value=...)"
+            )
 
 
 @final
@@ -88,6 +116,7 @@ class Engine:
         "loop",
         "now",
         "pid",
+        "prove",
         "send",
         "session_id",
         "settings",
@@ -129,6 +158,7 @@ class Engine:
         self.bells.silence = transport.ignore_bell
         self.send = transport.send
         self.forget = transport.forget
+        self.prove = transport.prove
         # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
         # uses any more.
         self.wake_own = self.bells.wake_own
@@ -210,11 +240,6 @@ class Engine:
     def longest_sleep(self) -> float | None:
         """Seconds after which a waiter polls at the latest; None where it hears that it is woken."""
         return None if self._transport.hears else self.settings.backoff.maximum
-
-    @property
-    def connections(self) -> int:
-        """How many connections have been made so far."""
-        return self._transport.connections
 
     @property
     def by_slot(self) -> bool:

@@ -134,13 +134,16 @@ class Lease(AsyncOnly):
 
         Raises:
             TypeError: It is not a mapping from str to JSON values.
+            ConfigurationError: With the session's, it has more bytes than the session's `largest_metadata`.
             LockLostError: It is no longer ours.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
         After a cancellation or an error the server may have done it or not; the lease is held as before, and
         asked again, it does what is left.
         """
-        user = {**self._engine.settings.metadata, **user_metadata(metadata)}
+        settings = self._engine.settings
+        user = {**settings.metadata, **user_metadata(metadata)}
+        settings.user_json(user)
         await self._possession.annotate(user)
         self._metadata = user
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_quorum, open_transport
 from ..errors import SessionClosedError
 from . import apart
-from .arguments import Metadata, Seconds, key_prefix, seconds, user_metadata
+from .arguments import (
+    LARGEST_METADATA,
+    LARGEST_VALUE,
+    Metadata,
+    Seconds,
+    key_prefix,
+    seconds,
+    size,
+    user_metadata,
+)
 from .backoff import Backoff
 from .engine import Engine, Settings
 from .events import Events
@@ -58,6 +67,13 @@ class Session(AsyncOnly):
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
             least ten times the ttl. It only matters if the server's clock is set back.
         metadata: Goes with every lease of the session: JSON values, readable by whoever can read the keys.
+        largest_metadata: Bytes of JSON that the metadata of a lease may have, with those of the session; more
+            is a `ConfigurationError` before anything is sent. Each acquire sends them, and each contender
+            that is refused reads those of the holders.
+        largest_value: Bytes that a value of a `SingleFlight` or a `FencedRegister` may have. The default is
+            taken by every server, however it is configured. A server that is sent more than its
+            `client-query-buffer-limit` closes the connection. A `SingleFlight` does not lose its work: the
+            caller that made a larger value gets it, and others get `ResultNotKeptError`.
         listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`, or
             of the other methods in the table of events.
 
@@ -78,6 +94,8 @@ class Session(AsyncOnly):
         command_timeout: Seconds = 5.0,
         fence_retention: Seconds = 600.0,
         metadata: Metadata | None = None,
+        largest_metadata: int = LARGEST_METADATA,
+        largest_value: int = LARGEST_VALUE,
         listeners: Iterable[object] = (),
     ) -> None:
         check_client(client)
@@ -94,7 +112,10 @@ class Session(AsyncOnly):
             command_timeout=seconds("command_timeout", command_timeout, least=0.001),
             fence_retention=seconds("fence_retention", fence_retention),
             metadata=user_metadata(metadata),
+            largest_metadata=size("largest_metadata", largest_metadata),
+            largest_value=size("largest_value", largest_value),
         )
+        self._settings.user_json(self._settings.metadata)
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
         # Those that it serves together with other sessions; kept by the first of these, and by who uses them.

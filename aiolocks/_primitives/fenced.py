@@ -64,7 +64,8 @@ class FencedRegister:
                 from 0 to 2**63 - 1 that rises with each holder.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is not as it should be, or the value has more bytes than the
+                session's `largest_value`; before any I/O.
             StaleFenceError: A newer one has written; nothing was changed.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`; then it may
                 have been written.
@@ -75,6 +76,7 @@ class FencedRegister:
         form, text = _encoded(value)
         token = _checked(fencing_token)
         engine = engine_of(self._source, self)
+        engine.settings.check_value(text)
         seen = await engine.ask(self._commands(engine).write(form, text, token))
         if seen is not None:
             raise StaleFenceError(self._name, fencing_token=token, seen=seen)

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from typing import Any, Final, final
 
-from .._core.arguments import Options
+from .._core.arguments import LARGEST_VALUE, Options
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.term import NEVER
 from .._transport.commands.flight import Left
-from ..errors import BackendError, LockError, LockLostError
+from ..errors import BackendError, ConfigurationError, LockError, LockLostError
 from .outcomes import Outcome, comes_of_cancellation
 from .runs import ended_at, runs
 from .serializers import Serializer
@@ -25,9 +25,6 @@ log = logging.getLogger("aiolocks.session")
 
 _MOST_LOSSES: Final = 3
 """So often a call is begun: what loses its lease each time would do its work again and again."""
-
-_ALWAYS_TAKEN: Final = 1_000_000
-"""Bytes that every server takes, however it is configured: the least for `proto-max-bulk-len` is 1 MiB."""
 
 _DONE_AGAIN: Final = "; a new call may do it again"
 
@@ -207,7 +204,7 @@ class Flight:
         assert made is not None
         refused = self._engine.now() < deadline
         # Perhaps the server hung up on account of its length: in fewer words, the work was done.
-        if made.done and (refused or (self._keeping and len(made.payload) > _ALWAYS_TAKEN)):
+        if made.done and (refused or (self._keeping and len(made.payload) > LARGEST_VALUE)):
             self._made = made = self._not_kept(made.value, error)
             if refused and await self._told(lease, made):
                 return made
@@ -253,13 +250,17 @@ class Flight:
                 raise asyncio.CancelledError from error
             return Outcome.of_error(error)
         try:
-            return Outcome.of_value(value, self._serializer)
+            outcome = Outcome.of_value(value, self._serializer)
+            self._engine.settings.check_value(outcome.payload)
+        except ConfigurationError as error:
+            return self._not_kept(value, error)
         except Exception as error:  # noqa: BLE001 - a serializer may raise anything
             error.add_note(
                 "aiolocks: the serializer of the SingleFlight says this of the value of the function "
                 f"({type(value).__name__}), which others are to have too"
             )
             return self._not_kept(value, error)
+        return outcome
 
     def _not_kept(self, value: Any, because: Exception) -> Outcome:
         """The work was done, and for this reason others cannot have its value.

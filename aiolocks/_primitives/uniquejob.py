@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Coroutine
 from typing import Any, Final, Literal, Never, TypeVar, final, overload
 
@@ -251,7 +250,7 @@ class UniqueJob:
         ttl_ms = milliseconds(seconds("ttl", ttl, least=SHORTEST_TTL))
         ticket = Ticket.new(self._key, mode, ttl_ms)
         options, engine = self._options_with(metadata), engine_of(self._source, self)
-        user = json.dumps({**engine.settings.metadata, **options.metadata}, separators=(",", ":"))
+        user = engine.settings.user_json({**engine.settings.metadata, **options.metadata})
         left = await take_key(
             engine,
             ticket,

@@ -21,11 +21,11 @@ from .commands import (
     LockCommands,
     Refused,
     Released,
-    acknowledged,
     whereabouts,
 )
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
+from .replication import Proof
 from .wakeups import NAMES as WAKEUPS
 from .wakeups import KeyspaceWakeup, OnRung, Wakeup
 
@@ -50,11 +50,11 @@ __all__ = [
     "KeyspaceWakeup",
     "LockCommands",
     "OnRung",
+    "Proof",
     "Refused",
     "Released",
     "Transport",
     "Wakeup",
-    "acknowledged",
     "check_client",
     "check_master",
     "clocks",

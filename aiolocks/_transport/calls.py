@@ -7,16 +7,26 @@ import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
 
 from ..errors import ConfigurationError, LockError, LockLostError
 from .faults import Fault, unreadable
+
+if TYPE_CHECKING:
+    from .replication import Proof
 
 T = TypeVar("T")
 
 Argument = bytes | str | int
 
 _LUA: Final = Path(__file__).parent.parent / "lua"
+
+LONG: Final = 131_072
+"""Bytes from which on a request is long. No acquire is, unless its session allows larger metadata than the
+default."""
+
+_UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What reading a reply raises that has another form than any script gives: a map, an infinite number."""
 
 
 @final
@@ -206,7 +216,7 @@ class Call(Generic[T]):
         except (ConfigurationError, LockLostError) as error:
             self.ended_by = Fault(error, transient=False, unknown=False)
             self.on_fault(self.ended_by)
-        except (TypeError, ValueError, IndexError) as error:
+        except _UNREADABLE as error:
             self.ended_by = unreadable(error)
             self.on_fault(self.ended_by)
         else:
@@ -214,7 +224,7 @@ class Call(Generic[T]):
 
     def _reply_late(self, raw: Any) -> None:
         if self.on_late is not None:
-            with contextlib.suppress(LockError, TypeError, ValueError, IndexError):
+            with contextlib.suppress(LockError, *_UNREADABLE):
                 self.on_late(self.command.parse(raw))
 
     def fault(self, fault: Fault) -> None:
@@ -243,11 +253,6 @@ class Transport(Protocol):
         ...
 
     @property
-    def connections(self) -> int:
-        """How many connections have been made so far; 0 where each request may have another one."""
-        ...
-
-    @property
     def by_slot(self) -> bool:
         """Whether a step must not have keys of several slots."""
         ...
@@ -263,6 +268,10 @@ class Transport(Protocol):
         Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
         may be the last thing that this loop does); `more` leaves it for the next call, which follows.
         """
+        ...
+
+    def prove(self, proof: Proof) -> None:
+        """Finds out whether replicas have what was granted over this transport."""
         ...
 
     def ignore_bell(self, bell: bytes) -> None:

@@ -32,6 +32,7 @@ from .driver import Address
 from .learning import Learner
 from .lines import PAUSE_FIRST, Lines
 from .multiplexed import Multiplexed
+from .replication import Proof
 from .scanning import cursor_behind, position
 from .slots import Slots, slot_of
 from .wakeups import OnRung
@@ -75,7 +76,6 @@ class Clustered:
             served=lambda slot: slots.owner(slot) is not None,
             trouble=lambda: self._learner.trouble,
         )
-        self._turns = 0  # so often was a slot found elsewhere
         self._bells: set[bytes] = set()  # hung up, and not ignored since
         self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
         self._learner = Learner(
@@ -91,7 +91,7 @@ class Clustered:
         self._patience = _STUCK
         self._leaving: set[asyncio.Task[None]] = set()  # connections to former nodes, being closed
         self._closed = False
-        self._commands = self._left = 0  # sent and made by nodes that are there no more
+        self._commands = 0  # sent by nodes that are there no more
 
     @property
     def ordered(self) -> bool:
@@ -105,11 +105,6 @@ class Clustered:
         is not asked here.
         """
         return bool(self._nodes) and all(node.hears for node in self._nodes.values())
-
-    @property
-    def connections(self) -> int:
-        """How many have been made; one to another node counts too that a slot was found at."""
-        return self._turns + self._left + sum(node.connections for node in self._nodes.values())
 
     @property
     def commands_sent(self) -> int:
@@ -155,12 +150,11 @@ class Clustered:
         nodes = sorted(self._slots.owners())
         at, cursor = position(call.command.args[1], nodes)
 
-        def replied(raw: Any) -> None:
-            call.reply([cursor_behind(nodes, at, raw[0]), raw[1]])
+        def page(raw: Any) -> list[Any]:
+            return [cursor_behind(nodes, at, raw[0]), raw[1]]
 
-        words = ("SCAN", cursor, *call.command.args[2:])
-        command = Command(None, (), words, lambda raw: raw)
-        one = Call(command, replied, call.fault, until=call.until, patient=call.patient)
+        command = Command(None, (), ("SCAN", cursor, *call.command.args[2:]), page)
+        one = Call(command, call.reply, call.fault, until=call.until, patient=call.patient)
         self._node(nodes[at]).send(one)
         if not self._nodes[nodes[at]].ready:
             self._look_after()
@@ -170,6 +164,14 @@ class Clustered:
             course.abandon()
         call.done = True
         return call.written or call.unconfirmed
+
+    def prove(self, proof: Proof) -> None:
+        slot = slot_of(proof.owned.keys[0])
+        owner = self._slots.owner(slot)
+        if owner is None or slot in self._lines or self._closed:
+            proof.fault(faults.unanswered(self._learner.trouble))  # it is acquired again, where it is served
+        else:
+            self._node(owner).prove(proof)
 
     def ignore_bell(self, bell: bytes) -> None:
         self._bells.discard(bell)
@@ -251,7 +253,6 @@ class Clustered:
 
     def _moved(self, slot: int, call: Call[Any], to: Address, node: Multiplexed) -> None:
         news = self._slots.move(slot, to)
-        self._turns += news
         if slot in self._lines:
             self._lines.hold(slot, call)
         elif (pause := self._lines.pause(slot)) or any(_slot(other) == slot for other in node.awaited()):
@@ -292,7 +293,6 @@ class Clustered:
                 node.outage.over("serves no slots any more,")
                 self._leave(address, node)
         if changed:
-            self._turns += 1
             self._rehang(changed)
         self._tell_impatient()
 
@@ -365,7 +365,6 @@ class Clustered:
     def _leave(self, address: Address, node: Multiplexed) -> None:
         del self._nodes[address]
         self._commands += node.commands_sent
-        self._left += node.connections
         closing = self._loop.create_task(node.aclose(0.0), name="aiolocks-leave")
         self._leaving.add(closing)
         closing.add_done_callback(self._leaving.discard)

@@ -17,13 +17,17 @@ log = logging.getLogger("aiolocks.transport")
 
 _FIRST: Final = 0.01
 _MAXIMUM: Final = 0.5
-"""Seconds from the beginning of one attempt to the next: doubled from the first after each failure. After an
-attempt that a silent server has held up for longer, the next one follows at once."""
+"""Seconds from the beginning of one attempt to the next: doubled from the first each time, until a connection
+has been useful. Where a silent server has held up an attempt for longer, the next one follows at once."""
 
 
 @final
 class Connector(Lasting):
     """Tries to connect until it succeeds, fails for good, or nobody wants it any more.
+
+    Invariant: between the beginnings of two attempts lies the pause, and nothing shortens it but a connection
+    that was useful. A peer that closes each connection at the first real request is not asked more often than
+    one that refuses connections.
 
     Args:
         establish: Connects with a protocol version, 3 or (where the server knows no other) 2.
@@ -83,15 +87,22 @@ class Connector(Lasting):
                     raise
             else:
                 self.trouble = None
-                self._pause, self._again_at = _FIRST, 0.0
+                self._rest(began)
                 self._outage.over()
+
+    def _rest(self, began: float) -> None:
+        self._again_at = began + self._pause
+        self._pause = min(self._pause * 2, _MAXIMUM)
+
+    def useful(self) -> None:
+        """The connection has answered a request of a caller, not only those that set it up."""
+        self._pause, self._again_at = _FIRST, 0.0
 
     def _try_again(self, error: Exception, began: float) -> None:
         log.debug("connecting: %s", error)
         self._outage.begun(error, since=began)
         self.trouble = error
-        self._again_at = began + self._pause
-        self._pause = min(self._pause * 2, _MAXIMUM)
+        self._rest(began)
         if not faults.is_silence(error):
             self.refusal = error
             self._failed(error)

@@ -200,6 +200,16 @@ def unanswered(trouble: BaseException | None) -> Fault:
     return Fault(fault, transient=True)
 
 
+def hung_up(size: int, times: int, error: BaseException | None) -> Fault:
+    """The server has closed each connection on which this request was on its way, and no other."""
+    fault = BackendError(
+        f"Redis closed {times} connections in a row while only this request was on its way, of {size} bytes: "
+        "that may be more than its client-query-buffer-limit or proto-max-bulk-len"
+    )
+    fault.__cause__ = error
+    return Fault(fault, transient=False)
+
+
 def unreadable(error: Exception) -> Fault:
     """A reply came that no script of ours gives, as from a proxy that speaks another dialect."""
     fault = BackendError("Redis gave a reply that cannot be understood")

@@ -11,6 +11,9 @@ Invariants:
   after its retry was granted and released would leave a lock that nobody holds.
 - While the server may still execute a request of a dead connection (`Residue`), a new connection is tried
   for, whether a caller waits or not, and the undo of that request is kept.
+- A request is refused on account of connections that were closed only where it was on its way alone (`Bulk`),
+  so that it is known for which request they were closed. There go long requests, and those that were on two
+  connections in a row that were closed before any request was answered.
 """
 
 from __future__ import annotations
@@ -20,19 +23,26 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 import hiredis
 import redis.exceptions as driver
 
 from . import clocks, faults
-from .calls import Call, Command, Transport, ignore
+from .blame import MOST_CLOSED, Blame
+from .calls import LONG, Call, Command, Transport, ignore
 from .connecting import Connector
+from .deadlines import Deadlines
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 from .outages import Outage
 from .residue import Residue
 from .wakeups import Wakeups, Words
+
+if TYPE_CHECKING:
+    from .bulk import Outflow
+    from .replication import Proof
+    from .spares import Spares
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -43,6 +53,8 @@ _pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 _STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
 _STALL_MAXIMUM: Final = 30.0
+_IDLE: Final = 10.0
+"""Seconds without a request after which a connection is closed that only some requests take."""
 
 
 class Detours(Protocol):
@@ -71,6 +83,9 @@ class Multiplexed(asyncio.Protocol):
         fallback: Makes the transport that serves when the connection cannot be driven.
         label: How people call the server.
         detours: Told of what other connections may serve; None where there are no others.
+        alone: At most one request is under way.
+        spare: A connection that has nothing to do is closed.
+        fence: Gives the key that is written when replicas are counted, of a key of what was granted.
 
     Attributes:
         outage: What the log is told of while the server is away.
@@ -87,8 +102,15 @@ class Multiplexed(asyncio.Protocol):
         *,
         label: str,
         detours: Detours | None = None,
+        alone: bool = False,
+        spare: bool = False,
+        fence: Callable[[bytes], bytes] = bytes,
     ) -> None:
         self._detours = detours
+        self._alone = alone
+        self._spare = spare
+        self._fence = fence
+        self._label = label
         self._open_link = open_link
         self._wakeups = wakeups
         self._make_fallback = fallback
@@ -99,6 +121,7 @@ class Multiplexed(asyncio.Protocol):
         self._link: Link | None = None
         self._reader: Any = None
         self._ready = False  # the queue may be written
+        self._useful = False  # a caller's request was answered on the present connection
         self._flush_due = False
         self._closed = False
         self.outage = Outage(label, loop.time)
@@ -113,10 +136,14 @@ class Multiplexed(asyncio.Protocol):
         self._identity: Identity | None = None  # of the last connection that carried requests
         self._residue = Residue()
         self._stall = _STALL
-        self._sweep_at = math.inf
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent anything
+        self._hung_up = False  # the present connection was ended by this side
+        self._spares: Spares | None = None
+        self._outflow: Outflow | None = None  # the last long request on the present connection
+        self._blame = Blame()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._commands = 0
         self.connections = 0
 
@@ -132,7 +159,8 @@ class Multiplexed(asyncio.Protocol):
     @property
     def commands_sent(self) -> int:
         """Requests written so far, without those of the handshake."""
-        return self._commands + (self._fallback.commands_sent if self._fallback is not None else 0)
+        others = (self._fallback, self._spares)
+        return self._commands + sum(other.commands_sent for other in others if other is not None)
 
     # -- sending
 
@@ -147,8 +175,12 @@ class Multiplexed(asyncio.Protocol):
             return
         if call.undoes and self._residue.concerns(call):
             call.until = math.inf
-        if call.until < self._sweep_at:
-            self._sweep_by(call.until)
+        if call.until < self._deadlines.at:
+            self._deadlines.note(call.until)
+        if self._alone:
+            self._queue.append(call)
+            self._flush()
+            return
         if self._ready and not self._queue and not more and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
@@ -174,6 +206,9 @@ class Multiplexed(asyncio.Protocol):
         self._flush_due = False
         if not self._ready:
             self._connector.start()
+        elif self._alone:
+            if not self._inflight and self._wanted():
+                self._write((self._queue.popleft(),))
         elif self._queue:
             batch = tuple(self._queue)
             self._queue.clear()
@@ -186,26 +221,115 @@ class Multiplexed(asyncio.Protocol):
         for call in batch:
             if call.done:
                 continue
+            if self._spares is not None and self._spares.concerns(call):
+                self._spares.send(call)
+                continue
+            request = _pack(call.words())
+            if len(request) > LONG and self._take_aside(call):
+                continue
             if call.command.bell:
-                before = self._wakeups.before_arming(call.command.bell)
-                parts += [
+                for words in self._wakeups.before_arming(call.command.bell):
                     self._put(Call(_bare(words), ignore, ignore, until=math.inf), now, steady)
-                    for words in before
-                ]
-            parts.append(self._put(call, now, steady))
+                    parts.append(_pack(words))
+            self._put(call, now, steady)
+            parts.append(request)
         if parts:
             self._commands += len(parts)
-            self._link.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._write_out(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
 
-    def _put(self, call: Call[Any], now: float, steady: float) -> bytes:
+    def _put(self, call: Call[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady
         call.written = True
         if call.undoes:
             call.until = math.inf
         self._inflight.append(call)
-        return _pack(call.words())
+
+    def _write_out(self, data: bytes) -> None:
+        assert self._link is not None
+        if not self._alone or len(data) <= LONG:
+            self._link.transport.write(data)
+            return
+        from .bulk import Outflow  # noqa: PLC0415 - few sessions send anything long
+
+        self._outflow = Outflow(self._link.transport, data, self._loop.time)
+        self._outflow.go_on()
+
+    def pause_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.hold()
+
+    def resume_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.go_on()
+
+    # -- further connections
+
+    def _take_aside(self, call: Call[Any]) -> bool:
+        """Whether a request goes over the connection of those that are on their way alone."""
+        # A bell is heard on this connection, and a node that is to be asked once is asked on this one.
+        if self._alone or call.command.script is None or call.command.bell or call.elsewhere:
+            return False
+        self._further().send(call)
+        return True
+
+    def prove(self, proof: Proof) -> None:
+        """Finds out whether replicas have what was granted here."""
+        if self._fallback is not None:
+            self._fallback.prove(proof)
+        elif self._closed:
+            proof.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+        else:
+            self._further().prove(proof)
+
+    def _further(self) -> Spares:
+        if self._spares is None:
+            from .spares import Spares  # noqa: PLC0415 - few sessions need more than one connection
+
+            self._spares = Spares(
+                self, self._open_spare, self._loop, detours=self._detours, fence=self._fence
+            )
+        return self._spares
+
+    def _open_spare(self, what: str, *, alone: bool, detours: Detours | None = None) -> Multiplexed:
+        """One more connection to the same server, on which no bells are heard."""
+        return Multiplexed(
+            self._open_link,
+            Wakeups("poll", probe=bytes, on_rung=lambda _, __: None),
+            self._make_fallback,
+            self._loop,
+            label=f"{self._label} ({what})",
+            detours=detours,
+            alone=alone,
+            spare=True,
+        )
+
+    def may_execute(self, undo: Call[Any]) -> bool:
+        """Whether the server may still execute what it undoes, from a connection that has ended."""
+        return self._residue.concerns(undo)
+
+    def _hung_up_on(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
+        """The server has closed the connection: one of these requests may be why."""
+        for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
+            if self._alone:
+                call.fault(faults.hung_up(len(_pack(call.words())), MOST_CLOSED, error))
+            elif self._take_aside(call):
+                unanswered.remove(call)
+
+    def _may_be_blamed(self, call: Call[Any]) -> bool:
+        if call.undoes:  # one that is short is not given up: it is the last word
+            return self._alone and len(_pack(call.words())) > LONG
+        return self._alone or not self._useful
+
+    def _hang_up_if_idle(self) -> None:
+        if self._link is None:
+            return
+        if self.busy or self._heard + _IDLE > self._loop.time():
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        else:
+            self._hung_up = True
+            self._link.transport.close()
 
     # -- receiving
 
@@ -224,12 +348,15 @@ class Multiplexed(asyncio.Protocol):
                 if isinstance(reply, Exception):
                     self._refused(call, reply)
                 else:
-                    if call.command.script is not None:
-                        self._stall = _STALL  # it answers what is asked, not only what a new connection asks
+                    if not self._useful and call.command.script is not None:
+                        self._prove_useful()
                     call.reply(reply)
         except driver.InvalidResponse as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
             self._abort()
+        if self._alone and self._ready and not self._inflight:
+            self._outflow = None
+            self._flush()
 
     def _refused(self, call: Call[Any], error: Exception) -> None:
         if call.done:
@@ -248,36 +375,22 @@ class Multiplexed(asyncio.Protocol):
         fault = faults.refused(error, call.command.keys)
         if fault.demoted:
             self._abort()
+        elif call.command.script is not None:
+            self._prove_useful()
         call.fault(fault)
+
+    def _prove_useful(self) -> None:
+        """The server answers what callers ask on this connection, not only what a new connection asks."""
+        self._useful = True
+        self._blame.clear()
+        self._stall = _STALL
+        self._connector.useful()
 
     # -- liveness
 
-    def _sweep_by(self, when: float) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._sweep_at = when
-        self._sweeper = self._loop.call_at(when, self._sweep)
-
-    def _sweep(self) -> None:
-        """Ends the calls whose time has passed."""
-        self._sweeper = None
-        self._sweep_at = math.inf
-        now = self._loop.time()
-        earliest = math.inf
-        for call in (*self._inflight, *self._queue):
-            if call.done:
-                continue
-            if call.until > now:
-                earliest = min(earliest, call.until)
-                continue
-            trouble = self._connector.trouble
-            sent = call.written or call.unconfirmed
-            if sent or trouble is None or faults.is_silence(trouble):
-                call.fault(faults.unanswered(trouble))
-            else:
-                call.fault(faults.unreachable(trouble))
-        if earliest < self._sweep_at:
-            self._sweep_by(earliest)
+    def _unanswered(self) -> tuple[Call[Any], ...]:
+        aside = () if self._spares is None else self._spares.waiting
+        return (*self._inflight, *self._queue, *aside)
 
     def _watch_stall(self, since: float) -> None:
         self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)
@@ -287,6 +400,8 @@ class Multiplexed(asyncio.Protocol):
         if not self._inflight:
             return
         since = max(self._inflight[0].sent, self._heard)
+        if self._outflow is not None:
+            since = max(since, self._outflow.silent_since)  # what is still being sent cannot be answered
         if since + self._stall > self._loop.time():
             self._watch_stall(since)
             return
@@ -298,6 +413,7 @@ class Multiplexed(asyncio.Protocol):
 
     def _abort(self) -> None:
         if self._link is not None:
+            self._hung_up = True
             self._link.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -310,20 +426,27 @@ class Multiplexed(asyncio.Protocol):
             link.lost(exc)
         if exc is not None:
             self._connector.trouble = exc
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._cancel_timers()
+        self._outflow = None
         unanswered = [call for call in self._inflight if not call.done]
         self._inflight.clear()
         for call in unanswered:
             call.unconfirmed = True
             if call.command.script is None:  # belonged to this connection alone
                 call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
+        if not self._hung_up:
+            self._hung_up_on(unanswered, exc)
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
         if self._needs_connection():
             self._connector.start()
         if self._detours is not None:
             self._detours.broken(self)
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._stall_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._stall_timer = self._idle_timer = None
 
     # -- one of several
 
@@ -335,7 +458,7 @@ class Multiplexed(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or to be sent."""
-        return bool(self._inflight) or self._wanted()
+        return bool(self._inflight) or self._wanted() or (self._spares is not None and self._spares.busy)
 
     @property
     def ready(self) -> bool:
@@ -345,15 +468,18 @@ class Multiplexed(asyncio.Protocol):
     @property
     def stuck(self) -> bool:
         """Whether requests wait for a connection, or may still be executed after the end of theirs."""
-        return not self.ready and (self._wanted() or bool(self._residue))
+        if not self.ready and (self._wanted() or bool(self._residue)):
+            return True
+        return self._spares is not None and self._spares.stuck
 
     def waiting(self) -> tuple[Call[Any], ...]:
         """What was not written yet."""
         return tuple(self._queue)
 
-    def awaited(self) -> list[Call[Any]]:
+    def awaited(self, *, further: bool = True) -> list[Call[Any]]:
         """What was sent here, or waits to be, and was not answered yet; also when nobody waits for it."""
-        return [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+        calls = [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+        return calls if self._spares is None or not further else [*calls, *self._spares.awaited()]
 
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
         """Those that wait here for a connection and are to be sent elsewhere: they do not wait any more."""
@@ -361,7 +487,7 @@ class Multiplexed(asyncio.Protocol):
         taken = [call for call in waiting if elsewhere(call)]
         gone = set(taken)
         self._queue = deque(call for call in self._queue if call not in gone)
-        return taken
+        return taken if self._spares is None else [*taken, *self._spares.take_back(elsewhere)]
 
     # -- connecting
 
@@ -398,6 +524,8 @@ class Multiplexed(asyncio.Protocol):
             for call in tuple(self._queue):
                 if not call.patient:
                     call.fault(faults.of_driver(refusal, call.command.keys))
+        if self._spares is not None:
+            self._spares.tell_impatient()
 
     def _unconnectable(self, error: BaseException) -> None:
         queue = tuple(self._queue)
@@ -414,6 +542,7 @@ class Multiplexed(asyncio.Protocol):
             self._give_way()
             return
         self._link = link
+        self._hung_up = self._useful = False
         try:
             await self._introduce(link)
         except BaseException:
@@ -427,18 +556,23 @@ class Multiplexed(asyncio.Protocol):
         if link.leftover:
             self.data_received(link.leftover)
         if link.transport.is_closing():
+            self._link = None  # its end may have been told to the protocol before
             raise driver.ConnectionError("closed by the server while connecting")
         probe = IdentityProbe(self._ask)
         identity, before = await probe.identity(), self._identity
         await self._residue.drop(probe, identity)
         await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
+        if self._link is not link:  # it broke right behind its last answer
+            raise self._connector.trouble or driver.ConnectionError("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
         self._residue.settled(identity)
         self._identity = identity
         self.connections += 1
         self._ready = True
         self._flush()
-        if before is None:
+        if self._spare:
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        elif before is None:
             await probe.warn_of_eviction()
 
     def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
@@ -476,8 +610,11 @@ class Multiplexed(asyncio.Protocol):
         """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
         if self._fallback is not None:
             await self._fallback.aclose(grace)
+        deadline = self._loop.time() + grace
         try:
-            await self._drain(self._loop.time() + grace)
+            if self._spares is not None:
+                await self._spares.drain(deadline)
+            await self._drain(deadline)
             self._closed = True
             await self._connector.aclose()
         finally:
@@ -498,10 +635,11 @@ class Multiplexed(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes without waiting; what was written is still sent. Idempotent."""
-        self._closed = True
-        for timer in (self._sweeper, self._stall_timer):
-            if timer is not None:
-                timer.cancel()
+        self._closed = self._hung_up = True
+        if self._spares is not None:
+            self._spares.close()
+        self._deadlines.cancel()
+        self._cancel_timers()
         if self._link is not None:
             self._link.transport.close()
         for call in (*self._inflight, *self._queue):

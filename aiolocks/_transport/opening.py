@@ -15,7 +15,7 @@ from redis.asyncio.connection import ConnectionPool
 
 from .calls import Transport
 from .driver import Address, Doors, Executor, Link, drivable
-from .keys import key
+from .keys import key, parse
 from .multiplexed import Multiplexed
 from .wakeups import OnRung, Wakeup, Wakeups
 
@@ -140,6 +140,7 @@ def open_transport(
             lambda: _over_pool(pool, loop),
             loop,
             label=_label(pool),
+            fence=_fence(prefix, session),
         )
     wakeups.require_none(_not_driven(client))
     return _over_pool(client.connection_pool, loop)
@@ -208,6 +209,7 @@ def _clustered(
             loop,
             label=f"Redis at {address[0]}:{address[1]}",
             detours=cluster,
+            fence=_fence(prefix, session),
         )
         return node
 
@@ -215,6 +217,17 @@ def _clustered(
         wakeups(lambda: probe).require_none(_not_driven(client))
         return plain()
     return Clustered(slots, open_node, on_rung, loop)
+
+
+def _fence(prefix: str, session: str) -> Callable[[bytes], bytes]:
+    """Gives a key in the slot of a grant's key, among the bells of its kind: those a session may write."""
+
+    def fence(of: bytes) -> bytes:
+        place = parse(prefix, of)
+        assert place is not None
+        return key(prefix, place.kind, place.name, f"bell.replicas.{session}")
+
+    return fence
 
 
 def _not_driven(client: object) -> str:

@@ -18,9 +18,11 @@ from typing import Any, Final, final
 import redis.exceptions as driver
 
 from . import clocks, faults
-from .calls import Call
+from .blame import MOST_CLOSED
+from .calls import LONG, Call
 from .driver import NotConnectedError
 from .outages import Outage
+from .replication import Proof, pooled
 
 _WIDTH: Final = 16
 """Requests under way at once: each takes a connection."""
@@ -53,7 +55,6 @@ class Plain:
 
     hears = False
     ordered = False
-    connections = 0
     by_slot = False
 
     def __init__(
@@ -92,6 +93,9 @@ class Plain:
         if lane is not None:
             self._hurry(lane)
         return call.written or call.unconfirmed
+
+    def prove(self, proof: Proof) -> None:
+        pooled(proof)
 
     def ignore_bell(self, bell: bytes) -> None:
         """No bell is heard over this transport: the poll serves."""
@@ -173,6 +177,11 @@ class Plain:
 
     def _try_again(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
         fault = faults.of_driver(error, call.command.keys)
+        size = sum(len(word) for word in call.words() if not isinstance(word, int))
+        if call.written and size > LONG and isinstance(error, driver.ConnectionError) and not call.undoes:
+            lane.closed += 1
+            if lane.closed >= MOST_CLOSED:
+                fault = faults.hung_up(size, lane.closed, error)
         in_time = self._loop.time() + lane.delay < call.until or (call.undoes and lane.in_doubt(call))
         if not fault.transient or not in_time:
             call.fault(fault)
@@ -214,11 +223,12 @@ class Plain:
 class _Lane:
     """The calls of one possession."""
 
-    __slots__ = ("_doubtful", "calls", "delay", "hurry", "name", "timers", "worker")
+    __slots__ = ("_doubtful", "calls", "closed", "delay", "hurry", "name", "timers", "worker")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.delay = _RETRY_FIRST  # seconds after which the head is tried again
+        self.closed = 0  # so many connections were closed while the head was on its way
         self._doubtful = False  # a request that was sent has ended without a reply
         self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
         self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
@@ -237,6 +247,7 @@ class _Lane:
         """Its head has ended. Whether there is another one."""
         self._doubtful = self._doubtful or self.calls[0].unconfirmed
         self.delay = _RETRY_FIRST
+        self.closed = 0
         self.calls.popleft()
         self.timers.popleft().cancel()
         if self.hurry is not None:

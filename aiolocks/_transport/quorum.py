@@ -16,6 +16,7 @@ from . import clocks, faults
 from .calls import Call, Transport
 from .commands.redlock import Motion, Settling
 from .electorate import Electorate, Master
+from .replication import Proof
 from .rounds import Round, Sent
 
 
@@ -60,11 +61,6 @@ class Quorum:
         return all(master.transport.ordered for master in self.masters)
 
     @property
-    def connections(self) -> int:
-        """How many connections have been made so far to all of them."""
-        return sum(master.transport.connections for master in self.masters)
-
-    @property
     def commands_sent(self) -> int:
         return sum(master.transport.commands_sent for master in self.masters)
 
@@ -96,6 +92,9 @@ class Quorum:
         if (round_ := self.rounds.get(call)) is not None:
             return round_.abandon()
         return call.written
+
+    def prove(self, proof: Proof) -> None:
+        raise NotImplementedError("independent masters have no replicas of each other")
 
     def ignore_bell(self, bell: bytes) -> None:
         for master in self.masters:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import BackendError, FingerprintError, ResultNotKeptError, Session, SingleFlight
+from aiolocks import (
+    BackendError,
+    ConfigurationError,
+    FingerprintError,
+    ResultNotKeptError,
+    Session,
+    SingleFlight,
+)
 from tests.adversity.flights import TRACKING, Work, joined, running, within
 from tests.adversity.test_singleflight import PUBLISH
 from tests.adversity.tools import AT_ONCE, Start, begin, with_own_connections
@@ -122,11 +129,18 @@ async def test_a_value_that_another_serializer_writes_is_kept(session: Session, 
 
 @asynccontextmanager
 async def of_small_values(own_server: Any, connect: Connect) -> AsyncIterator[Any]:
-    """Clients of a server that takes no argument of more than 1 MiB."""
+    """Sessions with a server that takes no argument of more than 1 MiB, which they do not know."""
     server = await own_server()
-    async with connect(server) as admin:
+    async with connect(server) as admin, AsyncExitStack() as sessions:
         await admin.config_set("proto-max-bulk-len", 1024 * 1024)
-    yield lambda: connect(server)
+
+        def make(client: Redis | None = None) -> Session:
+            session = Session(client or connect(server), largest_value=10_000_000)
+            sessions.push_async_callback(session.aclose)
+            return session
+
+        make.client = lambda: connect(server)  # type: ignore[attr-defined]
+        yield make
 
 
 LARGE = "x" * 3_000_000
@@ -136,10 +150,11 @@ LARGE = "x" * 3_000_000
 async def test_a_value_that_is_too_large_for_the_server_is_not_made_again(
     own_server: Any, connect: Connect, plain: bool
 ) -> None:
-    async with of_small_values(own_server, connect) as client:
+    async with of_small_values(own_server, connect) as make:
+        clients = [make.client() for _ in range(2)]
         flights = [
-            SingleFlight(with_own_connections(client()) if plain else client(), ttl=2, keep=60)
-            for _ in range(2)
+            SingleFlight(make(with_own_connections(client) if plain else client), ttl=2, keep=60)
+            for client in clients
         ]
         work = ended(LARGE)
         first = await not_kept(flights[0], work)
@@ -155,22 +170,22 @@ async def test_a_value_that_is_too_large_is_not_made_again_though_the_lease_ende
     own_server: Any, connect: Connect
 ) -> None:
     """The server refuses the value at once, as it reads it; the note in its place comes after the lease."""
-    async with of_small_values(own_server, connect) as client:
-        work, here = Work(LARGE), Session.of(client())
+    async with of_small_values(own_server, connect) as make:
+        work, here = Work(LARGE), make()
         call = begin(not_kept(SingleFlight(here, ttl=1, keep=60), work))
         await running(work, here)
-        await client().execute_command("CLIENT", "PAUSE", "1500", "WRITE")
+        await make.client().execute_command("CLIENT", "PAUSE", "1500", "WRITE")
         work.end.set()
         assert (await call).here
-        assert not (await not_kept(SingleFlight(client(), ttl=1, keep=60), work)).here
+        assert not (await not_kept(SingleFlight(make(), ttl=1, keep=60), work)).here
         assert work.begun == 1
 
 
 async def test_without_keep_a_value_that_is_too_large_is_had_here_and_those_elsewhere_learn_why_not(
     own_server: Any, connect: Connect
 ) -> None:
-    async with of_small_values(own_server, connect) as client:
-        here, there = Session.of(client()), Session.of(client())
+    async with of_small_values(own_server, connect) as make:
+        here, there = make(), make()
         work, theirs = Work(LARGE), ended("theirs")
         call = begin(SingleFlight(here, ttl=5).do("k", work))
         await running(work, here)
@@ -180,6 +195,22 @@ async def test_without_keep_a_value_that_is_too_large_is_had_here_and_those_else
         with pytest.raises(ResultNotKeptError):
             await asyncio.wait_for(waiting, AT_ONCE + 5)
         assert (work.begun, theirs.begun) == (1, 0)
+
+
+async def test_a_value_that_is_larger_than_the_session_takes_is_not_sent_and_not_made_again(
+    connect: Connect, through: Proxy
+) -> None:
+    client = connect(through)
+    async with Session(client, largest_value=2000) as here:
+        work = ended("x" * 1999)  # in quotes, as JSON
+        first = await not_kept(SingleFlight(here, keep=60), work)
+        assert (first.here, first.value) == (True, work._value)
+        assert "largest_value" in first.reason
+        assert isinstance(first.__cause__, ConfigurationError)
+        assert not (await not_kept(SingleFlight(here, keep=60), work)).here
+        assert work.begun == 1
+        assert through.count(b"x" * 1999) == 0
+        assert await SingleFlight(here, keep=60).do("other", ended("x" * 1998)) == "x" * 1998
 
 
 async def test_where_not_even_that_can_be_noted_the_first_caller_learns_of_it(

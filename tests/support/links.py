@@ -129,6 +129,10 @@ class Link:
         self.to_server.connect(server)
 
     def requests_came(self, data: bytes) -> None:
+        if self._proxy.rate is not None:
+            self._client.pause_reading()
+            pause = len(data) / self._proxy.rate
+            asyncio.get_running_loop().call_later(pause, self._client.resume_reading)
         goes_on = not self._drops_requests
         for request in _messages(self._requests, data):
             traps = self._proxy.log(request, goes_on=goes_on)
@@ -212,6 +216,8 @@ class ClientSide(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        if self._proxy.rate is not None:  # a slow line holds little
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self._link = self._proxy.accept(transport)
 
     def data_received(self, data: bytes) -> None:

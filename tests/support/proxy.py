@@ -34,6 +34,8 @@ class Proxy:
             leave.
         drop_replies: Swallow what the server sends; it has executed it.
         refuse: Reset new connections at once.
+        rate: Bytes a second that each connection takes from its client; None for any number. What is too much
+            waits with the client, as behind a slow line.
         requests: Every request that came in, whatever became of it.
         connections: How many connections have been made.
     """
@@ -44,6 +46,7 @@ class Proxy:
         self.drop_requests = False
         self.drop_replies = False
         self.refuse = False
+        self.rate: float | None = None
         self.requests: list[Request] = []
         self.connections = 0
         self._upstream = upstream

@@ -49,13 +49,18 @@ class SentinelServer(ServerProcess):
 
 
 class Replicated:
-    """A master and its replicas, which have all that it has when this is entered."""
+    """A master and its replicas, which have all that it has when this is entered.
 
-    def __init__(self, *, replicas: int = 1) -> None:
+    Args:
+        executable: Of the servers; None for the one that comes with the library.
+    """
+
+    def __init__(self, *, replicas: int = 1, executable: Path | None = None) -> None:
         self._replicas = replicas
         self._stack = AsyncExitStack()
-        self.master = EmbeddedServer(port=0, arguments=_AT_ONCE)
-        self.replicas = [EmbeddedServer(port=0, arguments=_AT_ONCE) for _ in range(replicas)]
+        self.master, *self.replicas = [
+            EmbeddedServer(executable=executable, port=0, arguments=_AT_ONCE) for _ in range(replicas + 1)
+        ]
 
     @property
     def replica(self) -> EmbeddedServer:

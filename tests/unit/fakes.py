@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks._core.possession import Possession
-from aiolocks._transport import Call, Refused, clocks, faults
+from aiolocks._transport import Call, Proof, Refused, clocks, faults
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 
@@ -69,7 +69,6 @@ class FakeTransport:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
         self.ordered = True
-        self.connections = 1
         self.hears = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
         self.arming = False  # the test answers armings, and the tries behind them, itself
@@ -128,6 +127,9 @@ class FakeTransport:
 
         call.on_reply = replied
         return False
+
+    def prove(self, proof: Proof) -> None:
+        raise NotImplementedError
 
     def ignore_bell(self, bell: bytes) -> None:
         self.ignored_bells.append(bell)

@@ -248,6 +248,8 @@ def test_session_takes_what_the_contract_says() -> None:
         "command_timeout": 5.0,
         "fence_retention": 600.0,
         "metadata": None,
+        "largest_metadata": 65_536,
+        "largest_value": 1_000_000,
         "listeners": (),
     }
 

@@ -202,7 +202,9 @@ async def test_a_question_is_told_why_there_is_no_answer(offline, transport) -> 
         await asking
 
 
-@pytest.mark.parametrize("raw", [None, b"?", [], [1], [1, b"x"], [b"a", b"b"]], ids=str)
+@pytest.mark.parametrize(
+    "raw", [None, b"?", [], [1], [1, b"x"], [b"a", b"b"], {}, {0: 1}, [1, float("inf"), 0]], ids=str
+)
 async def test_a_reply_that_no_script_gives_is_a_backend_error(offline, transport, raw) -> None:
     trying = asyncio.create_task(Lock(offline, "name").try_acquire())
     (await transport.asked("acquire")).reply(raw)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .answers import BELL_TTL, HUNG, RUNG, Answer, Granted, Refused, Released
 from .lock import LockCommands
 from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
-from .steps import SEAT_LENGTH, acknowledged, whereabouts
+from .steps import SEAT_LENGTH, whereabouts
 
 __all__ = [
     "BELL_TTL",
@@ -29,6 +29,5 @@ __all__ = [
     "LockCommands",
     "Refused",
     "Released",
-    "acknowledged",
     "whereabouts",
 ]

@@ -125,11 +125,3 @@ def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "")
 def whereabouts(pid: int) -> str:
     """The host and that process of it: the first fields of the JSON that stands beside leases and bells."""
     return f'"host":{json.dumps(socket.gethostname())},"pid":{pid}'
-
-
-def acknowledged(key: bytes, replicas: int) -> Command[int]:
-    """How many replicas have what the connection to that key's server has written.
-
-    Asked for so many, it is answered at once when there are, or else after 1 ms.
-    """
-    return Command(None, (key,), ("WAIT", replicas, 1), int)
