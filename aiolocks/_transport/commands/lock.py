@@ -15,7 +15,7 @@ _ANNOTATE: Final = Script("lock_annotate")
 _ADOPT: Final = Script("lock_adopt")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned")
-_RELEASE: Final = Script("lock_release")
+_RELEASE: Final = Script("lock_release", "bells")
 _RENEW: Final = Script("lock_renew")
 
 

@@ -173,7 +173,7 @@ local function settle(rank)
   while true do
     local entry, state = living(queue, rank)
     if not entry then break end
-    local of, seat = bell_of(entry), string.sub(entry, -SEAT)
+    local of = bell_of(queue, entry)
     local mode, a, b, mark, under = waiter(of)
     looked = looked + 1
     if looked > WALK then
