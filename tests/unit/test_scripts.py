@@ -94,7 +94,7 @@ FROZEN = {
     "shared/queue": "a35a0fe4a64e0f4dc2e6ac7d771a84e6a9c2c51b",
     "shared/room": "8fa631252a1107c160913b6bb42400e505ce5ad8",
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
-    "shared/spans": "06c6505454e7f783c92a3260f5ea7e9b311a9ae6",
+    "shared/spans": "7b5cf341f50d62bd4983be8913796c01c5210c31",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "9b8f66223382639d42e3e8eadbe81a500f7964b9",
