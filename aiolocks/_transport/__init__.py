@@ -25,6 +25,7 @@ from .commands import (
 )
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
+from .undoing import take_back
 from .wakeups import NAMES as WAKEUPS
 from .wakeups import KeyspaceWakeup, OnRung, Wakeup
 
@@ -60,5 +61,6 @@ __all__ = [
     "master_label",
     "open_quorum",
     "open_transport",
+    "take_back",
     "whereabouts",
 ]

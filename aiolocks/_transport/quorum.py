@@ -15,10 +15,11 @@ import redis.exceptions as driver
 
 from . import faults
 from .ballots import UNDO, VOTE, Ballot, Errand
-from .calls import Call, Command, Transport, ignore
+from .calls import Call, Command, Transport
 from .commands.redlock import Motion
 from .electorate import Electorate, Master
 from .faults import Fault
+from .undoing import take_back
 
 _FIRST_CONTACT: Final = 1.0
 """Seconds that a master has which has never answered: its connection is yet to be made."""
@@ -230,9 +231,9 @@ class _Round:
         self._take_back(errand.command, master, self._motion.lasts)  # then the ttl has done it
 
     def _take_back(self, command: Command[Any], master: Master, seconds: float) -> None:
-        until = self._quorum.loop.time() + seconds
-        undo = Call(command, partial(_met, master), ignore, until=until, undoes=True, in_full=True)
-        master.transport.send(undo)
+        met = partial(_met, master)
+        send, loop = master.transport.send, self._quorum.loop
+        take_back(command, send=send, loop=loop, seconds=seconds, told=met, at_once=False)
 
     # -- what comes back
 
