@@ -1,4 +1,4 @@
-"""Taking back what an earlier request did, or may do yet."""
+"""Requests that undo an earlier one, whether it was executed already, will be, or never is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def take_back(
     """Sends an undo, which stands in the lane of the request that it undoes. Synchronous: the last word.
 
     While that request may still be executed, the undo is kept until the server has answered it, however long
-    that takes; otherwise for `seconds`, after which the server has done it by itself. A server that refuses
+    that takes; otherwise for `seconds`, after which the key has expired. A server that refuses
     the undo for the moment (`READONLY`, `LOADING`, `BUSY`, `MISCONF`) is asked again within that time, unless
     the session is closed before.
 
@@ -36,7 +36,7 @@ def take_back(
         command: Idempotent: it may be executed several times, also long after the request.
         send: Of the transport. Nothing else of the session is kept alive while the undo is under way.
         loop: Times the pauses.
-        seconds: How long the undo is of use: what it takes back ends by itself then.
+        seconds: How long the undo is of use: the effect of the earlier request ends by itself then.
         told: Called with the server's answer.
         at_once: Writes it now; it may be the last thing that this loop does.
     """

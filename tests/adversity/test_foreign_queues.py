@@ -1,7 +1,7 @@
 """A tenant that may write its own keys alone lists keys of others in the queues of its names.
 
-Whoever steps on such a queue with wider rights, an operator above all, must not become the hand that deletes,
-overwrites or reads what the tenant cannot reach.
+A caller with wider rights that meets such a queue, an operator above all, must not delete, overwrite or read
+for the tenant any key that the tenant cannot reach.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def test_a_run_that_ends_touches_nothing_that_its_queue_lists_of_others(re
 
 
 async def test_a_card_that_a_tenant_points_at_is_not_read_out(redis: Redis) -> None:
-    """What stands beside a bell is shown to an operator; so a bell must not lead elsewhere."""
+    """The card beside a bell is shown to an operator; so a bell must not lead elsewhere."""
     await redis.set("victim:lock.bell.x:{a}", "")
     await redis.set("victim:lock.bell.x.card:{a}", '{"host":"stolen","pid":1}')
     await redis.zadd("tenant:lock.queue:{a}", {"victim:lock.bell.x:{a}": 1})

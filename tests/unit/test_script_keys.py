@@ -1,4 +1,4 @@
-"""No script uses data as a key: what it has read from the server names a key only if `bell_in` says so.
+"""No script uses data as a key: a value that it has read names a key only if `bell_in` says so.
 
 A caller may do more than the tenant whose data a script reads. If an entry of a sorted set or a field of a
 hash were used as a key as it stands, that tenant could have keys deleted that it cannot reach itself.
@@ -27,7 +27,7 @@ NO_KEY = {"TIME"}
 
 MAIN = ""
 WRAPPER = re.compile(r"^local redis = \{.*?^end\}\n", re.MULTILINE | re.DOTALL)
-"""Of `forms`: it passes on whatever it is called with."""
+"""Of `forms`: it passes on all its arguments."""
 FUNCTION = re.compile(
     r"^local function (\w+)\(([^)]*)\)((?:[^\n]+ end$)|\n.*?^end$)", re.MULTILINE | re.DOTALL
 )
@@ -67,7 +67,7 @@ def expressions(text: str, at: int) -> list[str]:
 
 
 def parts(expression: str, word: str) -> list[str]:
-    """What stands between these words, outside of brackets."""
+    """The pieces between these words, outside of brackets."""
     found, depth, begun = [], 0, 0
     for match in re.finditer(rf"[(\[{{]|[)\]}}]|\b{word}\b", expression):
         if match[0] == word and not depth:

@@ -94,10 +94,10 @@ FROZEN = {
     "shared/queue": "a35a0fe4a64e0f4dc2e6ac7d771a84e6a9c2c51b",
     "shared/room": "8fa631252a1107c160913b6bb42400e505ce5ad8",
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
-    "shared/spans": "7b5cf341f50d62bd4983be8913796c01c5210c31",
+    "shared/spans": "391634ff588b642a6697b4b66ed998970baaac48",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
-    "shared/bells": "9b8f66223382639d42e3e8eadbe81a500f7964b9",
+    "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
     "shared/ours": "40dc29b8c480dbf9653d9ee231ef28cbe8463d72",
 }
 

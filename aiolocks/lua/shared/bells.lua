@@ -1,7 +1,7 @@
 -- Which key an entry of a queue may name.
 --
--- Invariant: an entry of a queue is used as a key only if it is a bell of the queue's own name. A queue is data: whoever
--- may write to it could list any other key there, for a caller with wider rights to delete.
+-- Invariant: an entry of a queue is used as a key only if it is a bell of the queue's own name. A queue is data: a user
+-- that may write to it could list any other key there, for a caller with wider rights to delete.
 
 -- The bell that this entry names, or nil when it names no bell of this name. `seat`: how many characters follow the bell.
 -- A bell that stands in the queues of several names is called after the first and lists the others in hexadecimal.

@@ -18,8 +18,8 @@
 -- - left and right ends of a span stand and go together, in one script: what stands in one set only hides another;
 -- - spans is a hash: token -> 'mode a b fencing-token metadata' of who holds, bell -> 'mode a b mark under' of who waits;
 -- - ends are the holders' deadlines, waits those of the waiters, ms: each has its own, and dies with its owner;
--- - ends and waits last as long as spans, and a call as long as its owner's deadline: what stands anywhere here is found
---   by its deadline, and removed.
+-- - ends and waits last as long as spans, and a call as long as its owner's deadline: so every entry here is found by its
+--   deadline, and removed.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local spans, ends, waits, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[18]
 local SIDES = {
