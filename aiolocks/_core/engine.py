@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, whereabouts
+from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, take_back, whereabouts
 from ..errors import ConfigurationError, SessionClosedError
 from .backoff import Backoff
 from .entered import Entered
@@ -267,14 +267,8 @@ class Engine:
         self.take_back(claim.release(leave=leave), ttl, told=self.wake_own)
 
     def take_back(self, command: Command[T], ttl: float, *, told: Callable[[T], None] = ignore) -> None:
-        """Sends an undo, which stands in the lane of the request that it undoes. Synchronous: the last word.
-
-        While that request may still be executed, the undo is kept until the server has answered it, however
-        long that takes; otherwise for `ttl` seconds, after which the server has done it by itself.
-        """
-        until = self.now() + ttl
-        call = Call(command, told, ignore, until=until, undoes=True, in_full=True, on_late=told)
-        self.send(call, at_once=True)
+        """Sends an undo, which is of use for `ttl` seconds at least; see `_transport.take_back`."""
+        take_back(command, send=self.send, loop=self.loop, seconds=ttl, told=told)
 
     def settle(self, claim: Claim) -> None:
         """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""

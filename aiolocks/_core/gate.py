@@ -249,6 +249,11 @@ class Gate:
             self.place.renew(next(iter(self._queue)).claim, self._missed, until=until)
 
     def _take_seat(self, acquisition: Acquisition) -> None:
+        former = acquisition.arming
+        if former is not None and former.unconfirmed:
+            # Its connection has ended, and this one takes its place. Sent again to a server that does not
+            # know its script, it could come after the undo of an acquisition that has ended.
+            self._engine.forget(former)
         acquisition.noted = True
         acquisition.arming = self.arm(
             acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout

@@ -26,6 +26,7 @@ from .commands import (
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .replication import Proof
+from .undoing import take_back
 from .wakeups import NAMES as WAKEUPS
 from .wakeups import KeyspaceWakeup, OnRung, Wakeup
 
@@ -62,5 +63,6 @@ __all__ = [
     "master_label",
     "open_quorum",
     "open_transport",
+    "take_back",
     "whereabouts",
 ]

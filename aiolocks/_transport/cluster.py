@@ -135,7 +135,7 @@ class Clustered:
             call,
             send=self.send,
             on_rung=lambda bells: self._on_rung("local", bells),
-            now=self._loop.time,
+            loop=self._loop,
             on_end=self._courses.pop,
             at_once=at_once,
         )

@@ -6,12 +6,14 @@ yields the commands that go out together, and is sent their results, in the same
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from . import clocks
-from .calls import Call, Command, ignore
+from .calls import Call, Command
 from .faults import Fault
+from .undoing import take_back
 
 if TYPE_CHECKING:
     from .commands.answers import Released
@@ -81,7 +83,7 @@ class Course:
         "_at_once",
         "_call",
         "_first",
-        "_now",
+        "_loop",
         "_on_end",
         "_on_rung",
         "_parts",
@@ -96,7 +98,7 @@ class Course:
         *,
         send: Callable[..., None],
         on_rung: Callable[[Sequence[bytes]], None],
-        now: Callable[[], float],
+        loop: AbstractEventLoop,
         on_end: Callable[[Call[Any], None], object],
         at_once: bool,
     ) -> None:
@@ -105,7 +107,7 @@ class Course:
         self._call = call
         self._send = send
         self._on_rung = on_rung
-        self._now = now
+        self._loop = loop
         self._on_end = on_end
         self._at_once = at_once
         self._steps: Steps[Any] = command.course()
@@ -114,7 +116,7 @@ class Course:
         self._first = True  # the commands under way are those that it begins with
 
     def begin(self) -> None:
-        self._call.sent_steady, self._call.sent = clocks.steady(), self._now()
+        self._call.sent_steady, self._call.sent = clocks.steady(), self._loop.time()
         self._call.written = True
         self._go_on(lambda: next(self._steps))
 
@@ -195,7 +197,6 @@ class Course:
                 self._send(part, at_once=self._at_once)
 
     def _take_back(self, wanted: TakeBack) -> None:
-        until = self._now() + max(wanted.seconds, TAKING_BACK)
+        seconds = max(wanted.seconds, TAKING_BACK)
         for command in wanted.commands:
-            call = Call(command, self._tell, ignore, until=until, undoes=True, in_full=True)
-            self._send(call, at_once=True)
+            take_back(command, send=self._send, loop=self._loop, seconds=seconds, told=self._tell)

@@ -13,6 +13,7 @@ from .calls import Call, Command, ignore
 from .commands.redlock import Motion, Settling
 from .electorate import Master
 from .faults import Fault
+from .undoing import take_back
 
 if TYPE_CHECKING:
     from .quorum import Quorum
@@ -221,10 +222,13 @@ class Round:
         self._take_back(errand.command, master, self._motion.lasts)  # then the ttl has done it
 
     def _take_back(self, command: Command[Any], master: Master, seconds: float) -> None:
-        now = self._quorum.loop.time()
-        undo = Call(command, master.answered, ignore, until=now + seconds, undoes=True, in_full=True)
-        master.asked(now)
-        master.transport.send(undo)
+        loop = self._quorum.loop
+
+        def send(undo: Call[Any], *, at_once: bool) -> None:
+            master.asked(loop.time())
+            master.transport.send(undo, at_once=at_once)
+
+        take_back(command, send=send, loop=loop, seconds=seconds, told=master.answered, at_once=False)
 
     # -- what comes back
 

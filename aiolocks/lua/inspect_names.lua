@@ -18,8 +18,8 @@ local function waiters_of(queue)
   local number, told = 0, {}
   local entries = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
   for i = 1, #entries, 2 do
-    if not string.find(entries[i], '.bell.', 1, true) then return -1, {} end
-    local bell = string.sub(entries[i], 1, -ARGV[2] - 1)
+    local bell = bell_in(queue, entries[i], ARGV[2])
+    if not bell then return -1, {} end
     if redis.call('EXISTS', bell) == 1 then
       number = number + 1
       if number <= tonumber(ARGV[4]) then

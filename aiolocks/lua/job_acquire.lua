@@ -24,7 +24,7 @@ local permits, minted, metadata = lease_of(token)
 if not permits then
   local duplicate = ticket ~= '' and is_duplicate(owner, over, ticket)
   local first, busy = living(queue, 0), busy_until()
-  local in_turn = not first or bell_of(first) == bell
+  local in_turn = not first or bell_of(queue, first) == bell
   if not duplicate and (busy or free() < 1 or not in_turn) then
     local stands, rung = standing(KEYS[9], ARGV[7], entry, ARGV[10])
     if stands ~= 'f' then

@@ -39,8 +39,9 @@ if bell then
 end
 while ARGV[3] == '1' and not held do
   -- The bells are not in KEYS: they stand in the queue, and share its slot.
-  local first = redis.call('ZRANGE', queue, 0, 0)[1]
-  if not first or not string.find(first, '.bell.', 1, true) then break end
+  local entry = redis.call('ZRANGE', queue, 0, 0)[1]
+  local first = entry and bell_in(queue, entry, 0)
+  if not first then break end
   if redis.call('DEL', first) == 1 then return {freed, first} end
   redis.call('ZREM', queue, first)
 end

@@ -25,7 +25,7 @@ local woken, owing = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)
 if not permits then
   local first = has(flags, 't') and living(queue, 0)
-  local in_turn = not first or (has(flags, 'w') and bell_of(first) == bell)
+  local in_turn = not first or (has(flags, 'w') and bell_of(queue, first) == bell)
   if wanted > free() or not in_turn then
     keep(value, ARGV[9])  -- also for a waiter: what was resized stays so
     local too_few = wanted > capacity()

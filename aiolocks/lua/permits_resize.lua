@@ -15,8 +15,9 @@ local rung = {}
 for rank = 0, WALK - 1 do
   local entry, state = living(queue, rank)
   if state == '' then
-    ring(bell_of(entry))
-    rung[#rung + 1] = bell_of(entry)
+    local bell = bell_of(queue, entry)
+    ring(bell)
+    rung[#rung + 1] = bell
   end
 end
 return {1, 0, unpack(rung)}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Backoff, Session
-from tests.adversity.tools import PATIENT, WAYS, ByHand, Formed, Start, wakeup, warm
-from tests.conftest import Connect, Surroundings, clustered
+from tests.adversity.tools import PATIENT, WAYS, ByHand, Formed, Start, wakeup, warm, with_own_connections
+from tests.adversity.troubles import Setting, Trouble
+from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -36,6 +38,36 @@ async def client(connect: Connect, through: Proxy, form: str) -> Redis:
     client = connect(Formed(through, form))
     await warm(client)
     return client
+
+
+@pytest.fixture(params=["multiplexed", "plain"])
+def dress(request: pytest.FixtureRequest) -> Callable[[Redis], Redis]:
+    """Makes a client use the transport under test."""
+    return with_own_connections if request.param == "plain" else lambda client: client
+
+
+@pytest.fixture
+async def setting(
+    request: pytest.FixtureRequest,
+    trouble: Trouble,
+    own_server: OwnServer,
+    connect: Connect,
+    dress: Callable[[Redis], Redis],
+    tmp_path: Path,
+) -> Setting:
+    """A server, a client of it with its session connected, and the way into the trouble."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    server = await own_server(arguments=(*trouble.arguments, "--dir", str(directory)))
+    client = dress(connect(server))
+    await warm(client)
+    admin = connect(server, username="admin", password="admin")
+    async with server.client() as first:
+        await first.acl_setuser(
+            "admin", enabled=True, passwords=["+admin"], commands=["+@all"], keys=["*"], channels=["*"]
+        )
+    await admin.ping()
+    return server, client, lambda: trouble.lasting(admin, server)
 
 
 @pytest.fixture(params=WAYS)

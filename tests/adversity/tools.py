@@ -48,7 +48,7 @@ def step(name: str, *shared: str) -> Callable[[Request], bool]:
 
 ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew")
-RELEASE = step("lock_release")
+RELEASE = step("lock_release", "bells")
 ADOPT = step("lock_adopt")
 ARM = step("queue_arm")
 OWNED = step("lock_owned")

@@ -14,8 +14,8 @@ class FlightScripts(Scripts):
     """The steps of a single flight; those that it shares with the lock stand without what is in front."""
 
     kind = "singleflight"
-    shared = ("forms", "fence", "locks", "flights")
-    bare: ClassVar[frozenset[str]] = frozenset({"lock_release", "lock_renew", "lock_owned", "lock_locked"})
+    shared = ("forms", "bells", "fence", "locks", "flights")
+    bare: ClassVar[frozenset[str]] = frozenset({"lock_renew", "lock_owned", "lock_locked"})
 
     def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from tests.lua.scripts import HOUR, LUA, MINUTE, Scripts
 
-PERMITS = ("forms", "fence", "queue", "permits")
+PERMITS = ("forms", "bells", "fence", "queue", "permits")
 
 
 class JobScripts(Scripts):

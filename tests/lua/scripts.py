@@ -82,6 +82,7 @@ class Scripts:
 
     def text(self, step: str) -> bytes:
         shared = () if step == "queue_arm" or step in self.bare else self.shared
+        shared = ("bells",) if step == "lock_release" else shared
         shared += ("ours",) if step in self.looking else ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
@@ -276,12 +277,11 @@ class LockScripts(Scripts):
 class ReentrantScripts(LockScripts):
     """The steps of a lock that its owner may take again, and, of the same name, those of the simple lock."""
 
-    shared = ("forms", "fence", "locks", "nest")
+    shared = ("forms", "bells", "fence", "locks", "nest")
     bare = frozenset(
         {
             "lock_acquire",
             "lock_renew",
-            "lock_release",
             "lock_adopt",
             "lock_annotate",
             "lock_owned",
@@ -303,7 +303,7 @@ class ReentrantScripts(LockScripts):
             return super().text(step)
         return b"".join(
             self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes()
-            for file in ("shared/forms", "shared/locks", step)
+            for file in ("shared/forms", "shared/bells", "shared/locks", step)
         )
 
     def acquiring(
@@ -373,9 +373,9 @@ class MultiScripts(Scripts):
             one.lock, one.fence, one.queue = one.key(), one.key("fence"), one.key("queue")
 
     def text(self, step: str) -> bytes:
-        shared: tuple[str, ...] = ("shared/forms", "shared/locks")
+        shared: tuple[str, ...] = ("shared/forms", "shared/bells", "shared/locks")
         if step == "multi_acquire":
-            shared = ("shared/forms", "shared/fence", "shared/locks")
+            shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks")
         elif step in ("multi_locked", "queue_arm"):
             shared = ()
         return b"".join(
@@ -390,7 +390,8 @@ class MultiScripts(Scripts):
         return part
 
     def bell(self, who: str) -> bytes:
-        return self.all[0].key(f"bell.{who}")
+        tails = [one.key().partition(b":lock:")[2].hex() for one in self.all[1:]]
+        return self.all[0].key(".".join(("bell", who, *tails)))
 
     @property
     def queues(self) -> list[bytes]:
@@ -467,7 +468,7 @@ class PermitScripts(Scripts):
     """The steps of what so many may hold at once."""
 
     kind = "semaphore"
-    shared = ("forms", "fence", "queue", "permits")
+    shared = ("forms", "bells", "fence", "queue", "permits")
     deadlines = frozenset({""})
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
@@ -567,7 +568,7 @@ class SpanScripts(Scripts):
     """The steps of what holds spans in three modes."""
 
     kind = "rangelock"
-    shared = ("forms", "fence", "queue", "spans")
+    shared = ("forms", "bells", "fence", "queue", "spans")
     deadlines = frozenset({"ends", "waits"})
     looking = ("spans_acquire", "spans_locked")
     sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls")

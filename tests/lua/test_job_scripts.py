@@ -1191,7 +1191,7 @@ MUTATIONS = [
         "test_of_his_own_session_he_knows_that_it_lives",
     ),
     Mutation(
-        "shared/room", "if redis.call('GET', one) == '' then", "do",
+        "shared/room", "if redis.call('GET', bell) == '' then", "do",
         "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
     ),
     Mutation(
@@ -1203,7 +1203,7 @@ MUTATIONS = [
         "test_who_may_wait_does_not_wake_those_who_may_too",
     ),
     Mutation(
-        "shared/room", " and redis.call('GET', bell_of(other)) == ''", "",
+        "shared/room", "if bell and redis.call('GET', bell) == '' then", "if bell then",
         "test_who_has_to_make_sure_and_is_on_his_way_is_not_woken_again",
     ),
     Mutation(
@@ -1243,7 +1243,7 @@ MUTATIONS = [
         "test_a_run_that_keeps_the_key_keeps_its_time",
     ),
     Mutation(
-        "job_acquire", "not first or bell_of(first) == bell", "not first or first == entry",
+        "job_acquire", "not first or bell_of(queue, first) == bell", "not first or first == entry",
         "test_of_one_bell_anybody_may_go_first",
     ),
     Mutation(

@@ -17,7 +17,7 @@ from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out,
 from tests.lua.scripts import CARD, HOUR, MINUTE, NO_FENCES, MultiScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
-    "aiolocks*:lock*"
+    "aiolocks*:lock*", "oiolocks*"
 )  # without a ttl, where a test has put them there itself
 
 ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
@@ -590,6 +590,29 @@ async def test_a_queue_that_is_not_ours_is_refused_and_costs_nobody_a_key(locks)
         assert await locks.redis.delete(locks.all[0].key("precious")) == 1
 
 
+async def test_only_a_bell_of_the_queues_own_name_is_used_as_a_key(locks) -> None:
+    first, second = locks.all[:2]
+    own, of_all = second.key("bell.x"), locks.bell("x")
+    listed = second.key().partition(b":lock:")[2].hex()
+    others = [
+        b"o" + own[1:],  # as long as that of this prefix
+        own.replace(b":lock.bell.", b":lock.bell.x:lock.bell."),
+        first.key("bell.x"),
+        first.key(f"bell.x.ff{listed}"),
+        first.key(listed),
+        second.key("bell"),
+        own + b".bell.",
+    ]
+    for bell in (own, of_all, *others):
+        await locks.clear()
+        await second.acquire(ME)
+        await locks.redis.zadd(second.queue, {bell: 1})
+        await locks.redis.set(bell, "", px=MINUTE)
+
+        assert (bell, await locks.of(1).release(ME)) == (bell, [1] if bell in others else [1, bell])
+        assert await locks.redis.delete(bell) == (bell in others)
+
+
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> None:
     names = [one.name for one in locks.all]
     commands = MultiCommands(locks.prefix, names, retention_ms=HOUR, session="s")
@@ -699,6 +722,7 @@ FILES = [
     "multi_owned",
     "multi_locked",
     "shared/locks",
+    "shared/bells",
 ]
 SPARED = {
     FIRST_WRITE: "see out of memory above",
@@ -798,6 +822,15 @@ MUTATIONS = [
         "not held_by(ARGV[2], held) and not held_by(ARGV[3], held)",
         "not held_by(ARGV[3], held)",
         "test_adopt_swaps_the_token_and_keeps_the_fencing_token",
+    ),
+    *(
+        Mutation("shared/bells", guard, instead, "test_only_a_bell_of_the_queues_own_name_is_used_as_a_key")
+        for guard, instead in (
+            (" or string.sub(bell, 1, #place) ~= place", ""),
+            ("[^:{}]+", ".+"),
+            ("'.' .. listed .. '.'", "listed"),
+            ("string.find(role .. '.', '.' .. listed .. '.', 1, true) and bell or nil", "bell"),
+        )
     ),
     Mutation("multi_locked", "> 0", "> 2", "test_locked_is_whoever_holds_any_of_them"),
     Mutation(

@@ -5,6 +5,7 @@ A test that asks for `spans` alone is also run on mutants of the scripts, by the
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.commands import PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport.commands.inspect import FAMILIES
 from aiolocks._transport.commands.spans import Span, SpanCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
@@ -27,6 +29,7 @@ from tests.lua.scripts import (
     WALK,
     SpanScripts,
     about,
+    microseconds,
     token_of,
 )
 
@@ -421,6 +424,83 @@ async def test_marks_that_are_given_behind_a_waiters_back_shorten_nothing(spans)
     seconds, _ = await spans.redis.time()
     assert about(await spans.redis.zscore(spans.waits, spans.bell("y")) - seconds * 1000 - 1000, MINUTE)
     assert await spans.lasts(spans.key("reservations.a"), MINUTE + SLACK)
+
+
+async def test_deadlines_are_kept_for_as_long_as_anything_they_end(spans) -> None:
+    await spans.acquire(ME, "w", ttl=MINUTE)
+    await spans.wait("x", "r")
+    assert await spans.lasts(spans.waits, MINUTE + SLACK)
+    await spans.renew(ME, ttl=HOUR)
+    assert await spans.lasts(spans.waits, HOUR + SLACK)
+
+    await spans.clear()
+    await spans.acquire(ME, "w", ttl=1_000)
+    await spans.wait("x", "r", marks=MINUTE)
+    assert await spans.lasts(spans.ends, MINUTE + SLACK)
+
+
+async def test_a_call_ends_with_its_owner(spans) -> None:
+    await spans.acquire(ME, "w")
+    await spans.wait("r", "r")
+    now = await microseconds(spans.redis) // 1000
+    await spans.redis.zadd(spans.waits, {spans.bell("r"): now + 900})
+    assert await spans.release(ME) == [1, spans.bell("r")]
+
+    assert [one for one, *_ in await spans.side("calls")] == [spans.bell("r")]
+    for end in "ab":
+        assert 0 < await spans.redis.pttl(spans.key(f"calls.{end}")) <= 900 + SLACK
+
+
+@pytest.mark.parametrize("ttl", [MINUTE, 50])
+async def test_of_dead_waiters_nothing_stays_under_a_name_in_use(redis, prefix, ttl) -> None:
+    """Longer after their end than the keys of deadlines would have lasted for their sake alone."""
+    spans = SpanScripts(redis, prefix)
+    family = FAMILIES[spans.kind]
+    for who in (ME, OTHER):  # one of them holds on
+        await spans.acquire(who, "r", ttl=ttl)
+    await spans.acquire(OTHER, "r", ttl=MINUTE)
+    for number in range(6):
+        await spans.wait(f"dead{number}", "w", marks=50)
+    await asyncio.sleep((50 + SLACK) / 1000 + 0.1)
+    await spans.die(*(f"dead{number}" for number in range(6)))
+    assert await spans.renew(OTHER) == 1
+
+    assert set(await spans.held()) == set(await redis.hkeys(spans.spans))
+    assert await redis.exists(spans.waits) == 0
+    assert await spans.side("reservations") == []
+    command = family.look(prefix, spans.kind, [spans.name])
+    (finding,) = command.parse(await spans.run(command.words(in_full=True)))
+    assert finding.problems == ()
+    await spans.release(ME)
+    await spans.release(OTHER)
+    assert await nothing_left(spans)
+
+
+async def test_of_dead_holders_nothing_stays_while_others_wait(redis, prefix) -> None:
+    spans = SpanScripts(redis, prefix)
+    await spans.acquire(ME, "w", ttl=50)
+    await spans.wait("x", "w", marks=MINUTE)
+    await asyncio.sleep((50 + SLACK) / 1000 + 0.1)
+
+    assert (await spans.come("x", "w"))[0] == 1
+    assert set(await redis.hkeys(spans.spans)) == {token_of("x").encode()}
+
+
+async def test_a_dead_reader_that_was_called_keeps_no_upgrade_out(redis, prefix) -> None:
+    """Nor do others that are called later, whose marks stand under the same keys and keep these alive."""
+    spans = SpanScripts(redis, prefix)
+    await spans.acquire(ME, "w")
+    await spans.wait("dead", "r", marks=50)
+    await spans.release(ME)
+    await asyncio.sleep((50 + SLACK) / 1000 + 0.1)
+    await spans.die("dead")
+    await spans.acquire(ME, "w", 20, 30)
+    await spans.wait("r", "r", 20, 30)
+    await spans.release(ME)
+
+    assert [one for one, *_ in await spans.side("calls")] == [spans.bell("r")]
+    assert (await spans.acquire(THIRD, "u"))[0] == 1
+    assert (await spans.acquire(OTHER, "w", under=THIRD))[0] == 1
 
 
 # -- what is lost --------------------------------------------------------------------------------------------
@@ -1741,9 +1821,21 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "ms + SLACK)\n  keep(deadlines, ms + SLACK)",
-        "ms)\n  keep(deadlines, ms)",
+        "keep(spans, ms + SLACK)",
+        "keep(spans, ms)",
         "test_acquire_sets_the_ttls",
+    ),
+    Mutation(
+        "shared/spans",
+        "ipairs({ends, waits})",
+        "ipairs({deadlines})",
+        "test_deadlines_are_kept_for_as_long_as_anything_they_end",
+    ),
+    Mutation(
+        "shared/spans",
+        "redis.call('ZSCORE', waits, of) - NOW)",
+        "BELL_TTL)",
+        "test_a_call_ends_with_its_owner",
     ),
     Mutation(
         "shared/spans",

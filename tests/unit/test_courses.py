@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +28,7 @@ class Stage:
             self.call,
             send=lambda call, at_once: self.parts.append(call),
             on_rung=self.rung.extend,
-            now=lambda: 0.0,
+            loop=cast("asyncio.AbstractEventLoop", SimpleNamespace(time=lambda: 0.0)),
             on_end=lambda *_: None,
             at_once=False,
         )

@@ -37,6 +37,7 @@ class Waiter:
         self.unanswered = True
         self.noted = False
         self.carried = False
+        self.arming: Call[int] | None = None
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         self.told.append(("woken" if woken else "at once") + (", in turn" if in_turn else ""))

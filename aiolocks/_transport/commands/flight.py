@@ -12,7 +12,7 @@ from .lock import LockCommands
 from .standing import IN_TURN, QUEUED
 from .steps import Steps
 
-_SHARED: Final = ("forms", "fence", "locks", "flights")
+_SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED)
 _PUBLISH: Final = Script("flight_publish", *_SHARED)
 

@@ -22,10 +22,10 @@ from .reading import (
 )
 from .steps import SEAT_LENGTH
 
-_INSPECT: Final = Script("inspect_names")
-_FORCE_LOCK: Final = Script("force_lock", "forcing")
-_FORCE_PERMITS: Final = Script("force_permits", "forcing")
-_FORCE_SPANS: Final = Script("force_spans", "forcing")
+_INSPECT: Final = Script("inspect_names", "bells")
+_FORCE_LOCK: Final = Script("force_lock", "bells", "forcing")
+_FORCE_PERMITS: Final = Script("force_permits", "bells", "forcing")
+_FORCE_SPANS: Final = Script("force_spans", "bells", "forcing")
 
 _KEYS_A_STEP: Final = 1000
 """Keys that the server goes through in one step of a scan: about 0.2 ms of its time."""

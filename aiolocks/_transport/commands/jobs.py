@@ -14,7 +14,7 @@ from .steps import SEAT_LENGTH, Steps, arming
 if TYPE_CHECKING:
     from .reading import Holder
 
-_PERMITS: Final = ("forms", "fence", "queue", "permits")
+_PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("job_acquire", *_PERMITS, "tickets", "runs", "room")
 _RENEW: Final = Script("job_renew", *_PERMITS, "tickets", "runs", mid_move="mid_move_runs")
 _RELEASE: Final = Script("job_release", *_PERMITS, "tickets", "runs", "room")

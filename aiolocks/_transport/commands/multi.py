@@ -11,13 +11,13 @@ from .answers import Answer, Released, answer, fencing_token, released, truth
 from .standing import QUEUED, letters
 from .steps import Steps, arming
 
-_ACQUIRE: Final = Script("multi_acquire", "forms", "fence", "locks")
-_ANNOTATE: Final = Script("multi_annotate", "forms", "locks", mid_move="mid_move_multi")
-_ADOPT: Final = Script("multi_adopt", "forms", "locks", mid_move="mid_move_multi")
+_ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks")
+_ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move="mid_move_multi")
+_ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
 _LOCKED: Final = Script("multi_locked")
-_OWNED: Final = Script("multi_owned", "forms", "locks", mid_move="mid_move_multi")
-_RELEASE: Final = Script("multi_release", "forms", "locks", mid_move="mid_move_multi")
-_RENEW: Final = Script("multi_renew", "forms", "locks", mid_move="mid_move_multi")
+_OWNED: Final = Script("multi_owned", "forms", "bells", "locks", mid_move="mid_move_multi")
+_RELEASE: Final = Script("multi_release", "forms", "bells", "locks", mid_move="mid_move_multi")
+_RENEW: Final = Script("multi_renew", "forms", "bells", "locks", mid_move="mid_move_multi")
 
 
 @final
@@ -38,9 +38,13 @@ class MultiCommands(Steps):
         self._locks = tuple(key(prefix, "lock", name) for name in names)
         self._fences = tuple(key(prefix, "lock", name, "fence") for name in names)
         self._queues = tuple(key(prefix, "lock", name, "queue") for name in names)
-        # One bell in all the queues; the same names are always in the same order.
-        others = part_of or ".".join(name.encode().hex() for name in names[1:])
-        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{others}")
+        # One bell in all the queues, called after the first name; it lists the others as their keys have
+        # them, so that a script can tell whether it is a bell of its name. The same names always have the
+        # same order.
+        place = f"{prefix}:lock:".encode()
+        others = [lock.removeprefix(place).hex() for lock in self._locks[1:]]
+        listed = ".".join([*others, part_of] if part_of else others)
+        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{listed}")
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))

@@ -28,8 +28,8 @@ from .multi import MultiCommands
 from .standing import PASSING, QUEUED, STAYING
 from .steps import Steps as StepsOfAName
 
-_RETURN: Final = Script("multi_return", "forms", "locks")
-_SEAL: Final = Script("multi_seal", "forms", "locks")
+_RETURN: Final = Script("multi_return", "forms", "bells", "locks")
+_SEAL: Final = Script("multi_seal", "forms", "bells", "locks")
 
 
 def commands_of(

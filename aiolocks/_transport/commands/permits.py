@@ -15,7 +15,7 @@ from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 if TYPE_CHECKING:
     from .reading import Holder
 
-_SHARED: Final = ("forms", "fence", "queue", "permits")
+_SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
 _ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_permits")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_permits")

@@ -10,11 +10,11 @@ from .answers import Answer, Granted, Released, answer, fencing_token, released,
 from .standing import IN_TURN, QUEUED, TOLD
 from .steps import Steps, arming
 
-_SHARED: Final = ("forms", "fence", "locks", "nest")
+_SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
 _ACQUIRE: Final = Script("reentrant_acquire", *_SHARED)
 _ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nest")
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
-_LOCKED: Final = Script("reentrant_locked", "forms", "locks")
+_LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
 _OWNED: Final = Script("reentrant_owned", *_SHARED, mid_move="mid_move_nest")
 _RELEASE: Final = Script("reentrant_release", *_SHARED, mid_move="mid_move_nest")
 _RENEW: Final = Script("reentrant_renew", *_SHARED, mid_move="mid_move_nest")

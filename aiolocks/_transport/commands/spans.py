@@ -15,7 +15,7 @@ from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 if TYPE_CHECKING:
     from .reading import Holder
 
-_SHARED: Final = ("forms", "fence", "queue", "spans")
+_SHARED: Final = ("forms", "bells", "fence", "queue", "spans")
 _ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
 _ANNOTATE: Final = Script("spans_annotate", *_SHARED, mid_move="mid_move_spans")
 _ADOPT: Final = Script("spans_adopt", *_SHARED, mid_move="mid_move_spans")

@@ -14,12 +14,13 @@ end
 local function wake_all(queue)
   local rung = {}
   while #rung == 0 do
-    local bells = redis.call('ZRANGE', queue, 0, AT_ONCE - 1)
-    if #bells == 0 then break end
-    for _, bell in ipairs(bells) do
-      if is_bell(bell) and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+    local entries = redis.call('ZRANGE', queue, 0, AT_ONCE - 1)
+    if #entries == 0 then break end
+    for _, entry in ipairs(entries) do
+      local bell = bell_in(queue, entry, 0)
+      if bell and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
     end
-    redis.call('ZREM', queue, unpack(bells))
+    redis.call('ZREM', queue, unpack(entries))
   end
   return rung
 end

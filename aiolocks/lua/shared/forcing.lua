@@ -35,8 +35,8 @@ local function summon(queue, seat, stays)
   while #rung < SUMMONED do
     local entry = redis.call('ZRANGE', queue, #rung, #rung)[1]
     if not entry then break end
-    local bell = string.sub(entry, 1, -seat - 1)
-    if string.find(entry, '.bell.', 1, true) and redis.call('DEL', bell) == 1 then
+    local bell = bell_in(queue, entry, seat)
+    if bell and redis.call('DEL', bell) == 1 then
       if stays then redis.call('SET', bell, 'rung', 'PX', BELL_TTL) end
       rung[#rung + 1] = bell
     else

@@ -23,8 +23,9 @@ local function wake(queue, bell)
   local rank = bell and redis.call('ZRANK', queue, bell)
   rank = rank and rank + 1 or 0
   while true do
-    local next = redis.call('ZRANGE', queue, rank, rank)[1]
-    if not next or woken[next] or not is_bell(next) then return nil end
+    local entry = redis.call('ZRANGE', queue, rank, rank)[1]
+    local next = entry and bell_in(queue, entry, 0)
+    if not next or woken[next] then return nil end
     if redis.call('DEL', next) == 1 then
       woken[next] = true
       return next

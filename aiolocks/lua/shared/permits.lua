@@ -108,8 +108,9 @@ local function wake(fair, rank, except)
     local entry, state = living(queue, rank)
     if not entry then break end
     if state == '' and entry ~= except then
-      ring(bell_of(entry))
-      return {bell_of(entry)}
+      local bell = bell_of(queue, entry)
+      ring(bell)
+      return {bell}
     end
     if fair then break end
     rank = rank + 1

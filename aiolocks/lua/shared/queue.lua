@@ -10,7 +10,7 @@ local WALK = 64  -- so many of the queue are looked at in one step
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
 
-local function bell_of(entry) return string.sub(entry, 1, -SEAT - 1) end
+local function bell_of(queue, entry) return bell_in(queue, entry, SEAT) end
 
 local function ring(bell)
   redis.call('DEL', bell)
@@ -24,8 +24,9 @@ local function was_woken(flags, bell) return has(flags, 'p') or redis.call('GET'
 local function living(queue, rank)
   while true do
     local entry = redis.call('ZRANGE', queue, rank, rank)[1]
-    if not entry or not is_bell(entry) then return nil end
-    local state = redis.call('GET', bell_of(entry))
+    local bell = entry and bell_of(queue, entry)
+    if not bell then return nil end
+    local state = redis.call('GET', bell)
     if state then return entry, state end
     redis.call('ZREM', queue, entry)
   end

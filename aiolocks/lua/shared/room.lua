@@ -27,12 +27,12 @@ local function standing(seen, room, entry, session)
     local other = living(queue, rank)
     if not other or other == entry then return 'w', {} end
     local lives = number < 0 and noted(seen, other) > -number or string.find(other, session, 1, true)
-    if not lives then unsure[#unsure + 1] = bell_of(other) end
+    if not lives then unsure[#unsure + 1] = bell_of(queue, other) end
   end
-  for _, one in ipairs(unsure) do
-    if redis.call('GET', one) == '' then
-      ring(one)
-      rung[#rung + 1] = one
+  for _, bell in ipairs(unsure) do
+    if redis.call('GET', bell) == '' then
+      ring(bell)
+      rung[#rung + 1] = bell
     end
   end
   return #unsure > 0 and 'd' or 'f', rung
@@ -46,9 +46,10 @@ local function be_seen(seen, entry, may_wait, rung)
   end
   note(seen, entry, 1)
   for _, other in ipairs(redis.call('ZRANGE', queue, 0, WALK)) do
-    if noted(seen, other) < 0 and redis.call('GET', bell_of(other)) == '' then
-      ring(bell_of(other))
-      rung[#rung + 1] = bell_of(other)
+    local bell = noted(seen, other) < 0 and bell_of(queue, other)
+    if bell and redis.call('GET', bell) == '' then
+      ring(bell)
+      rung[#rung + 1] = bell
     end
   end
 end

@@ -17,7 +17,9 @@
 -- Invariants:
 -- - left and right ends of a span stand and go together, in one script: what stands in one set only hides another;
 -- - spans is a hash: token -> 'mode a b fencing-token metadata' of who holds, bell -> 'mode a b mark under' of who waits;
--- - ends are the holders' deadlines, waits those of who waits, ms: each has its own, and dies with its owner.
+-- - ends are the holders' deadlines, waits those of the waiters, ms: each has its own, and dies with its owner;
+-- - ends and waits last as long as spans, and a call as long as its owner's deadline: so every entry here is found by its
+--   deadline, and removed.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local spans, ends, waits, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[18]
 local SIDES = {
@@ -53,7 +55,7 @@ local function write(id, fields, deadlines, ms)
   redis.call('HSET', spans, id, table.concat(fields, ' '))
   redis.call('ZADD', deadlines, whole(NOW + ms), id)
   keep(spans, ms + SLACK)
-  keep(deadlines, ms + SLACK)
+  for _, key in ipairs({ends, waits}) do keep(key, redis.call('PTTL', spans)) end
 end
 
 -- Mode, a, b, fencing token and metadata of a holder, or nil.
@@ -173,7 +175,7 @@ local function settle(rank)
   while true do
     local entry, state = living(queue, rank)
     if not entry then break end
-    local of, seat = bell_of(entry), string.sub(entry, -SEAT)
+    local of = bell_of(queue, entry)
     local mode, a, b, mark, under = waiter(of)
     looked = looked + 1
     if looked > WALK then
@@ -189,7 +191,7 @@ local function settle(rank)
       if may_enter then
         if state == '' then ring(of) rung[#rung + 1] = of end
         if mode ~= 'r' then break end
-        if mark == 't' then put('c', of, a, b, BELL_TTL) end
+        if mark == 't' then put('c', of, a, b, redis.call('ZSCORE', waits, of) - NOW) end
       end
     end
     rank = rank + 1
