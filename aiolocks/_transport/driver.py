@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -191,15 +192,20 @@ class Door:
         self.connection_class = connection_class
         self.connection_kwargs = connection_kwargs
 
-    async def cluster_slots(self) -> Any:
-        """What this node knows of who serves which slots, over a connection for just this question."""
+    async def cluster_table(self) -> tuple[Any, int | None]:
+        """What this node knows of who serves which slots, over a connection for just this question.
+
+        Returns:
+            The rows of `CLUSTER SLOTS`, and the cluster's epoch, which each change of who serves what makes
+            larger; None where the user may not ask for that.
+        """
         arguments = _arguments(self)
         arguments.update(protocol=2, decode_responses=False)
         connection: Any = self.connection_class(**arguments)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await connected(self, connection.connect())
-                return await _cluster_slots(connection)
+                return await _cluster_slots(connection), await _cluster_epoch(connection)
         finally:
             _close(connection)
 
@@ -207,6 +213,16 @@ class Door:
 async def _cluster_slots(connection: Any) -> Any:
     await connection.send_command("CLUSTER", "SLOTS")
     return await connection.read_response(disable_decoding=True)
+
+
+async def _cluster_epoch(connection: Any) -> int | None:
+    await connection.send_command("CLUSTER", "INFO")
+    try:
+        info: bytes = await connection.read_response(disable_decoding=True)
+    except driver.ResponseError:
+        return None
+    found = re.search(rb"cluster_current_epoch:(\d+)", info)
+    return None if found is None else int(found[1])
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import redis.exceptions as driver
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
@@ -17,6 +17,8 @@ from .members import Members
 
 __all__ = ["SLOTS", "Slots", "slot_of"]
 
+_Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None]
+"""Who serves each slot, the ids of the nodes, and the epoch."""
 _STAGGER: Final = 0.2
 """Seconds after which the next node is asked too: one that hangs is not to hold up the others' answer."""
 
@@ -62,8 +64,8 @@ class Slots:
         Raises:
             redis.exceptions.RedisError, OSError, TimeoutError: None could say.
         """
-        fresh, ids = await self._ask_around()
-        self.members.believe(ids)
+        fresh, ids, epoch = await self._ask_around()
+        self.members.believe(ids, epoch)
         changed: set[int] = set()
         if self.known and fresh != self._owners:
             changed = {slot for slot in range(SLOTS) if fresh[slot] != self._owners[slot]}
@@ -72,11 +74,11 @@ class Slots:
         self._seeds = tuple(dict.fromkeys([*self.owners(), *self._seeds]))
         return changed
 
-    async def _ask_around(self) -> tuple[list[Address | None], frozenset[bytes]]:
+    async def _ask_around(self) -> _Table:
         # Those that served any by the last table come first: of the others, many may have gone for good.
         owners = self.owners()
         left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
-        asked: set[asyncio.Task[tuple[list[Address | None], frozenset[bytes]]]] = set()
+        asked: set[asyncio.Task[_Table]] = set()
         trouble: BaseException | None = None
         try:
             while left or asked:
@@ -102,15 +104,15 @@ class Slots:
             if asked:
                 await asyncio.wait(asked)
 
-    async def _ask(self, address: Address) -> tuple[list[Address | None], frozenset[bytes]]:
-        rows = await self._doors.door(address).cluster_slots()
-        ids = self.members.check(rows, address)
+    async def _ask(self, address: Address) -> _Table:
+        rows, epoch = await self._doors.door(address).cluster_table()
+        ids = self.members.check(rows, address, epoch)
         owners: list[Address | None] = [None] * SLOTS
         for first, last, owner in self._read(rows, address):
             owners[first : last + 1] = [owner] * (last + 1 - first)
         if not any(owners):
             raise driver.ClusterDownError("no node serves any slot")
-        return owners, ids
+        return owners, ids, epoch
 
     def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:
         for first, last, master, *_ in rows:

@@ -14,6 +14,7 @@ from redis.asyncio.cluster import ClusterNode
 
 from aiolocks import BackendError, LeaseState, Lock, Session
 from aiolocks._transport import cluster as transport
+from aiolocks._transport.driver import Doors
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import Surroundings, blocking
 from tests.support.clusters import CLUSTER, Cluster, node_port, take_all_slots
@@ -134,6 +135,22 @@ async def test_a_strangers_table_is_not_believed_while_our_nodes_are_away(ours: 
             node.refuse = False
             async with Lock(session, "a", blocking_timeout=5):
                 assert ours.keys() != []
+
+
+async def test_the_epoch_is_learned_with_the_table_where_the_user_may_ask_for_it(ours: Lone) -> None:
+    async with Proxy(ours.url) as node, reached({ours.port: node}, node) as client:
+        await client.initialize()
+        door = Doors(client).door((HERE, node.port))
+        _, epoch = await door.cluster_table()
+        told = await client.execute_command("CLUSTER INFO", target_nodes=RedisCluster.RANDOM)
+        assert epoch == int(told["cluster_current_epoch"])
+        door.connection_kwargs = {**door.connection_kwargs, "username": "humble", "password": "x"}
+        rights = ("on", ">x", "+@all", "-cluster", "+cluster|slots")
+        await client.execute_command("ACL SETUSER", "humble", *rights, target_nodes=RedisCluster.RANDOM)
+        rows, epoch = await door.cluster_table()
+        await client.execute_command("ACL DELUSER", "humble", target_nodes=RedisCluster.RANDOM)
+        assert rows
+        assert epoch is None
 
 
 @pytest.mark.leaves_keys("*.fence:*")

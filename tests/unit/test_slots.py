@@ -10,7 +10,7 @@ import pytest
 
 from aiolocks._transport import slots
 from aiolocks._transport.driver import Address
-from aiolocks._transport.members import Members, StrangerError
+from aiolocks._transport.members import Members, OutdatedError, StrangerError
 
 NODES = 4
 
@@ -22,11 +22,11 @@ class Node:
         self._go = go
         self._knows = knows
 
-    async def cluster_slots(self) -> Any:
+    async def cluster_table(self) -> Any:
         await self._go.wait()
         if not self._knows:
             raise ConnectionRefusedError("not here")
-        return [[0, slots.SLOTS - 1, [b"there", 1]]]
+        return [[0, slots.SLOTS - 1, [b"there", 1]]], None
 
 
 class Nodes:
@@ -63,7 +63,7 @@ async def test_of_those_that_fail_beside_one_that_knows_nothing_is_heard(
 
 
 class Gone:
-    async def cluster_slots(self) -> Any:
+    async def cluster_table(self) -> Any:
         await asyncio.get_running_loop().create_future()
 
 
@@ -139,3 +139,14 @@ def test_nodes_that_were_replaced_one_by_one_are_followed() -> None:
     members.check(table("d"), ("next", 2))
     with pytest.raises(StrangerError):  # it left, and belongs to another cluster by now
         members.check(table("a"), ("next", 2))
+
+
+def test_a_table_that_is_older_than_one_before_is_not_believed() -> None:
+    members = Members()
+    members.believe(members.check(table("a", "b"), ("first", 1), 7), 7)
+    with pytest.raises(OutdatedError, match=r"next:2 knows an older state .* \(epoch 6, and 7 was known"):
+        members.check(table("a", "b"), ("next", 2), 6)
+    members.check(table("a", "b"), ("next", 2))  # it may not be asked for the epoch
+    members.believe(members.check(table("a", "b"), ("next", 2), 8), 8)
+    with pytest.raises(OutdatedError):
+        members.check(table("a", "b"), ("first", 1), 7)
