@@ -158,7 +158,8 @@ class Electorate:
                 answered(b"")
 
         command = Command(None, (), ("INFO", section), partial(_field, field))
-        master.transport.send(Call(command, answered, failed, until=until))
+        # Of one that refuses connections, those who ask learn at once: the others decide, or they ask again.
+        master.transport.send(Call(command, answered, failed, until=until, patient=False))
 
     def _judge(self, master: Master, role: bytes, run_id: bytes) -> None:
         self._ended(master, self._objection(master, role, run_id))

@@ -74,6 +74,8 @@ class Round:
         passed_over = self._silent() if electorate is not None else ()
         for errand in self._ballot.open():
             master = self._quorum.masters[errand.master]
+            if electorate is not None and self._ballot.decided:
+                break  # by those that are known to be away: nobody would undo a vote that is cast now
             if electorate is not None and master in passed_over:
                 master.silent()
                 electorate.seek(master, self._full_patience(master))

@@ -15,7 +15,11 @@ local held, minted, metadata = lease_of(ARGV[1])
 if held then
   local left = ARGV[5] and math.ceil(math.min(MICROSECONDS, minted) / 1000 + ARGV[5]) - NOW or 0
   if left > 0 then hold(NOBODY .. ARGV[1], held, minted, metadata, left) end
-  drop(ARGV[1])
+  drop(ARGV[1])  -- after that: while its slot moves, a key that was gone could not be written again
+  if left > 0 and redis.call('ZCARD', holders) == 1 then
+    redis.call('PEXPIRE', holders, left + SLACK)
+    redis.call('PEXPIRE', leases, left + SLACK)
+  end
   keep(fence, ARGV[2])
 end
 stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))

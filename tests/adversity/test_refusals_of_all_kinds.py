@@ -141,7 +141,10 @@ async def test_t_n_11_replies_that_are_cut_off_end_no_wait_late_and_leave_nothin
     """A refusal tells who holds it, with metadata that are longer than the output buffer may become."""
     server = await own_server()
     admin = connect(server)
-    async with Session(connect(server)) as holder, Session(connect(server)) as session:
+    async with (
+        Session(connect(server), largest_metadata=1_000_000) as holder,
+        Session(connect(server)) as session,
+    ):
         leases = await take_each(holder, "wanted", metadata={"long": "x" * 200_000})
         await admin.config_set("client-output-buffer-limit", "normal 100kb 0 0")
         # A reader would get in beside the other one.

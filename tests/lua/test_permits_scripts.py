@@ -594,6 +594,21 @@ async def test_that_time_is_counted_from_the_grant_by_the_servers_clock(permits)
     assert fencing / 1000 + MINUTE <= end < fencing / 1000 + MINUTE + 1
 
 
+async def test_what_is_kept_last_does_not_keep_its_keys_for_longer_than_its_time(permits) -> None:
+    await granted(permits)
+    assert await permits.release(ME, at_least=MINUTE) == [1]
+    for key in (permits.holders, permits.leases):
+        assert await permits.redis.pttl(key) <= MINUTE + SLACK + 1
+
+
+async def test_beside_another_lease_the_keys_last_as_long_as_that(permits) -> None:
+    await granted(permits, 1)
+    await permits.acquire(OTHER, 1, ttl=HOUR)
+    assert await permits.release(ME, at_least=MINUTE) == [1]
+    for key in (permits.holders, permits.leases):
+        assert await permits.redis.pttl(key) > HOUR - MINUTE
+
+
 async def test_release_after_their_time_gives_them_back_and_wakes_as_usual(permits) -> None:
     await granted(permits, ago=MINUTE + 1)
     await permits.arm("x")

@@ -58,7 +58,7 @@ FROZEN = {
     "permits_annotate": "d6e5155a404e8e9c860a2676b89e69a43c1734d1",
     "permits_available": "3bc8f5186a5e4dd29a1eef03cf48a492462b2cf8",
     "permits_owned": "a842e90229d45656325b3b7163ee208d488b3786",
-    "permits_release": "199ba610761c1f5ecd33f7cdb6502e5ede883746",
+    "permits_release": "c1b7ebd97fe47911173590f59188d1be2949fcb4",
     "permits_renew": "f1e7406d2d007a2d86b5a6b337149f7aebec87e6",
     "permits_resize": "e9de70a585b68e0bee85bb634814a1b1f0c3caf5",
     "queue_arm": "a9d6aeaa181c59a26ccd0c89a8c9ed9b5726063c",
