@@ -237,7 +237,7 @@ async def test_t_p_4_dead_reader_beside_one_that_renews(
     here = start(backoff=Backoff())
 
     async def one(name: str, stays: float) -> None:
-        lock = RWLock(here, name, ttl=0.3)
+        lock = RWLock(here, name, ttl=0.8)
         worker = await workers.start(hold_for_ever, url=server.url, name=name)
         await worker.told("inside")
         living = await lock.reader.acquire()

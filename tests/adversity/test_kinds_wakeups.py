@@ -33,7 +33,7 @@ from tests.support.cancel import MODES, CancelAt, Mode
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
-GIVES_UP = 0.15
+GIVES_UP = 0.5
 """Seconds after which a waiter gives up who is to."""
 
 

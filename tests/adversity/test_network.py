@@ -694,10 +694,10 @@ async def test_a_renewal_that_waited_for_a_connection_does_not_outlast_max_hold(
         await asyncio.sleep(0.1)
         through.refuse = True
         through.cut()
-        await asyncio.sleep(0.6)  # a renewal was made after 0.4 s, for 0.9 s more
+        await asyncio.sleep(0.5)  # a renewal was made after 0.4 s, for 0.9 s more
         through.refuse = False
         renewed = through.count(RENEW)
-        await eventually(lambda: through.count(RENEW) > renewed, within=0.4)
+        await eventually(lambda: through.count(RENEW) > renewed, within=0.5)
         await asyncio.sleep(1.3 + 0.05 - held.seconds)
     assert lease.state is LeaseState.LOST
     assert keys() == []
