@@ -291,7 +291,7 @@ async def test_t_p_11_the_place_of_a_waiter_that_was_killed_is_free_after_two_se
         process = await workers.start(wait_to_run, url=server.url)
         await eventually(lambda: by_hand.redis.zcard(place(".queue")) == 1, within=SOON)
         await asyncio.sleep(2.2)  # as long as he lives, he keeps it
-        assert await asyncio.wait_for(job.try_run(waiting=1), SOON) is None
+        assert await asyncio.wait_for(begin(job.try_run(waiting=1)), SOON) is None
         process.kill()
         began = time.monotonic()
         redelivered = begin(job.try_run(waiting=1))
