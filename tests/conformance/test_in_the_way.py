@@ -50,7 +50,7 @@ def is_ours(holder: HolderInfo, lease: Any, task: str) -> None:
 # -- the holder
 
 
-@pytest.mark.parametrize("blocking_timeout", [0, 0.2])
+@pytest.mark.parametrize("blocking_timeout", [0, 0.5])
 async def test_a_time_out_names_the_holder_elsewhere(
     kind: Kind, client: Redis, join: Callable[..., Redis], blocking_timeout: float
 ) -> None:
@@ -79,7 +79,7 @@ async def test_those_who_wait_behind_another_name_the_holder_as_well(
 ) -> None:
     elsewhere = join()
     async with kind.make(client, "a", ttl=20, metadata=METADATA) as lease:
-        waits = [refused(kind.make(elsewhere, "a"), 0.2 + 0.02 * number) for number in range(3)]
+        waits = [refused(kind.make(elsewhere, "a"), 0.6 + 0.02 * number) for number in range(3)]
         for error in await asyncio.gather(*waits):
             (holder,) = error.holders
             is_ours(holder, lease, asyncio.current_task().get_name())  # type: ignore[union-attr]

@@ -63,7 +63,7 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
     async with Lock(there, "order:1"):
         waiting = asyncio.create_task(Lock(session, "order:1").acquire())
         with pytest.raises(LockTimeoutError):
-            await Lock(session, "order:1").acquire(blocking_timeout=0.2)
+            await Lock(session, "order:1").acquire(blocking_timeout=0.6)
         with pytest.raises(LockTimeoutError):
             await Lock(session, "order:1").acquire(blocking_timeout=0)
         ranges = RangeLock(session, "x")
