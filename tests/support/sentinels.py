@@ -162,7 +162,8 @@ class Watched(Replicated):
     async def _knows_the_replicas(self) -> bool:
         """Whether Sentinel has found them, and found them well."""
         found = await self._ask("replicas", SERVICE)
-        return sum(replica[b"master-link-status"] == b"ok" for replica in found) == len(self.replicas)
+        links = [_fields(replica)[b"master-link-status"] for replica in found]
+        return links.count(b"ok") == len(self.replicas)
 
     async def _ask(self, *words: str) -> Any:
         async with Redis(port=self.sentinel.port or 0) as redis:
@@ -171,6 +172,11 @@ class Watched(Replicated):
 
 async def _follows(replica: Redis) -> bool:
     return bool((await replica.info("replication")).get("master_link_status") == "up")
+
+
+def _fields(reply: Any) -> dict[bytes, Any]:
+    """What redis-py gives as a dict or, before version 6, as the server sent it."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 async def until(condition: Callable[..., Awaitable[bool]], *args: Any, within: float = 20.0) -> None:

@@ -75,7 +75,8 @@ class _Own(Connection):
 @cache
 def client_of(host: str, wakeup: str) -> Redis:
     """A client; it has nothing of its own that a session would change."""
-    client = Redis(host=host, port=6379, protocol=2 if wakeup == "resp2" else None)
+    older = {"protocol": 2} if wakeup == "resp2" else {}
+    client = Redis(host=host, port=6379, **older)  # type: ignore[arg-type]
     if wakeup == "plain":
         client.connection_pool.connection_class = _Own
     return client
@@ -91,7 +92,8 @@ class Run:
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
         self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
-        travel = max(CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews)
+        travels = (CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews)
+        travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         self.ledger = Ledger(self.referee, travel=travel)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
