@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis as redis_py
 from redis.asyncio import Redis
 
 from aiolocks import (
@@ -691,6 +692,8 @@ async def test_a_key_is_for_one_request(start: Start, redis: Redis) -> None:
 async def test_values_come_as_the_serializer_makes_them(
     connect: Connect, through: Proxy, session: Session, form: str, settings: tuple[int, bool], serializer: Any
 ) -> None:
+    if form == "own connections" and settings[1] and int(redis_py.__version__.split(".")[0]) < 6:
+        pytest.skip("before version 6, redis-py decodes each reply of connections that it drives itself")
     client = connect(Formed(through, form), protocol=settings[0], decode_responses=settings[1])
     value = ("é\0\ud800", 1.5, None) if serializer is None else {(1, b"\xff\0"): {2.5}}
     options = {} if serializer is None else {"serializer": serializer}
