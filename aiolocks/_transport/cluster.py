@@ -23,8 +23,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
-import redis.exceptions as driver
-
 from . import faults
 from .calls import Call, Command, ignore
 from .courses import Course, Several
@@ -114,7 +112,7 @@ class Clustered:
 
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self._closed:
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
             return
         if isinstance(call.command, Several):
             self._begin(call, at_once=at_once)
@@ -212,9 +210,8 @@ class Clustered:
         slot = _slot(call)
         was_mid_move, call.mid_move = call.mid_move, detour.mid_move and self._has_mid_move(slot, call)
         if call.mid_move and not was_mid_move:
-            call.in_full = (
-                True  # as where a script is unknown: what was sent after it may be executed before it
-            )
+            # As where a script is unknown: what was sent after it may be executed before it.
+            call.in_full = True
             self._pass_on(slot, call, at_once=True)
             return True
         if detour.to is None:

@@ -192,6 +192,11 @@ def unreachable(error: BaseException) -> Fault:
     return Fault(fault, transient=_disagreement(error) is None)
 
 
+def session_closed() -> Fault:
+    """What ends a question that was still open when its session was closed."""
+    return unreachable(driver.ConnectionError("the session was closed"))
+
+
 def unanswered(trouble: BaseException | None) -> Fault:
     """Nothing came back within the time that the caller had; `trouble` is what is known of why."""
     because = f": {_said(trouble)}" if trouble is not None else ""

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, final
 
-import redis.exceptions as driver
-
 from . import faults
 from .calls import Call
 from .faults import Fault
@@ -147,7 +145,7 @@ class Lines:
     def close(self) -> None:
         self._closed = True
         for slot, line in tuple(self._lines.items()):
-            self._end(slot, line, faults.unreachable(driver.ConnectionError("the session was closed")))
+            self._end(slot, line, faults.session_closed())
 
     def _end(self, slot: int, line: _Line, fault: Fault) -> None:
         self._remove(slot, line)

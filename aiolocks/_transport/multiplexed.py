@@ -169,7 +169,7 @@ class Multiplexed(asyncio.Protocol):
             self._fallback.send(call, at_once=at_once)
             return
         if self._closed:
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
             return
         if not call.patient and self._detours is None and self._refuses(call):
             return
@@ -279,7 +279,7 @@ class Multiplexed(asyncio.Protocol):
         if self._fallback is not None:
             self._fallback.prove(proof)
         elif self._closed:
-            proof.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            proof.fault(faults.session_closed())
         else:
             self._further().prove(proof)
 
@@ -643,7 +643,7 @@ class Multiplexed(asyncio.Protocol):
         if self._link is not None:
             self._link.transport.close()
         for call in (*self._inflight, *self._queue):
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
         self._queue.clear()
 
 

@@ -77,7 +77,7 @@ class Plain:
 
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self._closed:
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
             return
         name = _lane_of(call)
         lane = self._lanes.get(name)
@@ -258,7 +258,7 @@ class _Lane:
     def end(self) -> None:
         """Ends everything that is left."""
         for call in self.calls:
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
         for timer in self.timers:
             timer.cancel()
 

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, final
 
-import redis.exceptions as driver
-
 from . import clocks, faults
 from .calls import Call, Transport
 from .commands.redlock import Motion, Settling
@@ -66,7 +64,7 @@ class Quorum:
 
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self.closed:
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
             return
         motion = call.as_of_now()
         if isinstance(motion, Settling):

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-import redis.exceptions as driver
-
 from . import faults
 from .bulk import Bulk, ForMain
 from .calls import Call
@@ -116,7 +114,7 @@ class Spares:
         for connection in self._connections():
             connection.close()
         for call in self.waiting:
-            call.fault(faults.unreachable(driver.ConnectionError("the session was closed")))
+            call.fault(faults.session_closed())
 
     def _connections(self) -> Iterator[Multiplexed]:
         if self._bulk is not None:
