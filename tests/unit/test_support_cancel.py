@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from importlib.metadata import version
 
 import anyio
 import pytest
 
 from tests.support.cancel import CancelAt, Mode, Shot, cancel_twice, sweep, sweep_scopes
+
+ANYIO = tuple(map(int, version("anyio").split(".")[:2]))
 
 
 async def suspend() -> None:
@@ -191,6 +194,7 @@ async def test_a_shield_may_outlast_its_scope() -> None:
     assert len(await sweep_scopes(shielded)) == 2
 
 
+@pytest.mark.skipif(ANYIO < (4, 6), reason="a scope of anyio says so in another way")
 async def test_an_uncancel_too_few_is_detected() -> None:
     async def cancels_itself() -> None:
         task = asyncio.current_task()
