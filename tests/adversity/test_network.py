@@ -655,7 +655,7 @@ async def test_t_n_10_clients_of_any_setting_behave_alike(
             assert await lock.locked()
             assert await lease.owned()
             with pytest.raises(LockTimeoutError):
-                await Lock(redis, policy).acquire(blocking_timeout=0.05)
+                await Lock(redis, policy).acquire(blocking_timeout=0.15)
             await lease.extend()
             fencing_tokens = [lease.fencing_token]
 
