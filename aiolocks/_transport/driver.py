@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -221,8 +220,14 @@ async def _cluster_epoch(connection: Any) -> int | None:
         info: bytes = await connection.read_response(disable_decoding=True)
     except driver.ResponseError:
         return None
-    found = re.search(rb"cluster_current_epoch:(\d+)", info)
-    return None if found is None else int(found[1])
+    epoch = fields(info).get(b"cluster_current_epoch")
+    return None if epoch is None else int(epoch)
+
+
+def fields(text: bytes, assign: bytes = b":", separator: bytes | None = b"\r\n") -> dict[bytes, bytes]:
+    """What a server lists as names with values, as INFO does."""
+    pairs = (part.partition(assign) for part in text.split(separator))
+    return {name: value for name, found, value in pairs if found}
 
 
 @final

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from ..errors import BackendError, ConfigurationError
 from .calls import Call, Command, Script, Transport
+from .driver import fields
 from .faults import Fault
 
 Told = Callable[[Fault | None], None]
@@ -218,7 +219,4 @@ def _field(name: bytes, raw: Any) -> bytes:
     if isinstance(raw, dict):  # as redis-py's own clients read it
         value = raw.get(name.decode(), b"")
         return value if isinstance(value, bytes) else str(value).encode()
-    for line in raw.split(b"\r\n"):
-        if line.startswith(name + b":"):
-            return bytes(line[len(name) + 1 :])
-    return b""
+    return fields(raw).get(name, b"")

@@ -11,6 +11,7 @@ from typing import Any, final
 import redis.exceptions as driver
 
 from . import faults
+from .driver import fields
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -88,10 +89,7 @@ async def _fields(reply: asyncio.Future[Any], assign: bytes, separator: bytes | 
     except driver.ResponseError as error:
         _raise_if_it_may_pass(error)
         return {}
-    if not isinstance(text, bytes):
-        return {}
-    pairs = (part.partition(assign) for part in text.split(separator))
-    return {name: value for name, found, value in pairs if found}
+    return fields(text, assign, separator) if isinstance(text, bytes) else {}
 
 
 def _raise_if_it_may_pass(error: driver.ResponseError) -> None:

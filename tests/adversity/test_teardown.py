@@ -52,9 +52,14 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    if while_running is not None:
-        await while_running(process)
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    try:
+        if while_running is not None:
+            await while_running(process)
+        out, err = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode is not None
     # What asyncio's debug mode says of a busy machine is not what is looked for.
     said = [line for line in err.decode().splitlines(keepends=True) if not line.startswith("Executing <")]
