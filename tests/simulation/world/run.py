@@ -100,6 +100,7 @@ class Run:
         self.mains: dict[str, asyncio.Task[None]] = {}
         self._living = 0
         self._calm_at = 0.0  # the faults are over then
+        self._settled_at = 0.0  # and so is all that came of them
 
     def run(self) -> Outcome:
         world, referee = self.world, self.referee
@@ -151,12 +152,9 @@ class Run:
             return
         self.world.trace.happened(fault.target, f"FAULT {fault.what} ({fault.lasts:.3f} s, {fault.amount:g})")
         self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
-        referee, sort = self.referee, FAULTS[fault.what]
-        referee.excused_until = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
-        settled = self.world.now + fault.lasts + fault.amount + sort.settles
-        referee.slow_until = max(
-            referee.slow_until, settled + (self.schedule.ttl if sort.settles >= RECOVERY else 0.0)
-        )
+        self._settled_at = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
+        sort = FAULTS[fault.what]
+        sort.excuse(self, fault)
         sort.strike(self, fault)
 
     @property
@@ -228,7 +226,7 @@ class Run:
             want = replace(want, low=0, high=10)
         final = Round(part=f"{crew.part}.end", after=0.0, want=want, timeout=None, cancel=None, hold=0.0)
         while not await actors.perform(final):
-            if self.world.now > self.referee.excused_until:
+            if self.world.now > self._settled_at:
                 self.referee.wrong(f"{crew.part} does not get in after the faults")
                 return
             await asyncio.sleep(0.1)
@@ -258,7 +256,7 @@ class Run:
         )
         if self.schedule.faults:
             # Of the dead, and of what the server did when nobody could tell it any more.
-            calm = max(world.now, referee.excused_until) + QUEUE_TTL
+            calm = max(world.now, self._settled_at) + QUEUE_TTL
             world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)
         until = world.now + AFTERWARDS + (self.schedule.ttl + SLACK if detached else 0.0)
         world.run(lambda: world.now >= until, limit=until + AFTERWARDS)
