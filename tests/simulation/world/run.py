@@ -53,12 +53,14 @@ class Outcome:
         violations: What must not have been; empty if all is well.
         trace: What happened; made into text when somebody reads it.
         lasted: Seconds of the world.
+        steps: Turns of loops, and requests that servers have answered.
     """
 
     schedule: Schedule
     violations: tuple[str, ...]
     trace: Any
     lasted: float
+    steps: int
 
     @property
     def failed(self) -> bool:
@@ -123,7 +125,9 @@ class Run:
         except StuckError as error:
             waiting = ", ".join(attempt.who for attempt in referee.waiting)
             referee.wrong(f"no end: {error}" + (f"; {waiting} wait" if waiting else ""))
-        outcome = Outcome(self.schedule, tuple(dict.fromkeys(referee.violations)), world.trace, world.now)
+        outcome = Outcome(
+            self.schedule, tuple(dict.fromkeys(referee.violations)), world.trace, world.now, world.steps
+        )
         world.dispose()
         return outcome
 
