@@ -157,6 +157,11 @@ class Referee:
 
     # -- exclusion
 
+    def exclude(self) -> None:
+        """Looks at all holders."""
+        for attempt in self.holding:
+            self._exclude(attempt)
+
     def _exclude(self, attempt: Attempt) -> None:
         if not attempt.relied_on or self._void(attempt):
             return

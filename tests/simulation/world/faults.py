@@ -63,11 +63,15 @@ class Sort:
             until += left if self.leaves and sort is Excused.IDLE else 0.0
             excuses.give(sort, victim, now, until)
             if sort is Excused.IDLE and victim is not None:
-                excuses.give(sort, None, now, min(until, now + _first_for(schedule, victim) + left))
+                excuses.give(sort, None, now, min(until, now + _first_for(run, victim) + left))
 
 
-def _first_for(schedule: Schedule, process: str) -> float:
+def _first_for(run: Run, process: str) -> float:
     """Seconds for which a process that does nothing any more may stay first in a queue."""
+    schedule, since = run.schedule, run.world.now - RECONNECTED
+    actors = run.actors.get(process)
+    if actors is not None and all(attempt.ended < since for attempt in actors.attempts):
+        return RECONNECTED  # none of its tasks waits, or did a moment ago
     poll = max((crew.poll for crew in schedule.crews if crew.part == process), default=0.0)
     if not schedule.kind.spans:
         return BELL_TTL + RECONNECTED
@@ -79,6 +83,12 @@ def _cut(run: Run, fault: Fault) -> None:
     behind that."""
     for wire in run.wires_of(fault.target):
         wire.cut(late=fault.amount)
+
+
+def _lose_answer(run: Run, fault: Fault) -> None:
+    """The server does what the process asks for; its first answer is lost, for the connection breaks."""
+    for wire in run.wires_of(fault.target):
+        wire.breaks_until = run.world.now + fault.lasts
 
 
 def _half_cut(run: Run, fault: Fault) -> None:
@@ -174,6 +184,7 @@ _EMPTY = {**_AWAY, Excused.LEASE: RECONNECTED}
 
 FAULTS: dict[str, Sort] = {
     "cut": Sort(_cut, amounts=(0.0, 0.01, 0.1, 1.5), excuses=_LATE, leaves=False),
+    "lost answer": Sort(_lose_answer, 0.5, excuses=_LATE, leaves=False),
     "half cut": Sort(_half_cut, amounts=(0.0, 0.05, 0.5), excuses=_LATE, leaves=False),
     "half open": Sort(_half_open, excuses=_APART),
     "black hole": Sort(_black_hole, 4.0, excuses=_APART),

@@ -165,9 +165,10 @@ def main() -> int:
     lines.append(str(total))
     print(lines[-1] + (f" {total.digest}" if options.digest else ""))
     taken = time.perf_counter() - began
+    processes = f"{options.jobs} processes" if options.jobs > 1 else "one process"
     lines += [
         "",
-        f"In {options.jobs} processes this took {taken / 60:.0f} minutes; seeds from {options.first}.",
+        f"This took {taken / 60:.0f} minutes, in {processes}. The seeds begin with {options.first}.",
     ]
     print(*lines[-2:], sep="\n")
     if options.write:

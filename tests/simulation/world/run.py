@@ -182,7 +182,18 @@ class Run:
     def void(self) -> None:
         """The server loses what it has: of what is held now, nothing more is promised but the fencing."""
         self.referee.void_below = next(iter(self.servers.values())).clock()
-        self.referee.void_until = self.world.now + self.schedule.ttl + 1.0
+        self.referee.void_until = until = self.world.now + self._noticed_within()
+        self.world.clockwork.at(until, self.referee.exclude)
+
+    def _noticed_within(self) -> float:
+        """Seconds in which a holder finds out that the server has lost its lease: with its next renewal, or
+        where that may not get through, with the end of its lease."""
+        schedule = self.schedule
+        if any(fault.what not in ("flush", "no scripts") for fault in schedule.faults):
+            return schedule.ttl + 1.0
+        return schedule.ttl / 2 + max(
+            CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews
+        )
 
     # -- the processes
 
