@@ -51,7 +51,7 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
     try:
         result = await attempt
     except (driver.ConnectionError, driver.InvalidResponse) as error:
-        # A plain server answers no TLS handshake, so that the question takes its full time. Where a server has
+        # A plain server answers no TLS handshake, so that the question takes its full time. Where it has
         # answered before, the next attempt must not wait for that: leases would end meanwhile.
         if door in _answered or not _is_broken(error) or not await _speaks_tls(*address):
             raise
