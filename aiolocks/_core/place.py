@@ -88,7 +88,7 @@ class Bells:
         self.silence: Callable[[bytes], object] = ignore
         self._gates: dict[bytes, Gate] = {}
         self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
-        self._left: set[bytes] = set()
+        self._left: dict[bytes, None] = {}  # in the order in which they were left
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._warned = False
@@ -96,14 +96,14 @@ class Bells:
     def add(self, gate: Gate) -> None:
         for bell in gate.place.bells:
             self._gates[bell] = gate
-            self._left.discard(bell)
+            self._left.pop(bell, None)
         if self._timer is None:
             self._wind_up()
 
     def discard(self, gate: Gate) -> None:
         for bell in gate.place.bells:
             del self._gates[bell]
-            self._left.add(bell)
+            self._left[bell] = None
 
     def listen(self, key: bytes, told: Callable[[], object]) -> None:
         """Tells of each change of a key that a command has named as its bell, until `unlisten`."""

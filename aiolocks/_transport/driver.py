@@ -185,7 +185,7 @@ def _close(connection: Any) -> None:
 class Door:
     """How connections to one node of a cluster are made."""
 
-    __slots__ = ("connection_class", "connection_kwargs")
+    __slots__ = ("__weakref__", "connection_class", "connection_kwargs")
 
     def __init__(self, connection_class: Any, connection_kwargs: dict[str, Any]) -> None:
         self.connection_class = connection_class

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
 
 import redis.exceptions as driver
 from redis.asyncio.connection import SSLConnection
@@ -24,6 +25,8 @@ _SUSPICIOUS: Final = 0.5
 """Seconds without an answer after which a TLS handshake is looked into. The attempt goes on meanwhile."""
 _PATIENCE: Final = 1.0
 """Seconds for the question in the other way."""
+_answered: Final[WeakSet[Connecting]] = WeakSet()
+"""The doors behind which a server has answered without TLS."""
 
 
 class Connecting(Protocol):
@@ -46,13 +49,17 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
     if issubclass(door.connection_class, SSLConnection):
         return await _encrypted(*address, attempt)
     try:
-        return await attempt
+        result = await attempt
     except (driver.ConnectionError, driver.InvalidResponse) as error:
-        if not _is_broken(error) or not await _speaks_tls(*address):
+        # A plain server answers no TLS handshake, so that the question takes its full time. Where it has
+        # answered before, the next attempt must not wait for that: leases would end meanwhile.
+        if door in _answered or not _is_broken(error) or not await _speaks_tls(*address):
             raise
         raise TlsMismatchError(
             f"{address[0]}:{address[1]} speaks TLS, and this client does not: use rediss:// or ssl=True"
         ) from error
+    _answered.add(door)
+    return result
 
 
 async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T:

@@ -24,12 +24,14 @@ class Safeguard:
         taken_out: Inside, the code is without it.
         kinds: Those of whose schedules one should fail without it.
         faulty: Whether that takes a fault.
+        unseen: Why no schedule can fail without it, if that is so.
     """
 
     what: str
     taken_out: Callable[[], AbstractContextManager[None]]
     kinds: tuple[str, ...]
     faulty: bool = False
+    unseen: str = ""
 
 
 def scripts() -> list[Script]:

@@ -11,6 +11,7 @@ from aiolocks import LeaseState, LockTimeoutError, Session
 from aiolocks.errors import BackendError, LockError
 
 from .checkers import Attempt, Referee
+from .excuses import Excused
 from .kinds import Kind, Want
 from .schedule import LONGEST_POLL, Round, Worker
 from .works import WORKS, Ledger
@@ -57,6 +58,7 @@ class Actors:
     async def perform(self, one: Round) -> bool:
         """One round, in a task of its own that may be cancelled; whether it went well."""
         loop = asyncio.get_running_loop()
+        began, excuses = self._referee.now, self._referee.excuses
         task = loop.create_task(self._work(one) if self._kind.work else self._hold(one), name=one.part)
         cancelled_at = None
 
@@ -70,7 +72,7 @@ class Actors:
         if timer is not None:
             timer.cancel()
         if cancelled_at is not None:
-            late = self._referee.now - max(cancelled_at, self._referee.excused_until)
+            late = self._referee.now - max(cancelled_at, excuses.until(Excused.LATE, one.part))
             if not task.cancelled():
                 self._referee.wrong(f"{one.part}: a cancellation was swallowed")
             elif late > AT_ONCE:
@@ -80,15 +82,18 @@ class Actors:
         if task.cancelled():
             return False
         if (error := task.exception()) is not None:
-            self._explained(one, error)
+            self._explained(one, error, began)
         return error is None
 
-    def _explained(self, one: Round, error: BaseException) -> None:
+    def _explained(self, one: Round, error: BaseException, began: float) -> None:
         if isinstance(error, TimeoutError) and one.timeout is not None:
             return
         if isinstance(error, BackendError) and one.timeout and one.timeout < self._patience:
             return
-        if isinstance(error, LockError) and self._referee.now <= self._referee.excused_until:
+        excuses, now = self._referee.excuses, self._referee.now
+        sorts = [Excused.ERROR] if isinstance(error, LockError) else []
+        sorts += [Excused.UNANSWERED] if isinstance(error, BackendError) else []
+        if any(excuses.explain(sort, one.part, began, now) for sort in sorts):
             return
         self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
 

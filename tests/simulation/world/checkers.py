@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.history import Hold, fencing, fifo, phases, reservations
 
 from .clockwork import Clockwork
+from .excuses import Excused, Excuses
 from .kinds import Kind, Want
 
 LATE = 0.02
@@ -59,10 +60,9 @@ class Referee:
         self.holding: dict[Attempt, None] = {}
         self.ended: list[Attempt] = []
         self.violations: list[str] = []
-        self.slow_until = 0.0  # what lies idle or comes late before then is explained
+        self.excuses = Excuses()
         self.void_below = 0  # what has a smaller fencing token, the server has lost
         self.void_until = 0.0  # until when its holder need not know
-        self.excused_until = 0.0  # errors before then, the faults explain
 
     @property
     def now(self) -> float:
@@ -143,7 +143,7 @@ class Referee:
         latest."""
 
         def expired() -> None:
-            self.slow_until = max(self.slow_until, self.now + found)
+            self.excuses.give(Excused.IDLE, None, at, at + found)
             self.left(attempt)
 
         self._clockwork.at(at, expired)
@@ -156,6 +156,11 @@ class Referee:
             self.expires(attempt, self.now + ttl, found=ttl)
 
     # -- exclusion
+
+    def exclude(self) -> None:
+        """Looks at all holders."""
+        for attempt in self.holding:
+            self._exclude(attempt)
 
     def _exclude(self, attempt: Attempt) -> None:
         if not attempt.relied_on or self._void(attempt):
@@ -206,7 +211,7 @@ class Referee:
     def _look_again(self, waiter: Attempt) -> None:
         if waiter not in self.waiting or waiter.free_since is None or waiter.idle_told:
             return
-        since = max(waiter.free_since, self.slow_until)
+        since = max(waiter.free_since, self.excuses.until(Excused.IDLE, waiter.who))
         if self.now - since < waiter.idle - 1e-6:
             self._clockwork.at(since + waiter.idle, self._look_again, waiter)
             return
@@ -216,7 +221,7 @@ class Referee:
     # -- time
 
     def _ended_in_time(self, attempt: Attempt) -> None:
-        late = self.now - max(attempt.limit, self.slow_until)
+        late = self.now - max(attempt.limit, self.excuses.until(Excused.LATE, attempt.who))
         if late > LATE:
             self.wrong(f"{attempt.who} waited for {late:.3f} s more than it may")
 
@@ -226,10 +231,10 @@ class Referee:
         """What only the whole history shows; `seen` is when a server first executed something for a token."""
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
-        if self._kind.strict and not self.excused_until:
+        if self._kind.strict:
             found += fifo(holds)
         # Of intervals, not every writer that waits reserves.
-        if self._kind.name == "rwlock" and not self.excused_until:
+        if self._kind.name == "rwlock":
             found += reservations(holds) + phases(holds)
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
@@ -240,6 +245,8 @@ class Referee:
         first = [*attempt.before, attempt.hold][0]
         assert first is not None
         queued = None if attempt.single else seen.get(attempt.token[:16])
+        if self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
+            queued = None
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from .excuses import Excused
 from .network import NEVER
 from .schedule import LONGEST_POLL, Fault, Schedule
 
@@ -18,6 +19,12 @@ RECOVERY = 2.0 + 4 * LONGEST_POLL + 8.0
 (after four polls), and where nothing was heard for 2 s, then for 4 s, there is a new connection."""
 RECONNECTED = 2.0
 """Seconds in which a process has a new connection, and has asked again for all that it wants."""
+NOTICED = 2.0 + 4.0 + RECONNECTED
+"""Seconds in which a process has noticed that its connection is silent, and that the next one is."""
+BELL_TTL = 2.0
+"""Seconds for which the bell of a waiter lasts that shows no more that it lives."""
+MARKS = 4
+"""So many polls of a waiter its marks last, if that is longer."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,46 @@ class Sort:
         longest: The longest that it lasts, in seconds; 0 if it is over at once.
         amounts: What to draw its amount from.
         of_server: Whether it befalls the server; a process otherwise.
-        settles: Seconds after which nothing is late or idle any more because of it.
+        excuses: What it explains, and for how many seconds after its end: where it befalls a process, in that
+            process; where a server, in all. Also what others find idle because of a process, for as long as
+            that process may still be first in the queue.
+        leaves: Whether leases may be left, of which nobody but their ttl frees the name.
     """
 
     strike: Callable[[Run, Fault], None]
     longest: float = 0.0
     amounts: tuple[float, ...] = (0.0,)
     of_server: bool = False
-    settles: float = RECOVERY
+    excuses: Mapping[Excused, float] = field(default_factory=dict)
+    leaves: bool = True
+
+    def excuse(self, run: Run, fault: Fault) -> None:
+        """Gives what it explains, and nothing else."""
+        now, excuses, schedule = run.world.now, run.referee.excuses, run.schedule
+        end = now + fault.lasts + fault.amount
+        victim = None if self.of_server else fault.target
+        # A connection of the plain transport is found silent only when a call on it is not answered.
+        slow = any(crew.part == victim and crew.wakeup == "plain" for crew in schedule.crews)
+        # What ends by the server's clock ends later where that is set back.
+        left = schedule.ttl + sum(one.amount for one in schedule.faults if one.what == "clock back")
+        for sort, seconds in self.excuses.items():
+            until = end + (RECOVERY if seconds == NOTICED and slow else seconds)
+            until += left if self.leaves and sort is Excused.IDLE else 0.0
+            excuses.give(sort, victim, now, until)
+            if sort is Excused.IDLE and victim is not None:
+                excuses.give(sort, None, now, min(until, now + _first_for(run, victim) + left))
+
+
+def _first_for(run: Run, process: str) -> float:
+    """Seconds for which a process that does nothing any more may stay first in a queue."""
+    schedule, since = run.schedule, run.world.now - RECONNECTED
+    actors = run.actors.get(process)
+    if actors is not None and all(attempt.ended < since for attempt in actors.attempts):
+        return RECONNECTED  # none of its tasks waits, or did a moment ago
+    poll = max((crew.poll for crew in schedule.crews if crew.part == process), default=0.0)
+    if not schedule.kind.spans:
+        return BELL_TTL + RECONNECTED
+    return max(BELL_TTL, MARKS * poll) + LONGEST_POLL + RECONNECTED  # nobody is told when marks end
 
 
 def _cut(run: Run, fault: Fault) -> None:
@@ -44,6 +83,12 @@ def _cut(run: Run, fault: Fault) -> None:
     behind that."""
     for wire in run.wires_of(fault.target):
         wire.cut(late=fault.amount)
+
+
+def _lose_answer(run: Run, fault: Fault) -> None:
+    """The server does what the process asks for; its first answer is lost, for the connection breaks."""
+    for wire in run.wires_of(fault.target):
+        wire.breaks_until = run.world.now + fault.lasts
 
 
 def _half_cut(run: Run, fault: Fault) -> None:
@@ -127,21 +172,37 @@ def _loading(run: Run, fault: Fault) -> None:
     run.world.clockwork.after(fault.lasts, setattr, server, "loading", False)
 
 
+# What is under way arrives late, is done twice or not at all; nobody is told of it for a while.
+_LATE = dict.fromkeys((Excused.UNANSWERED, Excused.IDLE, Excused.RESULT), RECONNECTED)
+# A process that no server hears.
+_APART = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.RESULT), NOTICED)
+_STOPPED = dict.fromkeys(Excused, RECONNECTED)
+# A server that does not answer, or refuses. A waiter that was refused asks again with its next poll.
+_AWAY = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.RESULT), RECONNECTED)
+_AWAY[Excused.IDLE] += LONGEST_POLL
+_EMPTY = {**_AWAY, Excused.LEASE: RECONNECTED}
+
 FAULTS: dict[str, Sort] = {
-    "cut": Sort(_cut, amounts=(0.0, 0.01, 0.1, 1.5), settles=RECONNECTED),
-    "half cut": Sort(_half_cut, amounts=(0.0, 0.05, 0.5), settles=RECONNECTED),
-    "half open": Sort(_half_open),
-    "black hole": Sort(_black_hole, 4.0),
-    "freeze": Sort(_freeze, 4.0),
-    "kill": Sort(_kill, amounts=(0.0, 1.0)),
-    "freeze of the server": Sort(_freeze_server, 3.0, of_server=True),
-    "clock back": Sort(_clock_back, amounts=(0.1, 1.0, 5.0), of_server=True),
-    "flush": Sort(_flush, of_server=True),
-    "restart": Sort(_restart, 1.5, (0.0, 1.0), of_server=True),
-    "no scripts": Sort(_forget_scripts, of_server=True, settles=0.0),
-    "out of memory": Sort(_out_of_memory, 1.0, of_server=True),
-    "read only": Sort(_read_only, 1.0, of_server=True),
-    "loading": Sort(_loading, 1.0, of_server=True),
+    "cut": Sort(_cut, amounts=(0.0, 0.01, 0.1, 1.5), excuses=_LATE, leaves=False),
+    "lost answer": Sort(_lose_answer, 0.5, excuses=_LATE, leaves=False),
+    "half cut": Sort(_half_cut, amounts=(0.0, 0.05, 0.5), excuses=_LATE, leaves=False),
+    "half open": Sort(_half_open, excuses=_APART),
+    "black hole": Sort(_black_hole, 4.0, excuses=_APART),
+    "freeze": Sort(_freeze, 4.0, excuses=_STOPPED, leaves=False),
+    "kill": Sort(_kill, amounts=(0.0, 1.0), excuses=dict.fromkeys((Excused.IDLE, Excused.RESULT), RECOVERY)),
+    "freeze of the server": Sort(_freeze_server, 3.0, of_server=True, excuses=_AWAY),
+    "clock back": Sort(
+        _clock_back,
+        amounts=(0.1, 1.0, 5.0),
+        of_server=True,
+        excuses={**_LATE, Excused.PLACE: 0.0},
+    ),
+    "flush": Sort(_flush, of_server=True, excuses=_EMPTY),
+    "restart": Sort(_restart, 1.5, (0.0, 1.0), of_server=True, excuses=_EMPTY),
+    "no scripts": Sort(_forget_scripts, of_server=True),
+    "out of memory": Sort(_out_of_memory, 1.0, of_server=True, excuses=_AWAY),
+    "read only": Sort(_read_only, 1.0, of_server=True, excuses=_AWAY),
+    "loading": Sort(_loading, 1.0, of_server=True, excuses=_AWAY),
 }
 
 

@@ -118,8 +118,19 @@ class SimulatedLoop(_BaseEventLoop):  # type: ignore[misc]
         """There is no other thread that it would have to be woken from."""
 
     async def create_connection(
-        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
+        self,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        ssl: Any = None,
+        **_: Any,
     ) -> tuple[Any, asyncio.Protocol]:
-        protocol = protocol_factory()
+        """No server here speaks TLS: to a handshake it says nothing, for the line has no end."""
+        protocol = protocol_factory() if ssl is None else asyncio.Protocol()
         transport = await self._connect(self, protocol, (host, port))
+        if ssl is not None:
+            try:
+                await self.create_future()
+            finally:
+                transport.abort()
         return transport, protocol

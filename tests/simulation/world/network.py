@@ -169,6 +169,7 @@ class Wire:
         self._latest = [0.0, 0.0]  # when what was sent last arrives: at the server, at the process
         self.deaf = False  # half open: what the process sends is heard by nobody
         self.lagging = 0.0  # seconds that bytes to the server take longer
+        self.breaks_until = 0.0  # an answer before then is lost, and the connection with it
 
     @property
     def name(self) -> str:
@@ -214,6 +215,9 @@ class Wire:
     # -- from the server
 
     def reply(self, data: bytes) -> None:
+        if self._clockwork.now < self.breaks_until:
+            self.cut()
+            return
         self._clockwork.at(self._arrival(1), self._at_process, data)
 
     def _at_process(self, data: bytes) -> None:

@@ -53,12 +53,14 @@ class Outcome:
         violations: What must not have been; empty if all is well.
         trace: What happened; made into text when somebody reads it.
         lasted: Seconds of the world.
+        steps: Turns of loops, and requests that servers have answered.
     """
 
     schedule: Schedule
     violations: tuple[str, ...]
     trace: Any
     lasted: float
+    steps: int
 
     @property
     def failed(self) -> bool:
@@ -100,6 +102,7 @@ class Run:
         self.mains: dict[str, asyncio.Task[None]] = {}
         self._living = 0
         self._calm_at = 0.0  # the faults are over then
+        self._settled_at = 0.0  # and so is all that came of them
 
     def run(self) -> Outcome:
         world, referee = self.world, self.referee
@@ -122,7 +125,9 @@ class Run:
         except StuckError as error:
             waiting = ", ".join(attempt.who for attempt in referee.waiting)
             referee.wrong(f"no end: {error}" + (f"; {waiting} wait" if waiting else ""))
-        outcome = Outcome(self.schedule, tuple(dict.fromkeys(referee.violations)), world.trace, world.now)
+        outcome = Outcome(
+            self.schedule, tuple(dict.fromkeys(referee.violations)), world.trace, world.now, world.steps
+        )
         world.dispose()
         return outcome
 
@@ -151,12 +156,9 @@ class Run:
             return
         self.world.trace.happened(fault.target, f"FAULT {fault.what} ({fault.lasts:.3f} s, {fault.amount:g})")
         self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
-        referee, sort = self.referee, FAULTS[fault.what]
-        referee.excused_until = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
-        settled = self.world.now + fault.lasts + fault.amount + sort.settles
-        referee.slow_until = max(
-            referee.slow_until, settled + (self.schedule.ttl if sort.settles >= RECOVERY else 0.0)
-        )
+        self._settled_at = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
+        sort = FAULTS[fault.what]
+        sort.excuse(self, fault)
         sort.strike(self, fault)
 
     @property
@@ -180,7 +182,18 @@ class Run:
     def void(self) -> None:
         """The server loses what it has: of what is held now, nothing more is promised but the fencing."""
         self.referee.void_below = next(iter(self.servers.values())).clock()
-        self.referee.void_until = self.world.now + self.schedule.ttl + 1.0
+        self.referee.void_until = until = self.world.now + self._noticed_within()
+        self.world.clockwork.at(until, self.referee.exclude)
+
+    def _noticed_within(self) -> float:
+        """Seconds in which a holder finds out that the server has lost its lease: with its next renewal, or
+        where that may not get through, with the end of its lease."""
+        schedule = self.schedule
+        if any(fault.what not in ("flush", "no scripts") for fault in schedule.faults):
+            return schedule.ttl + 1.0
+        return schedule.ttl / 2 + max(
+            CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews
+        )
 
     # -- the processes
 
@@ -228,7 +241,7 @@ class Run:
             want = replace(want, low=0, high=10)
         final = Round(part=f"{crew.part}.end", after=0.0, want=want, timeout=None, cancel=None, hold=0.0)
         while not await actors.perform(final):
-            if self.world.now > self.referee.excused_until:
+            if self.world.now > self._settled_at:
                 self.referee.wrong(f"{crew.part} does not get in after the faults")
                 return
             await asyncio.sleep(0.1)
@@ -258,7 +271,7 @@ class Run:
         )
         if self.schedule.faults:
             # Of the dead, and of what the server did when nobody could tell it any more.
-            calm = max(world.now, referee.excused_until) + QUEUE_TTL
+            calm = max(world.now, self._settled_at) + QUEUE_TTL
             world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)
         until = world.now + AFTERWARDS + (self.schedule.ttl + SLACK if detached else 0.0)
         world.run(lambda: world.now >= until, limit=until + AFTERWARDS)

@@ -31,12 +31,14 @@ class Trace:
     def __init__(self, clockwork: Clockwork) -> None:
         self._clockwork = clockwork
         self._events: list[tuple[float, str, Any]] = []
+        self.requests = 0
 
     def happened(self, where: str, what: str) -> None:
         self._events.append((self._clockwork.now, where, what))
 
     def requested(self, where: str, words: tuple[bytes, ...], reply: Any) -> None:
         """A server has answered a request."""
+        self.requests += 1
         self._events.append((self._clockwork.now, where, (words, reply)))
 
     def first_seen(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from aiolocks import DuplicateJobError, FencedRegister, Lock, Session, SingleFli
 from aiolocks.errors import StaleFenceError
 
 from .checkers import Referee
+from .excuses import Excused
 from .schedule import Round
 
 KEEP = 0.4
@@ -54,27 +55,30 @@ class Ledger:
     unsure: int = 0
     version: int = 0
     processed: int = 0
-    places: list[tuple[int, float]] = field(default_factory=list)
+    places: list[tuple[int, float, str]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
     newest: int = 0
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
 
-    @property
-    def calm(self) -> bool:
-        """Whether no fault explains anything."""
-        return not self.referee.excused_until
+    def explained(self, sort: Excused, since: float, *who: str) -> bool:
+        """Whether a fault since then explains that, in the process of one of these."""
+        referee = self.referee
+        return any(referee.excuses.explain(sort, one, since, referee.now) for one in who)
 
     def begin(self, who: str, key: str, *, kept: float = 0.0) -> Execution:
         """The work begins: no other is under way, and none was done that is still kept."""
         now = self.referee.now
         for run in self.runs:
-            of_another = run.key != key or run.who.partition(".")[0] in self.dead
-            if of_another or self.referee.now <= self.referee.excused_until:
+            if run.key != key or run.who.partition(".")[0] in self.dead:
                 continue
             if run.over == inf:
-                self.referee.wrong(f"two runs at once: of {run.who} and {who}")
-            elif self.calm and now < run.ended + kept and run.ended < inf:
-                self.referee.wrong(f"{who} does it again, {now - run.ended:.3f} s after {run.who}")
+                sort, what = Excused.LEASE, f"two runs at once: of {run.who} and {who}"
+            elif now < run.ended + kept and run.ended < inf:
+                sort, what = Excused.RESULT, f"{who} does it again, {now - run.ended:.3f} s after {run.who}"
+            else:
+                continue
+            if not self.explained(sort, run.began, run.who, who):
+                self.referee.wrong(what)
         run = Execution(who, len(self.runs), key, now)
         self.runs.append(run)
         self.referee.tell(who, f"run {run.number} begins")
@@ -93,11 +97,11 @@ class Ledger:
 
     def judge(self) -> None:
         """What only the whole shows."""
-        if not self.calm or self.unsure:
+        if self.unsure or self.dead or self.referee.excuses.begun(Excused.RESULT):
             return
         if self.processed != self.version:
             self.referee.wrong(f"update {self.version} was lost: {self.processed} was the last")
-        numbers = [number for number, _ in self.places]
+        numbers = [number for number, _, _ in self.places]
         for number in set(numbers) - {1}:
             if numbers.count(number) > numbers.count(number - 1):
                 self.referee.wrong(f"more of a crowd have number {number} than {number - 1}")
@@ -117,7 +121,9 @@ async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patie
     run = ledger.runs[number]
     if run.ended == inf:
         ledger.referee.wrong(f"{one.part} has the result of a run that has not ended")
-    elif run.ended < asked - keep - patience and asked > ledger.referee.excused_until:
+    elif run.ended < asked - keep - patience and not ledger.explained(
+        Excused.RESULT, run.began, run.who, one.part
+    ):
         ledger.referee.wrong(f"{one.part} has a result that was {asked - run.ended:.3f} s old")
 
 
@@ -139,29 +145,32 @@ async def _number(ledger: Ledger, session: Session, one: Round, ttl: float, pati
     place = await Turnstile(session, "x", window=WINDOW).enter()
     now = ledger.referee.now
     ledger.referee.tell(one.part, f"has number {place}")
-    before = [at for number, at in ledger.places if number == 1]
-    if place == 1 and ledger.calm and before and now < before[-1] + WINDOW - patience:
-        ledger.referee.wrong(f"two are first, {now - before[-1]:.3f} s after each other")
-    ledger.places.append((place, now))
+    before = [(at, who) for number, at, who in ledger.places if number == 1]
+    if place == 1 and before and now < before[-1][0] + WINDOW - patience:
+        at, who = before[-1]
+        if not ledger.explained(Excused.RESULT, at - patience, who, one.part):
+            ledger.referee.wrong(f"two are first, {now - at:.3f} s after each other")
+    ledger.places.append((place, now, one.part))
 
 
 async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
     """A value that is read, changed and written under a lock."""
     register = FencedRegister(session, "x")
     async with Lock(session, "x", ttl=ttl).acquire(blocking_timeout=one.timeout) as lease:
+        began = ledger.referee.now
         before: list[Any] = await register.read() or []
         # Who reads under a later lock sees what was written under an earlier one.
         newest, ledger.newest = ledger.newest, max(ledger.newest, before[-1] if before else 0)
-        if before and before[-1] < newest and ledger.calm:
+        if before and before[-1] < newest and not ledger.explained(Excused.LEASE, began, one.part):
             ledger.referee.wrong(f"{one.part} reads {before[-1]} after {newest} was read")
         await asyncio.sleep(one.hold)
         try:
             await register.write([*before, lease.fencing_token], lease.fencing_token)
         except StaleFenceError:
-            if ledger.calm:
+            if not ledger.explained(Excused.LEASE, began, one.part):
                 ledger.referee.wrong(f"{one.part}: stale, though it held the lock")
             return
-        if ledger.calm and sorted(before) != before:
+        if sorted(before) != before and not ledger.explained(Excused.LEASE, began, one.part):
             ledger.referee.wrong(f"{one.part}: {before} was written out of order")
 
 

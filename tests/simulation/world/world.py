@@ -33,10 +33,16 @@ class World:
         self.processes: list[Process] = []
         self.nodes: list[Node] = []
         self._source = source
+        self._turns = 0
 
     @property
     def now(self) -> float:
         return self.clockwork.now
+
+    @property
+    def steps(self) -> int:
+        """Turns of loops, and requests that servers have answered."""
+        return self._turns + self.trace.requests
 
     def process(self, name: str, *, delays: Delays, rate: float = 1.0, busy: float = 0.0) -> Process:
         process = Process(name, self.clockwork, self.network, rate=rate, busy=busy)
@@ -74,6 +80,7 @@ class World:
         raise StuckError(f"{steps} steps, and no end at {self.now:.3f} s")
 
     def step(self, process: Process) -> None:
+        self._turns += 1
         self._source.now = process.random
         process.step()
 

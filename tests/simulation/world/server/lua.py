@@ -12,7 +12,7 @@ from typing import Any
 
 import lupa.lua51 as lupa
 
-from .replies import Refusal, Status, flat
+from .replies import Double, Refusal, Status, flat, number
 
 _SET_UP = b"""
 local raw = ...
@@ -58,15 +58,16 @@ return load, run
 """
 
 _inside: Callable[[tuple[bytes, ...]], Any]
+_joined = b"".join
 
 
 def _call(*words: Any) -> Any:
-    """`redis.pcall`."""
+    """`redis.pcall`. It is called some fifty times in a script, and so made for speed."""
     try:
-        for word in words:
-            if type(word) is not bytes:
-                words = tuple(map(_text, words))
-                break
+        try:
+            _joined(words)  # the fastest way to find out whether all are bytes
+        except TypeError:
+            words = tuple(map(_text, words))
         reply = _inside(words)
     except Refusal as refusal:
         return _runtime().table_from({b"err": str(refusal).encode()})
@@ -75,6 +76,8 @@ def _call(*words: Any) -> Any:
         return reply
     if reply is None:
         return False
+    if kind is Double:
+        return number(reply)
     return _to_lua(flat(reply))
 
 
@@ -89,9 +92,12 @@ def _text(word: Any) -> bytes:
 
 
 def _to_lua(reply: Any) -> Any:
-    if type(reply) is Status:
+    kind = type(reply)
+    if kind is bytes or kind is int:
+        return reply
+    if kind is Status:
         return _runtime().table_from({b"ok": bytes(reply)})
-    if isinstance(reply, list):
+    if kind is list:
         return _runtime().table_from([_to_lua(item) for item in reply])
     return False if reply is None else reply
 

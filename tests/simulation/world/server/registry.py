@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 WRITE, READ, OTHER = "write", "read", "other"
@@ -15,7 +16,8 @@ class Command:
 
     Attributes:
         run: Executes it for a connection: `run(client, *words)`, without its own name.
-        arity: How many words it has with its name; negative: at least so many.
+        least: How many words it has with its name, at least.
+        most: And at most.
         kind: WRITE, READ (what it reads can be tracked), or OTHER.
         grows: Whether it is refused when the server is out of memory.
         keys: Which of its words are keys: "first", "all", "script", "none".
@@ -24,7 +26,8 @@ class Command:
 
     name: bytes
     run: Callable[..., Any]
-    arity: int
+    least: int
+    most: float
     kind: str
     grows: bool
     keys: str
@@ -32,7 +35,7 @@ class Command:
 
     def takes(self, length: int) -> bool:
         """Whether a request may have so many words."""
-        return length == self.arity or (self.arity < 0 and length >= -self.arity)
+        return self.least <= length <= self.most
 
     def keys_of(self, words: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """The keys in a request, its name included."""
@@ -57,12 +60,13 @@ def command(
     keys: str | None = None,
     alone: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function as a command."""
+    """Enters a function as a command; `arity` is how many words it has with its name, negative: at least."""
     place = ("none" if kind == OTHER else "first") if keys is None else keys
 
     def enter(run: Callable[..., Any]) -> Callable[..., Any]:
         for one in name.split():
-            COMMANDS[one.encode()] = Command(one.encode(), run, arity, kind, grows, place, alone)
+            most = arity if arity > 0 else inf
+            COMMANDS[one.encode()] = Command(one.encode(), run, abs(arity), most, kind, grows, place, alone)
         return run
 
     return enter

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import lua
 from .numbers import integer
-from .registry import COMMANDS, command
+from .registry import COMMANDS, READ, WRITE, command
 from .replies import OK, Refusal
 from .session import Client
 
@@ -29,27 +29,29 @@ def _run(client: Client, text: bytes, words: tuple[bytes, ...]) -> Any:
     oom = server.out_of_memory
     written = False
     seen = server.tracks_all_keys
+    tracked = client.tracking and (client.caching or not client.optin)
 
     def inside(request: tuple[bytes, ...]) -> Any:
         nonlocal written
-        called = COMMANDS.get(request[0]) or COMMANDS.get(request[0].upper())
+        name, *rest = request
+        called = COMMANDS.get(name) or COMMANDS.get(name.upper())
         if called is None:
             raise Refusal("ERR Unknown Redis command called from script")
         if called.alone:
             raise Refusal("ERR This Redis command is not allowed from script")
-        if not called.takes(len(request)):
+        if not called.least <= len(request) <= called.most:
             raise Refusal("ERR Wrong number of args calling Redis command from script")
-        if called.kind == "write":
+        if called.kind == WRITE:
             server.check_writable()
             if oom and called.grows and not written:
                 raise Refusal("OOM command not allowed when used memory > 'maxmemory'.")
             written = True
-        elif called.kind == "read" and client.tracking:
+        elif tracked and called.kind == READ:
             try:
-                return called.run(client, *request[1:])
+                return called.run(client, *rest)
             finally:
                 server.tracking.remember(client, keys if seen else called.keys_of(request))
-        return called.run(client, *request[1:])
+        return called.run(client, *rest)
 
     return lua.run(text, keys, words[1 + count :], inside)
 

@@ -15,8 +15,13 @@ _ABOVE = b"\xff" * 64
 """Sorts after every member that is in use here."""
 
 
+_NONE = SortedSet()
+"""What stands at a key that is not there; never written to."""
+
+
 def _set(client: Client, key: bytes) -> SortedSet:
-    return client.store.find_as(key, SortedSet) or SortedSet()
+    found: SortedSet | None = client.store.find_as(key, SortedSet)
+    return _NONE if found is None else found
 
 
 @command("ZADD", -4, WRITE, grows=True)

@@ -89,17 +89,22 @@ class Store:
 
     def find(self, key: bytes) -> Any:
         """What stands there, or None."""
-        end = self.ends.get(key)
-        if end is not None and end <= self._now_ms():
+        value = self.values.get(key)
+        if value is not None and (end := self.ends.get(key)) is not None and end <= self._now_ms():
             if self._expires():
                 self.expire(key)
             return None
-        return self.values.get(key)
+        return value
 
     def find_as(self, key: bytes, kind: type) -> Any:
         """What stands there if it is of this type, or None."""
-        value = self.find(key)
-        if value is not None and type(value) is not kind:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        end = self.ends.get(key)
+        if end is not None and end <= self._now_ms():
+            return self.find(key)
+        if type(value) is not kind:
             raise wrong_type()
         return value
 

@@ -1,0 +1,180 @@
+"""Runs many schedules of every sort, in one process or in several, and counts.
+
+python -m tests.simulation.world.many                     100 of each sort, with faults and without
+python -m tests.simulation.world.many --each 5000 --jobs  in as many processes as there are cores
+python -m tests.simulation.world.many lock --digest       a digest of the traces, to compare two machines
+python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md
+
+Exits with 1 if a schedule fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+from .kinds import KINDS
+from .run import Runner
+from .schedule import drawn
+from .shrink import command
+from .table import number, put
+
+FIRST = 2_000_000
+"""The first seed."""
+PIECE = 50
+"""So many schedules a process is given at a time."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What came of some schedules of one sort.
+
+    Attributes:
+        steps: Turns of loops, and requests that servers have answered.
+        seconds: Of CPU.
+        failures: A line for each that failed: what runs it again, and why.
+        digest: Of their traces, if it was asked for.
+    """
+
+    kind: str
+    faulty: bool
+    schedules: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    failures: tuple[str, ...] = ()
+    digest: str = ""
+
+    def and_(self, other: Count) -> Count:
+        return replace(
+            self,
+            schedules=self.schedules + other.schedules,
+            steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds,
+            failures=self.failures + other.failures,
+            digest=_hashed(self.digest, other.digest),
+        )
+
+    def __str__(self) -> str:
+        """As a line of the table."""
+        sort = f"{self.kind}, with faults" if self.faulty else self.kind
+        rate = self.schedules / max(self.seconds, 1e-9)
+        cells = [sort, number(self.schedules), number(self.steps), f"{self.seconds:.0f}", f"{rate:.0f}"]
+        return "| " + " | ".join([*cells, str(len(self.failures))]) + " |"
+
+
+HEAD = (
+    "| sort | schedules | steps | CPU seconds | schedules a second | failed |",
+    "|---|---|---|---|---|---|",
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some schedules of one sort: those of these seeds."""
+
+    kind: str
+    faulty: bool
+    first: int
+    end: int
+    digest: bool = False
+
+
+def count(piece: Piece) -> Count:
+    """Runs them."""
+    steps, failures, digest = 0, [], ""
+    with Runner() as runner:
+        began = time.process_time()
+        for seed in range(piece.first, piece.end):
+            outcome = runner.run(drawn(piece.kind, seed, faulty=piece.faulty))
+            steps += outcome.steps
+            if outcome.failed:
+                failures.append(f"{command(outcome.schedule)}: {outcome.violations[0]}")
+            if piece.digest:
+                digest = _hashed(digest, outcome.trace.text(whole=True))
+        seconds = time.process_time() - began
+    number = piece.end - piece.first
+    return Count(piece.kind, piece.faulty, number, steps, seconds, tuple(failures), digest)
+
+
+def _hashed(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] if any(texts) else ""
+
+
+def pieces(kinds: Iterable[str], each: int, *, first: int = FIRST, digest: bool = False) -> Iterator[Piece]:
+    """So many schedules of each sort, with faults and without, in pieces."""
+    for kind in kinds:
+        for faulty in (False, True):
+            for start in range(first, first + each, PIECE):
+                yield Piece(kind, faulty, start, min(start + PIECE, first + each), digest)
+
+
+def counted(work: Iterable[Piece], jobs: int) -> Iterator[Count]:
+    """What came of each sort, as its last piece is done; in so many processes."""
+    sum_: Count | None = None
+    for one in _results(list(work), jobs):
+        if sum_ is not None and (sum_.kind, sum_.faulty) != (one.kind, one.faulty):
+            yield sum_
+            sum_ = None
+        sum_ = (sum_ or Count(one.kind, one.faulty)).and_(one)
+    if sum_ is not None:
+        yield sum_
+
+
+def _results(work: list[Piece], jobs: int) -> Iterator[Count]:
+    if jobs == 1:
+        yield from map(count, work)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(count, work)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.world.many")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}; all by default")
+    parser.add_argument("--each", type=int, default=100, help="schedules of each sort")
+    parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        nargs="?",
+        default=1,
+        const=os.cpu_count(),
+        help="processes; alone: as many as cores",
+    )
+    parser.add_argument("--digest", action="store_true", help="show a digest of the traces of each sort")
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    options = parser.parse_args()
+    if unknown := set(options.kinds) - set(KINDS):
+        parser.error(f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    began, failures, lines = time.perf_counter(), 0, list(HEAD)
+    total = Count("all", faulty=False)
+    print(*lines, sep="\n", flush=True)
+    work = pieces(options.kinds or KINDS, options.each, first=options.first, digest=options.digest)
+    for one in counted(work, options.jobs):
+        total = total.and_(one)
+        lines.append(str(one))
+        print(lines[-1] + (f" {one.digest}" if options.digest else ""), flush=True)
+        print(*one.failures, sep="\n", end="\n" if one.failures else "", flush=True)
+        failures += len(one.failures)
+    lines.append(str(total))
+    print(lines[-1] + (f" {total.digest}" if options.digest else ""))
+    taken = time.perf_counter() - began
+    processes = f"{options.jobs} processes" if options.jobs > 1 else "one process"
+    lines += [
+        "",
+        f"This took {taken / 60:.0f} minutes, in {processes}. The seeds begin with {options.first}.",
+    ]
+    print(*lines[-2:], sep="\n")
+    if options.write:
+        put("schedules", lines)
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
