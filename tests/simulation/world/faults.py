@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 RECOVERY = 2.0 + 4 * LONGEST_POLL + 8.0
 """Seconds, and a ttl, in which all has settled after a fault: bells of the dead end, marks of waiters do
 (after four polls), and where nothing was heard for 2 s, then for 4 s, there is a new connection."""
+THAWED = 0.5
+"""Seconds in which a process that was frozen has found that it has lost what it had."""
+DISPLACED = 8.0
+"""Seconds after a fault in which waiters have new places: nothing was heard for 2 s, then for 4 s, and the
+bells of the dead end, which last for 2 s."""
 RECONNECTED = 2.0
 """Seconds in which a process has a new connection, and has asked again for all that it wants."""
 
@@ -30,6 +35,8 @@ class Sort:
         amounts: What to draw its amount from.
         of_server: Whether it befalls the server; a process otherwise.
         settles: Seconds after which nothing is late or idle any more because of it.
+        displaces: Whether waiters may lose their places and holders their leases by it, or a server what it
+            was told; otherwise it delays them only.
     """
 
     strike: Callable[[Run, Fault], None]
@@ -37,6 +44,7 @@ class Sort:
     amounts: tuple[float, ...] = (0.0,)
     of_server: bool = False
     settles: float = RECOVERY
+    displaces: bool = True
 
 
 def _cut(run: Run, fault: Fault) -> None:
@@ -66,6 +74,7 @@ def _black_hole(run: Run, fault: Fault) -> None:
 def _freeze(run: Run, fault: Fault) -> None:
     process = run.processes[fault.target]
     process.freeze()
+    run.ledger.unaware[fault.target] = run.world.now + fault.lasts + THAWED
     run.world.clockwork.after(fault.lasts, process.thaw)
 
 
@@ -128,8 +137,8 @@ def _loading(run: Run, fault: Fault) -> None:
 
 
 FAULTS: dict[str, Sort] = {
-    "cut": Sort(_cut, amounts=(0.0, 0.01, 0.1, 1.5), settles=RECONNECTED),
-    "half cut": Sort(_half_cut, amounts=(0.0, 0.05, 0.5), settles=RECONNECTED),
+    "cut": Sort(_cut, amounts=(0.0, 0.01, 0.1, 1.5), settles=RECONNECTED, displaces=False),
+    "half cut": Sort(_half_cut, amounts=(0.0, 0.05, 0.5), settles=RECONNECTED, displaces=False),
     "half open": Sort(_half_open),
     "black hole": Sort(_black_hole, 4.0),
     "freeze": Sort(_freeze, 4.0),
@@ -138,7 +147,7 @@ FAULTS: dict[str, Sort] = {
     "clock back": Sort(_clock_back, amounts=(0.1, 1.0, 5.0), of_server=True),
     "flush": Sort(_flush, of_server=True),
     "restart": Sort(_restart, 1.5, (0.0, 1.0), of_server=True),
-    "no scripts": Sort(_forget_scripts, of_server=True, settles=0.0),
+    "no scripts": Sort(_forget_scripts, of_server=True, settles=0.0, displaces=False),
     "out of memory": Sort(_out_of_memory, 1.0, of_server=True),
     "read only": Sort(_read_only, 1.0, of_server=True),
     "loading": Sort(_loading, 1.0, of_server=True),

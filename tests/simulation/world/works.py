@@ -45,12 +45,14 @@ class Ledger:
 
     Attributes:
         dead: Processes that were killed.
+        unaware: Until when a process that was frozen may not know yet that it has lost what it had.
         unsure: Rounds that were cancelled or failed: what they asked for may have been done or not.
     """
 
     referee: Referee
     runs: list[Execution] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
+    unaware: dict[str, float] = field(default_factory=dict)
     unsure: int = 0
     version: int = 0
     processed: int = 0
@@ -61,24 +63,30 @@ class Ledger:
 
     @property
     def calm(self) -> bool:
-        """Whether no fault explains anything."""
-        return not self.referee.excused_until
+        """Whether nobody has lost what it had, and no server what it was told."""
+        return not self.referee.displaced
 
     def begin(self, who: str, key: str, *, kept: float = 0.0) -> Execution:
         """The work begins: no other is under way, and none was done that is still kept."""
         now = self.referee.now
         for run in self.runs:
-            of_another = run.key != key or run.who.partition(".")[0] in self.dead
-            if of_another or self.referee.now <= self.referee.excused_until:
+            if run.key != key or run.who.partition(".")[0] in self.dead:
                 continue
             if run.over == inf:
-                self.referee.wrong(f"two runs at once: of {run.who} and {who}")
+                if not self._may_go_on(run):
+                    self.referee.wrong(f"two runs at once: of {run.who} and {who}")
             elif self.calm and now < run.ended + kept and run.ended < inf:
                 self.referee.wrong(f"{who} does it again, {now - run.ended:.3f} s after {run.who}")
         run = Execution(who, len(self.runs), key, now)
         self.runs.append(run)
         self.referee.tell(who, f"run {run.number} begins")
         return run
+
+    def _may_go_on(self, run: Execution) -> bool:
+        """Whether a run may not know yet that it has lost its lease."""
+        granted = run.began - self.travel  # at the earliest
+        voided = granted <= self.referee.voided_at and self.referee.now < self.referee.void_until
+        return voided or self.referee.now < self.unaware.get(run.who.partition(".")[0], 0.0)
 
     async def execute(self, who: str, seconds: float, *, key: str = "x", kept: float = 0.0) -> int:
         """The work itself."""
@@ -107,8 +115,8 @@ async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patie
     """A call whose result all have who ask for it meanwhile."""
     keep = KEEP if one.want.permits > 1 else 0.0
     asked = ledger.referee.now
-    patience = ledger.travel
-    key, kept = f"k{keep:g}", max(0.0, keep - patience)
+    patience = ledger.travel + ledger.referee.delayed
+    key, kept = f"k{keep:g}", max(0.0, keep - ledger.travel)
     call = SingleFlight(session, ttl=ttl, keep=keep).do(
         key, lambda: ledger.execute(one.part, one.hold, key=key, kept=kept)
     )
@@ -117,7 +125,7 @@ async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patie
     run = ledger.runs[number]
     if run.ended == inf:
         ledger.referee.wrong(f"{one.part} has the result of a run that has not ended")
-    elif run.ended < asked - keep - patience and asked > ledger.referee.excused_until:
+    elif run.ended < asked - keep - patience and (ledger.calm or asked > ledger.referee.excused_until):
         ledger.referee.wrong(f"{one.part} has a result that was {asked - run.ended:.3f} s old")
 
 
@@ -136,13 +144,14 @@ async def _update(ledger: Ledger, session: Session, one: Round, ttl: float, pati
 
 async def _number(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
     """One of a crowd."""
+    came = ledger.referee.now
     place = await Turnstile(session, "x", window=WINDOW).enter()
     now = ledger.referee.now
     ledger.referee.tell(one.part, f"has number {place}")
     before = [at for number, at in ledger.places if number == 1]
-    if place == 1 and ledger.calm and before and now < before[-1] + WINDOW - patience:
+    if place == 1 and ledger.calm and before and now < before[-1] + WINDOW:
         ledger.referee.wrong(f"two are first, {now - before[-1]:.3f} s after each other")
-    ledger.places.append((place, now))
+    ledger.places.append((place, came))
 
 
 async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
