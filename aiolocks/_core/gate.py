@@ -223,10 +223,10 @@ class Gate:
         In a strict queue the other waiters of this session have seats of their own, and all these seats live
         by the same bell: the bell stays for them.
         """
-        if self.manner.strict and self.others_wait(acquisition):
-            self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0)
-        else:
-            self.give_up_place()
+        leaves = not (self.manner.strict and self.others_wait(acquisition))
+        if leaves:
+            self.left()
+        self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
 
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""

@@ -684,6 +684,19 @@ def test_those_who_are_refused_wait_on_together_with_who_came_meanwhile(around) 
     assert late.told == ["woken"]
 
 
+def test_a_seat_that_may_have_been_put_back_is_given_up_with_the_place(around) -> None:
+    around.undo = Mock()
+    gate = make_gate_of(around, exclusive=True, strict=True)
+    (last,) = entered(gate, 1)
+    last.claim.token = "0123456789abcdef" * 2
+    gate.arm(last.claim, until=0)
+
+    gate.give_up_seat(last)
+
+    (nobody, _), how = around.undo.call_args
+    assert (nobody.token, how, gate.place.taken) == ("0123456789abcdef", {"leave": True}, False)
+
+
 def test_strictly_everybody_who_waits_has_a_seat(around) -> None:
     gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
     waiters = entered(gate, 3)
