@@ -29,6 +29,9 @@ class Gate:
       own what is held here already, or who try just once;
     - nobody begins to ask while somebody here is known to hold what excludes him, except who tries just once;
     - whoever leaves, by any way, passes its place on in the same step;
+    - those who enter together waited here when one of them got in by the place that they share; a waiter that
+      comes later asks when all of them have entered and the place, with the turn that it had, is given up:
+      else readers that come one after the other would keep the turn, and no writer would enter;
     - what is free while another process waits does not stay unnoticed: a release either wakes one there, or
       has the head's try right behind it, and then whoever is the last to leave here does what was left
       undone (`unsettled`).
@@ -41,6 +44,7 @@ class Gate:
         "_also_holding",
         "_beside",
         "_engine",
+        "_entering",
         "_head",
         "_holder",
         "_in_turn",
@@ -69,6 +73,7 @@ class Gate:
         self._also_holding: set[Claim] | None = None  # most gates never have a second holder
         self._turns = Turns()
         self._in_turn = False  # the next head goes behind who waits in other processes
+        self._entering = False  # one got in by the place here, and those who waited then come along
         self.place = Place(engine, resource.commands)
         # What the server said last to anybody here; times of the loop.
         self.answered_at = float("-inf")
@@ -163,6 +168,7 @@ class Gate:
 
     def refused(self, acquisition: Acquisition) -> bool:
         """Whether it goes on as the head; if not, it waits behind it, before all others."""
+        self._entering = False
         if acquisition is self._head:
             self._turns.owed = False  # whoever has it now will wake the others
             return True
@@ -195,6 +201,7 @@ class Gate:
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
+        self._entering = False
         if self.place.taken:
             self.place.taken = self.place.armed = False
             self._engine.bells.discard(self)
@@ -216,10 +223,10 @@ class Gate:
         In a strict queue the other waiters of this session have seats of their own, and all these seats live
         by the same bell: the bell stays for them.
         """
-        if self.manner.strict and self.others_wait(acquisition):
-            self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0)
-        else:
-            self.give_up_place()
+        leaves = not (self.manner.strict and self.others_wait(acquisition))
+        if leaves:
+            self.left()
+        self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
 
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
@@ -298,9 +305,11 @@ class Gate:
                 self._admit_owner()
             return
         self._turns.owed = owed  # what was let go of meanwhile is not what was granted
-        if not self.manner.strict:  # one who is refused must not be overtaken by one who asked behind him
+        # Strictly: one who is refused must not be overtaken by one who asked behind him.
+        if not self.manner.strict and not self._entering:
             for _ in range(min(answer.room, len(self._queue))):
                 self._admit()
+            self._entering = self.manner.together and self.place.taken
         self._admit_next()
         if self.place.taken and self.manner.stays and not (self.awaited or any(self._beside.values())):
             self.give_up_place()  # it was kept for who has left in the meantime
@@ -410,7 +419,16 @@ class Gate:
             acquisition.take_turn(woken=True, in_turn=False)
 
     def _admit_next(self) -> None:
-        if self._head is None and not self._closed and self._queue:
+        """Makes one the head: first one of those who enter together, then one that came later."""
+        if self._head is not None or self._closed:
+            return
+        if self._entering:
+            self._head = next((one for one, waits in self._beside.items() if waits), None)
+            if self._head is not None:
+                del self._beside[self._head]
+                return
+            self.give_up_place()
+        if self._queue:
             self._admit()
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ check()
 local wakes = purge(seat) > 0 or was_woken(flags, bell)
 local waits_for_it = has(flags, 'w')
 local _, _, _, mark = waiter(bell)
+local noted = mark
 if not mark or not waits_for_it then mark = '-' end
 local had, left, right, minted, metadata = holder(token)
 if had then
@@ -37,6 +38,7 @@ else
     if waits_for_it then
       take('c', bell)  -- whoever was called has come, and cannot enter after all
       wait(bell, mode, a, b, mark_of(mode, a, b, mark, under, first), under, tonumber(ARGV[9]))
+      sit_down(queue, bell, seat, not has(flags, 'q'))
     end
     local rung = {}
     if wakes then
@@ -54,7 +56,8 @@ else
     redis.call('HSET', spans, under, table.concat({'u', left, right, minted, described}, ' '))
   end
 end
-if waits_for_it and not has(flags, 's') then forget(bell, seat) end
-if has(flags, 'l') then redis.call('DEL', bell) end
+local leaves = waits_for_it and not has(flags, 's')
+if leaves then forget(bell, seat) end
+if has(flags, 'l') or (leaves and noted) then redis.call('DEL', bell) end
 local rung = settle(0)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, mode == 'r' and 1000000 or 0, unpack(rung)}

@@ -406,6 +406,17 @@ async def test_those_who_are_seen_are_forgotten_long_after_they_slept_last(jobs)
     assert not await jobs.redis.exists(jobs.seen)
 
 
+async def test_the_last_run_forgets_those_who_waited_and_died(jobs) -> None:
+    await jobs.acquire(ME, room=2)
+    await jobs.wait(OTHER, THIRD, room=2)
+    await jobs.release(ME)
+    await jobs.acquire(OTHER, room=2, flags="wql")
+    await jobs.die(THIRD)
+
+    assert await jobs.release(OTHER) == [1]
+    assert not await jobs.redis.exists(jobs.seen)
+
+
 # -- so many at once -----------------------------------------------------------------------------------------
 
 
@@ -1306,6 +1317,12 @@ MUTATIONS = [
     ),
     Mutation(
         "job_release", "{held and 1 or 0, ", "{1, ", "test_a_release_said_twice_leaves_what_it_left_once",
+    ),
+    Mutation(
+        "job_release", "if has(flags, 'r') then rung = wake(true, 0) end\n",
+        "be_gone(KEYS[9], bell .. ARGV[3], false) if has(flags, 'r') then rung = wake(true, 0) end "
+        "do return {held and 1 or 0, unpack(rung)} end\n",
+        "test_the_last_run_forgets_those_who_waited_and_died",
     ),
     Mutation(
         "job_release", "if has(flags, 'r') then", "do", "test_a_quiet_release_wakes_nobody",

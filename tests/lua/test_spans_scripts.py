@@ -754,14 +754,22 @@ async def test_who_waits_hears_that_he_was_woken(spans) -> None:
         assert await ear.told() == [[b"invalidate", [spans.bell("x")]]]
 
 
-async def test_release_wakes_all_readers_up_to_the_first_other(spans) -> None:
+async def test_release_wakes_all_readers_and_one_upgradable_up_to_the_first_writer(spans) -> None:
     await spans.acquire(ME, "w")
-    for who, mode in (("a", "r"), ("b", "r"), ("u", "u"), ("c", "r")):
-        await spans.wait(who, mode)
+    for who, mode in (("a", "r"), ("b", "r"), ("u", "u"), ("c", "r"), ("v", "u"), ("w", "w"), ("d", "r")):
+        await spans.wait(who, mode, *((5, 10) if who == "d" else (0, 4)))
 
-    assert await spans.release(ME) == [1, *map(spans.bell, "abu")]
-    assert await spans.states(*"abuc") == [b"rung", b"rung", b"rung", b""]
-    assert (await spans.come("u", "u"))[4:] == [spans.bell("c")]
+    assert await spans.release(ME) == [1, *map(spans.bell, "abucd")]
+    assert await spans.states(*"abucvwd") == [b"rung"] * 4 + [b"", b"", b"rung"]
+
+
+async def test_release_wakes_nobody_after_the_first_writer_that_may_enter(spans) -> None:
+    await spans.acquire(ME, "w")
+    await spans.wait("x", "w", 0, 4)
+    await spans.wait("d", "r", 5, 10)
+
+    assert await spans.release(ME) == [1, spans.bell("x")]
+    assert (await spans.come("x", "w", 0, 4))[4:] == [spans.bell("d")]
 
 
 async def test_release_wakes_nobody_who_cannot_enter(spans) -> None:
@@ -876,11 +884,11 @@ async def test_who_was_woken_in_vain_wakes_who_may_enter(spans) -> None:
 
 async def test_who_was_woken_and_comes_by_himself_passes_it_on_too(spans) -> None:
     await spans.acquire(ME, "w")
-    for who, mode in (("u", "u"), ("r", "r")):
-        await spans.wait(who, mode)
-    assert await spans.release(ME) == [1, spans.bell("u")]
+    await spans.wait("x", "w", 0, 4)
+    await spans.wait("r", "r", 5, 10)
+    assert await spans.release(ME) == [1, spans.bell("x")]
 
-    assert (await spans.come("u", "u", flags="wl"))[4:] == [spans.bell("r")]
+    assert (await spans.come("x", "w", 0, 4, flags="wl"))[4:] == [spans.bell("r")]
 
 
 async def test_who_is_refused_unasked_wakes_nobody_and_who_gets_in_all_who_may(spans) -> None:
@@ -902,6 +910,70 @@ async def test_who_had_reserved_lets_the_next_reserve(spans) -> None:
 
     assert (await spans.come("x", "w", flags="wl"))[0] == 1
     assert await spans.mark("y") == "p"
+
+
+async def test_a_reservation_that_goes_leaves_the_next_writer_one(spans) -> None:
+    """Also one that waits after an upgradable which may enter, or that has not armed its bell yet."""
+    await spans.acquire(ME, "r")
+    await spans.wait("x", "w")
+    await spans.wait("u", "u")
+    await spans.acquire(token_of("y"), "w", who="y", flags="w")
+    assert await spans.mark("y") == "-"
+
+    assert await spans.release(token_of("x"), who="x", flags="rl") == [0, spans.bell("u")]
+    assert [await spans.mark(who) for who in "uy"] == ["t", "p"]
+    assert await spans.locked("r") == 1
+    assert (await spans.come("u", "u"))[0] == 1, "the upgradable was called before"
+
+    await spans.release(token_of("u"), who="u")
+    await spans.wait("z", "w")
+    assert await spans.mark("z") == "-"
+    await spans.release(ME)
+    assert await spans.release(token_of("y"), who="y", flags="rl") == [0, spans.bell("z")]
+    assert await spans.locked("r") == 1, "it was called, and is on its way"
+
+
+async def test_a_reader_that_is_called_is_not_stopped_by_a_writer_that_came_after_it(spans) -> None:
+    await spans.acquire(ME, "r")
+    for who, mode in (("x", "w"), ("r", "r"), ("y", "w")):
+        await spans.wait(who, mode)
+
+    assert await spans.release(token_of("x"), who="x", flags="rl") == [0, spans.bell("r")]
+    assert await spans.mark("y") == "p"
+    assert (await spans.come("r", "r"))[0] == 1
+
+
+async def test_a_refusal_gives_a_place_in_the_queue_and_a_bell_for_the_time_until_it_is_armed(spans) -> None:
+    await spans.acquire(ME, "w")
+    await spans.acquire(OTHER, "r")
+    assert await spans.waiting() == []
+    await spans.acquire(OTHER, "r", who="x", flags="w")
+
+    assert await spans.waiting() == [spans.bell("x") + SEAT.encode()]
+    assert await spans.states("x") == [b""]
+    assert await spans.lasts(spans.bell("x"), BELL)
+    assert await spans.release(ME) == [1, spans.bell("x")]
+    assert (await spans.acquire(OTHER, "r", who="x", flags="w"))[0] == 1
+    assert await spans.states("x") == [None], "though it did not say that it has one"
+
+
+async def test_a_waiter_whose_bell_is_gone_gets_none_that_it_does_not_hear(spans) -> None:
+    await spans.acquire(ME, "w")
+    await spans.wait("x", "r")
+    await spans.die("x")
+    await spans.come("x", "r", flags="wq")
+
+    assert await spans.states("x") == [None]
+
+
+async def test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed(spans) -> None:
+    await spans.acquire(ME, "r")
+    await spans.wait("x", "w")
+    await spans.acquire(OTHER, "r", who="y", flags="w")
+    await spans.release(ME)
+    await spans.come("x", "w")
+
+    assert await spans.mark("y") == "t"
 
 
 async def test_the_walk_goes_on_with_who_stands_behind_its_end(spans) -> None:
@@ -1076,11 +1148,13 @@ async def test_a_wide_writer_that_waits_longest_is_not_held_up_by_narrow_ones(sp
 
 
 async def test_who_waits_longest_reserves_at_once(spans) -> None:
-    """Over the reservation of one who has not taken his place in the queue yet."""
+    """Over the reservation of a waiter that has died."""
     await spans.acquire(ME, "r")
-    await spans.acquire(OTHER, "w", who="late", flags="w")
-    await spans.arm("x")
-    await spans.acquire(token_of("x"), "w", who="x", flags="w")
+    await spans.wait("dead", "w")
+    await spans.wait("x", "w")
+    assert await spans.mark("x") == "-"
+    await spans.die("dead")
+    await spans.come("x", "w", flags="w")
 
     assert await spans.mark("x") == "p"
 
@@ -1615,14 +1689,14 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "if waits_for_it and not has(flags, 's') then forget",
-        "if waits_for_it then forget",
+        "local leaves = waits_for_it and not has(flags, 's')",
+        "local leaves = waits_for_it",
         "test_who_gets_in_and_has_others_behind_him_leaves_them_his_place_and_his_mark",
     ),
     Mutation(
         "spans_acquire",
-        "if waits_for_it and not has(flags, 's') then forget",
-        "if not has(flags, 's') then forget",
+        "local leaves = waits_for_it and not has(flags, 's')",
+        "local leaves = not has(flags, 's')",
         "test_a_try_leaves_the_place_of_its_session_alone",
     ),
     Mutation(
@@ -1815,9 +1889,45 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "if mode ~= 'r' then break end",
+        "if mode == 'w' then break end",
         "",
-        "test_release_wakes_all_readers_up_to_the_first_other",
+        "test_release_wakes_nobody_after_the_first_writer_that_may_enter",
+    ),
+    Mutation(
+        "shared/spans",
+        " and (mode == 'r' or not upgradable_called)",
+        "",
+        "test_release_wakes_all_readers_and_one_upgradable_up_to_the_first_writer",
+    ),
+    Mutation(
+        "shared/spans",
+        "mark = mode == 'w' and 'p' or 't'",
+        "mark = mode == 'w' and '-' or 't'",
+        "test_a_reservation_that_goes_leaves_the_next_writer_one",
+    ),
+    Mutation(
+        "shared/spans",
+        "mark = mode == 'w' and 'p' or 't'",
+        "mark = mode == 'w' and 'p' or '-'",
+        "test_a_reader_that_is_called_is_not_stopped_by_a_writer_that_came_after_it",
+    ),
+    Mutation(
+        "spans_acquire",
+        "sit_down(queue, bell, seat, not has(flags, 'q'))",
+        "",
+        "test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed",
+    ),
+    Mutation(
+        "spans_acquire",
+        "not has(flags, 'q')",
+        "true",
+        "test_a_waiter_whose_bell_is_gone_gets_none_that_it_does_not_hear",
+    ),
+    Mutation(
+        "spans_acquire",
+        " or (leaves and noted)",
+        "",
+        "test_a_refusal_gives_a_place_in_the_queue_and_a_bell_for_the_time_until_it_is_armed",
     ),
     Mutation(
         "shared/spans",

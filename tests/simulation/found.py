@@ -9,6 +9,7 @@ from tests.simulation.world.network import FAR, SPIKY, STEADY_FAR, Delays
 from tests.simulation.world.schedule import Crew, Round, Schedule, Worker
 
 _ONE = Want()
+_READER, _UPGRADABLE = Want(mode="reader"), Want(mode="upgradable")
 
 
 def _round(
@@ -24,13 +25,20 @@ def _round(
     return Round(part=part, after=after, want=want, timeout=timeout, cancel=cancel, hold=hold, doing=doing)
 
 
-def _crew(wakeup: str, delays: Delays, *rounds: Round, poll: float = 5.0, rate: float = 1.0) -> Crew:
+def _crew(
+    wakeup: str,
+    delays: Delays,
+    *rounds: Round,
+    poll: float = 5.0,
+    rate: float = 1.0,
+    busy: float = 0.0,
+) -> Crew:
     workers = tuple(
         Worker(part=part, rounds=tuple(own))
         for part, own in groupby(rounds, lambda one: one.part.rpartition(".")[0])
     )
     part = rounds[0].part.partition(".")[0]
-    return Crew(part=part, delays=delays, wakeup=wakeup, poll=poll, rate=rate, workers=workers)
+    return Crew(part=part, delays=delays, wakeup=wakeup, poll=poll, rate=rate, workers=workers, busy=busy)
 
 
 def _schedule(kind: str, seed: int, ttl: float, *crews: Crew, jitter: float = 0.0) -> Schedule:
@@ -127,5 +135,86 @@ FOUND: dict[str, Schedule] = {
             poll=0.5,
         ),
         jitter=0.1,
+    ),
+    "a writer that waits after one that gives up has no reservation, and a reader passes it": _schedule(
+        "rwlock",
+        3000136,
+        1.0,
+        _crew("plain", STEADY_FAR, _round("p0.w0.r0", 0.01922, 0.69803), poll=0.064),
+        _crew(
+            "plain",
+            STEADY_FAR,
+            _round("p2.w0.r0", 0.0, 1.24072, want=_UPGRADABLE, timeout=0.06781),
+            _round("p2.w1.r0", 0.02099, 0.0, want=_READER, timeout=0.0),
+            _round("p2.w2.r0", 0.06419, 0.00656, want=_UPGRADABLE),
+            poll=0.064,
+        ),
+        _crew("plain", STEADY_FAR, _round("p3.w0.r0", 0.215, 0.05517, want=_READER), poll=0.064),
+        _crew(
+            "plain",
+            STEADY_FAR,
+            _round("p4.w0.r0", 0.02736, 0.70107, want=_READER),
+            _round("p4.w1.r0", 0.0, 0.1568, want=_READER, cancel=0.0034),
+            _round("p4.w1.r1", 0.20396, 0.16621, want=_UPGRADABLE, timeout=0.06532),
+            _round("p4.w2.r0", 0.0075, 0.00985, cancel=0.5981),
+            poll=0.064,
+        ),
+        jitter=0.1,
+    ),
+    "a reader that was refused has no turn until its bell is armed": _schedule(
+        "rwlock",
+        3000131,
+        1.0,
+        _crew(
+            "poll",
+            SPIKY,
+            _round("p0.w0.r0", 0.09442, 0.0, cancel=0.0263),
+            _round("p0.w1.r0", 0.18614, 0.0, want=_READER, cancel=0.0031),
+            _round("p0.w1.r1", 0.0, 0.00767, want=_READER, cancel=0.53387),
+            poll=0.064,
+        ),
+        _crew(
+            "poll",
+            SPIKY,
+            _round("p2.w0.r0", 0.01381, 0.0, doing="extend"),
+            _round("p2.w1.r0", 0.0, 0.52749, want=_READER, cancel=0.21161),
+            _round("p2.w3.r1", 0.0, 0.07777, want=_READER, cancel=0.24579),
+            _round("p2.w3.r2", 0.00155, 0.08028, cancel=0.29605),
+            poll=0.5,
+        ),
+        jitter=0.1,
+    ),
+    "readers of one process that come one after the other keep a turn, and no writer enters": _schedule(
+        "rwlock",
+        1,
+        1.0,
+        _crew(
+            "tracking",
+            STEADY_FAR,
+            _round("p0.w0.r0", 0.35, 0.02, want=_READER),
+            *(_round(f"p0.w{n}.r0", 0.6 + n * 0.007, 0.01, want=_READER) for n in range(1, 60)),
+        ),
+        _crew("tracking", STEADY_FAR, _round("p1.w0.r0", 0.0, 0.5)),
+        _crew("tracking", STEADY_FAR, _round("p2.w0.r0", 0.3, 0.02)),
+    ),
+    "a job's waiter that was turned away has its seat put back, and its queue is not forgotten": _schedule(
+        "uniquejob",
+        3000398,
+        1.0,
+        _crew(
+            "tracking",
+            SPIKY,
+            _round("p0.w0.r0", 0.0, 1.48793, timeout=0.0),
+            _round("p0.w1.r0", 0.0, 0.00782, timeout=0.0),
+            rate=0.9979715569703373,
+            busy=0.0005,
+        ),
+        _crew(
+            "tracking",
+            SPIKY,
+            _round("p1.w2.r0", 0.0, 0.15693),
+            rate=1.0039526929243663,
+            busy=0.0005,
+        ),
     ),
 }

@@ -53,6 +53,7 @@ class Hold:
         permits: How many permits of a semaphore it took.
         fencing_token: The token of the lease, if the history is about tokens.
         queued: When the server had confirmed the place in the queue, if the history is about order.
+        session: The session it was acquired in, of which the readers that wait enter together.
     """
 
     who: str
@@ -70,6 +71,7 @@ class Hold:
     permits: int = 1
     fencing_token: int | None = None
     queued: float | None = None
+    session: str | None = None
 
     @property
     def definite_end(self) -> float:
@@ -100,12 +102,13 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """One call of acquire, granted or not: it wanted the lock from `invoked` to `ended`."""
+    """One call of acquire, granted or not: it wanted the lock from `invoked` to `ended`, in that session."""
 
     who: str
     invoked: float
     ended: float
     name: str = ""
+    session: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,17 +285,24 @@ def unreached(holds: Iterable[Hold], *, value: int) -> list[Violation]:
 
 
 def reservations(
-    holds: Iterable[Hold], *, deaths: Iterable[float] = (), unsettled: float = 0.0
+    holds: Iterable[Hold],
+    *,
+    given_up: Iterable[Wait] = (),
+    deaths: Iterable[float] = (),
+    unsettled: float = 0.0,
 ) -> list[Violation]:
     """Find readers that came after a writer had its place in the queue, and got in before it.
 
-    When another writer leaves, whoever waits to read passes.
+    When another writer leaves, the readers that wait pass. The readers of one session have one place: those
+    that wait there when the first of them gets in come along, and a reader has the place of one that gave up
+    while it waited.
 
     Args:
+        given_up: Readers that waited in vain.
         deaths: When a process was killed. It may have been a writer that it did not live to note.
         unsettled: Seconds behind each death in which a writer of the dead may have left.
     """
-    deaths = list(deaths)
+    deaths, given_up = list(deaths), list(given_up)
     violations = []
     for same_name in _by_name(holds):
         writers = [hold for hold in same_name if hold.mode == "writer"]
@@ -300,13 +310,14 @@ def reservations(
         for writer in writers:
             if writer.queued is None:
                 continue
+            others = [other for other in writers if other is not writer]
             violations += [
                 Violation("a reader passed a writer that waited", (writer, reader))
                 for reader in readers
-                if writer.queued < reader.invoked
+                if not _may_pass(reader, writer, others)
                 and reader.granted < writer.granted
                 and reader.overlaps(writer)
-                and not any(_left_meanwhile(other, reader) for other in writers if other is not writer)
+                and not any(_may_pass(mate, writer, others) for mate in _mates(reader, readers, given_up))
                 and not any(
                     death <= reader.granted and reader.invoked <= death + unsettled for death in deaths
                 )
@@ -344,9 +355,32 @@ def phases(holds: Iterable[Hold]) -> list[Violation]:
     return violations
 
 
-def _left_meanwhile(writer: Hold, reader: Hold) -> bool:
+def _left_meanwhile(writer: Hold, reader: Hold | Wait) -> bool:
     """Whether the writer may have left while the reader waited."""
-    return writer.definite_end <= reader.granted and reader.invoked <= writer.confirmed
+    return writer.definite_end <= _end_of_wait(reader) and reader.invoked <= writer.confirmed
+
+
+def _may_pass(reader: Hold | Wait, writer: Hold, others: Sequence[Hold]) -> bool:
+    """Whether the reader came before this writer was queued, or waited when another writer left."""
+    assert writer.queued is not None
+    return reader.invoked <= writer.queued or any(_left_meanwhile(other, reader) for other in others)
+
+
+def _mates(
+    reader: Hold | Wait, readers: Sequence[Hold], given_up: Sequence[Wait], *, along: bool = True
+) -> Iterator[Hold | Wait]:
+    """Yield the readers with which it came along, and those whose place it had."""
+    if reader.session is None:
+        return
+    for mate in (*(readers if along else ()), *given_up):
+        together = mate.session == reader.session and mate.name == reader.name and mate is not reader
+        if together and mate.invoked < reader.invoked <= _end_of_wait(mate):
+            yield mate
+            yield from _mates(mate, readers, given_up, along=along and isinstance(mate, Wait))
+
+
+def _end_of_wait(reader: Hold | Wait) -> float:
+    return reader.ended if isinstance(reader, Wait) else reader.granted
 
 
 def _largest_value(changes: Sequence[Resize], start: float, end: float) -> int:

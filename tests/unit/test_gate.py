@@ -639,6 +639,64 @@ def test_a_place_is_kept_for_who_enters_behind_the_head(around) -> None:
     around.undo.assert_not_called()
 
 
+def entering(around: Any, fellows: int) -> tuple[Any, list[Waiter], Waiter]:
+    """A gate where one has got in by the place, so many that waited come along, and one has come since."""
+    around.undo = Mock()
+    gate = make_gate_of(around, together=True)
+    head, *along = entered(gate, 1 + fellows)
+    gate.arm(head.claim, until=0)
+    gate.granted(head, Granted(1, 0, room=9), around.time)
+    assert told(along) == [["woken"]] * fellows
+    (late,) = entered(gate, 1)
+    return gate, along, late
+
+
+def test_who_comes_while_others_enter_together_asks_after_them_without_their_place(around) -> None:
+    gate, along, late = entering(around, 3)
+
+    gate.granted(along[1], Granted(1, 0, room=9), around.time)
+    gate.granted(along[0], Granted(1, 0, room=9), around.time)
+    assert late.told == []
+    around.undo.assert_not_called()
+    around.undo.side_effect = lambda *_, leave: late.told.append(f"left: {leave}")
+    gate.granted(along[2], Granted(1, 0, room=9), around.time)
+
+    assert late.told == ["left: True", "woken"]
+    assert not gate.place.taken
+
+
+def test_who_comes_while_others_enter_together_asks_when_the_last_of_them_has_given_up(around) -> None:
+    gate, along, late = entering(around, 2)
+
+    for waiter in along:
+        gate.leave(waiter)
+
+    assert late.told == ["woken"]
+    assert not gate.place.taken
+
+
+def test_those_who_are_refused_wait_on_together_with_who_came_meanwhile(around) -> None:
+    gate, along, late = entering(around, 2)
+
+    assert gate.refused(along[0])
+    gate.granted(along[0], Granted(1, 0, room=9), around.time)
+
+    assert late.told == ["woken"]
+
+
+def test_a_seat_that_may_have_been_put_back_is_given_up_with_the_place(around) -> None:
+    around.undo = Mock()
+    gate = make_gate_of(around, exclusive=True, strict=True)
+    (last,) = entered(gate, 1)
+    last.claim.token = "0123456789abcdef" * 2
+    gate.arm(last.claim, until=0)
+
+    gate.give_up_seat(last)
+
+    (nobody, _), how = around.undo.call_args
+    assert (nobody.token, how, gate.place.taken) == ("0123456789abcdef", {"leave": True}, False)
+
+
 def test_strictly_everybody_who_waits_has_a_seat(around) -> None:
     gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
     waiters = entered(gate, 3)

@@ -281,6 +281,35 @@ def test_readers_that_waited_pass_when_another_writer_leaves() -> None:
     assert reservations([first, second, hold("r", 4, 5, mode="reader", invoked=3.3)]), "but it came too late"
 
 
+def test_readers_come_along_with_one_of_their_session_that_had_its_turn() -> None:
+    def reader(who: str, granted: float, invoked: float, session: str | None = "s") -> Hold:
+        return hold(who, granted, 8, mode="reader", invoked=invoked, session=session)
+
+    writers = [hold("w", 1, 3), hold("x", 9, 10, invoked=1, queued=1.1)]
+    mate = reader("m", 5, 2)
+
+    assert reservations([*writers, mate, reader("r", 5.5, 4)]) == []
+    for session in (None, "t"):
+        assert reservations([*writers, mate, reader("r", 5.5, 4, session)])
+    late = reservations([*writers, mate, reader("r", 5.5, 4), reader("n", 6, 5.3)])
+    assert [violation.evidence[1].who for violation in late] == ["n"], "the others had entered by then"
+
+
+def test_a_reader_has_the_place_of_one_of_its_session_that_gave_up() -> None:
+    history = [
+        hold("w", 1, 3),
+        hold("x", 9, 10, invoked=1, queued=1.1),
+        hold("r", 6, 8, mode="reader", invoked=4, session="s"),
+    ]
+
+    def given_up(who: str, invoked: float, ended: float) -> Wait:
+        return Wait(who=who, invoked=invoked, ended=ended, session="s")
+
+    assert reservations(history, given_up=[given_up("m", 2, 4.5)]) == []
+    assert reservations(history, given_up=[given_up("m", 2, 3.9)])
+    assert reservations(history, given_up=[given_up("m", 2, 3.6), given_up("n", 3.5, 5)]) == []
+
+
 def test_a_killed_process_may_have_been_a_writer_that_left() -> None:
     history = [hold("w", 7, 8, invoked=1, queued=1.1), hold("r", 3, 4, mode="reader", invoked=2)]
 

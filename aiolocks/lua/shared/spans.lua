@@ -9,7 +9,8 @@
 -- A writer that waits reserves (p): from then on no reader, upgradable or other writer enters where he wants to. Who is
 -- the first of all that wait passes the reservations of others, so that a wide span is not held up by narrow ones for
 -- ever. A reader or upgradable that waits for a writer inside gets his turn (t): he passes every reservation, and no
--- writer enters before him. So both sides alternate where both wait, and neither starves.
+-- writer enters before him. So both sides alternate where both wait, and neither starves. The order counts from the first
+-- refusal: it gives a waiter its place in the queue, in which every step that changes something looks for who is next.
 -- (Phase-fair reader-writer locks: Brandenburg and Anderson 2010.)
 -- An upgrade passes reservations and turns, whose owners may be waiting for it. It lets only those go first who were
 -- called (c): readers whose turn it was when a writer left, and who could enter then.
@@ -167,11 +168,13 @@ local function was_left(a, b)
   return false
 end
 
--- Goes through the queue from a rank on: calls all readers that may enter, up to and with the first other one, and gives
--- those who wait their turns and reservations. Who stands behind where the walk ends is woken to go on with it.
--- Returns the bells that were rung.
+-- Goes through the queue from a rank on: calls all readers that may enter and one upgradable, up to and with the first
+-- writer that may, and gives the waiters their turns and reservations. A waiter that is called keeps its right until it
+-- comes: a writer by a reservation, any other by a turn. So no newcomer passes a called writer, and the reservation of a
+-- waiter that stands after it does not stop a called reader or upgradable.
+-- A waiter that stands after the end of the walk is woken to go on with it. Returns the bells that were rung.
 local function settle(rank)
-  local rung, looked = {}, 0
+  local rung, looked, upgradable_called = {}, 0, false
   while true do
     local entry, state = living(queue, rank)
     if not entry then break end
@@ -185,13 +188,19 @@ local function settle(rank)
     if mode then
       local first, had = rank == 0, mark
       if mark == '-' and was_left(a, b) and has_turn(mode, a, b) then mark = 't' end
-      local may_enter = not blocked(mode, a, b, mark, under, first)
-      if not may_enter then mark = mark_of(mode, a, b, mark, under, first) end
+      local in_turn = mark == 't'
+      local may_enter = not blocked(mode, a, b, mark, under, first) and (mode == 'r' or not upgradable_called)
+      if not may_enter then
+        mark = mark_of(mode, a, b, mark, under, first)
+      elseif mark == '-' then
+        mark = mode == 'w' and 'p' or 't'
+      end
       if mark ~= had then wait(of, mode, a, b, mark, under, BELL_TTL) end
       if may_enter then
         if state == '' then ring(of) rung[#rung + 1] = of end
-        if mode ~= 'r' then break end
-        if mark == 't' then put('c', of, a, b, redis.call('ZSCORE', waits, of) - NOW) end
+        if mode == 'w' then break end
+        if mode == 'u' then upgradable_called = true end
+        if mode == 'r' and in_turn then put('c', of, a, b, redis.call('ZSCORE', waits, of) - NOW) end
       end
     end
     rank = rank + 1

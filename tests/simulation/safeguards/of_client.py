@@ -80,7 +80,11 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
-        python("_core.gate:Gate.granted", without="self.give_up_place()", instead="pass"),
+        python(
+            "_core.gate:Gate.give_up_place",
+            without="self._engine.undo(self._nobody(), 1.0, leave=True)",
+            instead="pass",
+        ),
         ("fairlock", "rwlock"),
     ),
     "handed over here": Safeguard(

@@ -170,12 +170,14 @@ class Actors:
                 await asyncio.sleep(one.hold / 2)
                 self._referee.weakened(attempt, replace(attempt.want, mode="reader"))
                 await lease.downgrade()
+                self._referee.was_weakened(attempt)
                 await asyncio.sleep(one.hold / 2)
             case "shrink":
                 await asyncio.sleep(one.hold / 2)
                 middle = (attempt.want.low + attempt.want.high) / 2
                 self._referee.weakened(attempt, replace(attempt.want, high=middle))
                 await lease.shrink(attempt.want.low, middle)
+                self._referee.was_weakened(attempt)
                 await asyncio.sleep(one.hold / 2)
             case _:
                 await asyncio.sleep(one.hold)
@@ -199,4 +201,7 @@ class Actors:
         adopted = await lock.adopt(handle)
         async with adopted:
             attempt.lease = adopted
-            await asyncio.sleep(one.hold / 2)
+            try:
+                await asyncio.sleep(one.hold / 2)
+            finally:
+                self._referee.lets_go(attempt)

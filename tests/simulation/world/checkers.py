@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.support.history import Hold, fencing, fifo, phases, reservations
+from tests.support.history import Hold, Wait, fencing, fifo, phases, reservations
 
 from .clockwork import Clockwork
 from .excuses import Excused, Excuses
@@ -44,6 +44,10 @@ class Attempt:
     before: list[Hold] = field(default_factory=list)  # what it had before it was changed into less
 
     @property
+    def session(self) -> str:
+        return self.who.partition(".")[0]
+
+    @property
     def relied_on(self) -> bool:
         """Whether its holder may rely on it now."""
         return self.lease is not None and self.lease.remaining() > 0.0
@@ -59,6 +63,7 @@ class Referee:
         self.waiting: dict[Attempt, None] = {}
         self.holding: dict[Attempt, None] = {}
         self.ended: list[Attempt] = []
+        self._given_up: list[Wait] = []  # readers
         self.violations: list[str] = []
         self.excuses = Excuses()
         self.void_below = 0  # what has a smaller fencing token, the server has lost
@@ -88,7 +93,17 @@ class Referee:
         self._told(attempt.who, how)
         attempt.ended = self.now
         self._ended_in_time(attempt)
+        waited = attempt in self.waiting
         self.waiting.pop(attempt, None)
+        if waited and attempt.want.mode == "reader":
+            wait = Wait(
+                who=attempt.who,
+                invoked=attempt.invoked,
+                ended=self.now,
+                name=attempt.want.names[0],
+                session=attempt.session,
+            )
+            self._given_up.append(wait)
         self._look()
 
     def granted(self, attempt: Attempt, lease: Any) -> None:
@@ -106,6 +121,7 @@ class Referee:
             owner=attempt.owner,
             permits=want.permits,
             fencing_token=lease.fencing_token,
+            session=attempt.session,
         )
         self._told(attempt.who, f"has {want}, fencing token {lease.fencing_token}")
         self._ended_in_time(attempt)
@@ -119,12 +135,18 @@ class Referee:
         """It is about to be less: from now on it may be relied on for that only."""
         assert attempt.hold is not None
         self._told(attempt.who, f"makes it {want}")
-        before, after = attempt.hold.changed(self.now, self.now, mode=want.mode, low=want.low, high=want.high)
+        before, after = attempt.hold.changed(self.now, math.inf, mode=want.mode, low=want.low, high=want.high)
         attempt.before.append(before)
         attempt.hold = after
 
+    def was_weakened(self, attempt: Attempt) -> None:
+        """It is less for certain."""
+        attempt.before = [replace(hold, confirmed=min(hold.confirmed, self.now)) for hold in attempt.before]
+
     def lets_go(self, attempt: Attempt) -> None:
         assert attempt.hold is not None
+        if attempt.hold.released < math.inf:
+            return  # it has ended under another lease, that adopted it
         self._told(attempt.who, "lets go")
         end = self.now if attempt.relied_on else min(self.now, attempt.hold.deadline)
         attempt.hold = replace(attempt.hold, released=end)
@@ -134,6 +156,7 @@ class Referee:
         """It has let go for certain."""
         if attempt.hold is not None and attempt.hold.confirmed == math.inf:
             attempt.hold = replace(attempt.hold, confirmed=self.now)
+        self.was_weakened(attempt)
         attempt.lease = None
         self.holding.pop(attempt, None)
         self._look()
@@ -227,18 +250,34 @@ class Referee:
 
     # -- at the end
 
-    def judge(self, seen: dict[str, float]) -> None:
-        """What only the whole history shows; `seen` is when a server first executed something for a token."""
+    def judge(self, seen: dict[str, float], writers: list[tuple[float, float]]) -> None:
+        """What only the whole history shows.
+
+        Args:
+            seen: When a server first executed something for a token.
+            writers: When a server had a writer, also for a task that had given up by then.
+        """
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
         if self._kind.strict:
             found += fifo(holds)
         # Of intervals, not every writer that waits reserves.
         if self._kind.name == "rwlock":
-            found += reservations(holds) + phases(holds)
+            on_server = [
+                Hold(who="", name="x", invoked=since, granted=since, released=until, confirmed=until)
+                for since, until in writers
+            ]
+            ordered = reservations([*holds, *on_server], given_up=self._given_up) + phases(holds)
+            found += [one for one in ordered if not any(map(self._was_displaced, one.evidence))]
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
             self.wrong(f"{violation.what}: {who}")
+
+    def _was_displaced(self, hold: Hold | Wait) -> bool:
+        """Whether a fault may have taken its place away while it waited, or what it had while it held it."""
+        end = hold.ended if isinstance(hold, Wait) else min(hold.confirmed, hold.deadline)
+        sorts = (Excused.PLACE, Excused.LEASE)
+        return any(self.excuses.explain(sort, hold.who, hold.invoked, end) for sort in sorts)
 
     def _as_granted(self, attempt: Attempt, seen: dict[str, float]) -> list[Hold]:
         """What it got, for each name; not what it became later."""

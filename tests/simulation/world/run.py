@@ -19,12 +19,13 @@ from tests.support.hygiene import is_fence
 
 from .actors import Actors
 from .checkers import Referee
+from .excuses import Excused
 from .faults import FAULTS, RECOVERY
 from .kinds import NAMES, Want
 from .network import Wire
 from .process import Process
 from .randomness import Source, seeded
-from .schedule import Crew, Fault, Round, Schedule
+from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
 from .works import Ledger
 from .world import StuckError, World
 
@@ -41,6 +42,8 @@ QUEUE_TTL = 10.0
 """Seconds that a queue outlives who stood in it."""
 SLACK = 1.1
 """Seconds that keys outlast what stands in them and was not let go of."""
+MARKS = 4 * LONGEST_POLL
+"""Seconds for which the mark of a waiter lasts after the waiter has asked, and the keys that have it."""
 AFTERWARDS = 1.0
 """Seconds in which what is under way arrives when everybody has gone."""
 
@@ -143,7 +146,13 @@ class Run:
     def _may_stay(self, key: str) -> bool:
         """What has no end, and what the dead leave of a queue for ten minutes."""
         lasting = self.schedule.kind.lasting
-        return (bool(lasting) and lasting in key) or (bool(self.schedule.faults) and ".seen:" in key)
+        return (bool(lasting) and lasting in key) or (self._may_be_remembered and ".seen:" in key)
+
+    @property
+    def _may_be_remembered(self) -> bool:
+        """Whether somebody has died or lost what it had: a job remembers for ten minutes who asked for it."""
+        excuses = self.referee.excuses
+        return bool(self.ledger.dead or excuses.begun(Excused.PLACE) or excuses.begun(Excused.LEASE))
 
     def _ended(self, _: object) -> None:
         self._living -= 1
@@ -258,6 +267,11 @@ class Run:
             return IDLE + max(one.poll for one in crews)
         return min(IDLE, HANDED_OVER * travel + 0.15) + max((0.0 if one.hears else one.poll) for one in crews)
 
+    @property
+    def _outlasting(self) -> float:
+        """How long keys last that hold a lease which nobody lets go of: beside it stood marks of waiters."""
+        return (MARKS if self.schedule.kind.spans else 0.0) + self.schedule.ttl + SLACK
+
     def _look_around(self) -> None:
         """Everybody has gone: nothing is left."""
         world, referee = self.world, self.referee
@@ -273,7 +287,7 @@ class Run:
             # Of the dead, and of what the server did when nobody could tell it any more.
             calm = max(world.now, self._settled_at) + QUEUE_TTL
             world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)
-        until = world.now + AFTERWARDS + (self.schedule.ttl + SLACK if detached else 0.0)
+        until = world.now + AFTERWARDS + (self._outlasting if detached else 0.0)
         world.run(lambda: world.now >= until, limit=until + AFTERWARDS)
         for process in world.processes:
             if process.dead:
@@ -292,10 +306,10 @@ class Run:
                 for key in map(bytes.decode, store.present()):
                     if not is_fence(key) and not self._may_stay(key):
                         referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
-        if self.schedule.kind.strict or self.schedule.kind.spans:
-            referee.judge(world.trace.first_seen())
-        else:
-            referee.judge({})
+        kind, trace = self.schedule.kind, world.trace
+        referee.judge(
+            trace.first_seen() if kind.strict or kind.spans else {}, trace.writers() if kind.spans else []
+        )
 
 
 class Runner:

@@ -51,6 +51,26 @@ class Trace:
                         seen.setdefault(word[:16].decode(errors="replace"), when)
         return seen
 
+    def writers(self) -> list[tuple[float, float]]:
+        """When a server had a writer of a span, from each grant to its release or the end of its ttl."""
+        writers: dict[str, tuple[float, float]] = {}
+        for when, _, what in self._events:
+            if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
+                continue
+            words, reply = what
+            token, *rest = (word.decode(errors="replace") for word in words[3 + int(words[2]) :])
+            done = (reply[0] if isinstance(reply, list) else reply) == 1
+            match _name_of(words):
+                case "spans_acquire" if done and rest[3] == "w":
+                    writers[token] = when, when + int(rest[0]) / 1000
+                case "spans_renew" if done and token in writers:
+                    writers[token] = writers[token][0], when + int(rest[0]) / 1000
+                case "spans_release" | "spans_change" if done and token in writers:
+                    writers[token] = writers[token][0], when
+                case "spans_adopt" if token in writers:
+                    writers[rest[0]] = writers.pop(token)[0], when + int(rest[1]) / 1000
+        return list(writers.values())
+
     def text(self, *, whole: bool = False) -> str:
         """All of it; what opens connections and channels only if it is to be `whole`."""
         names: dict[str, str] = {}
@@ -80,13 +100,17 @@ def _is_setting_up(words: tuple[bytes, ...]) -> bool:
 def _request(words: tuple[bytes, ...]) -> str:
     name = words[0].upper()
     if name in (b"EVAL", b"EVALSHA"):
-        count = int(words[2])
-        step = _script(words[1] if name == b"EVALSHA" else digest(words[1]))
+        count, step = int(words[2]), _name_of(words)
         keys, arguments = words[3 : 3 + count], words[3 + count :]
         # The keys of a step are all of one name; the bell says who waits.
         shown = [key for key in keys if b".bell." in key] or keys[:1]
         return f"{step}({_joined(shown)} | {_joined(arguments)})" + (" in full" if name == b"EVAL" else "")
     return _joined(words)
+
+
+def _name_of(words: tuple[bytes, ...]) -> str:
+    """Of the script of this request."""
+    return _script(words[1] if words[0].upper() == b"EVALSHA" else digest(words[1]))
 
 
 def _joined(words: tuple[bytes, ...] | list[bytes]) -> str:

@@ -142,15 +142,16 @@ async def _update(ledger: Ledger, session: Session, one: Round, ttl: float, pati
 
 async def _number(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
     """One of a crowd."""
+    came = ledger.referee.now
     place = await Turnstile(session, "x", window=WINDOW).enter()
     now = ledger.referee.now
     ledger.referee.tell(one.part, f"has number {place}")
     before = [(at, who) for number, at, who in ledger.places if number == 1]
-    if place == 1 and before and now < before[-1][0] + WINDOW - patience:
+    if place == 1 and before and now < before[-1][0] + WINDOW:
         at, who = before[-1]
-        if not ledger.explained(Excused.RESULT, at - patience, who, one.part):
+        if not ledger.explained(Excused.RESULT, at, who, one.part):
             ledger.referee.wrong(f"two are first, {now - at:.3f} s after each other")
-    ledger.places.append((place, now, one.part))
+    ledger.places.append((place, came, one.part))
 
 
 async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
