@@ -47,6 +47,8 @@ class Acquiring(Ballot[Answer]):
     Args:
         confirm: Writes the fencing token of the lease back.
         undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
+        leave: Leaves the queue, and nothing else; None where the vote is not from the queue. A master that
+            grants has the waiter leave its queue by itself; the others are told to.
     """
 
     __slots__ = (
@@ -54,6 +56,7 @@ class Acquiring(Ballot[Answer]):
         "_confirmed",
         "_fencing_token",
         "_granted",
+        "_leave",
         "_proposal",
         "_refused",
         "_told",
@@ -68,10 +71,12 @@ class Acquiring(Ballot[Answer]):
         vote: Command[Answer],
         confirm: Callable[..., Command[bool]],
         undo: Command[Released],
+        leave: Command[Released] | None = None,
     ) -> None:
         super().__init__(labels, vote)
         self._confirm = confirm
         self._undo = undo
+        self._leave = leave
         self._fencing_token = 0  # proposed for the lease, once a majority has granted
         self._proposal = CONFIRM  # phase of its confirmations
         self._granted: dict[int, Granted] = {}
@@ -119,7 +124,7 @@ class Acquiring(Ballot[Answer]):
         if len(self._confirmed) >= self.majority:
             others = max(grant.others for grant in self._granted.values())
             self.outcome = Granted(self._fencing_token, others)
-            return self._tell(self._unasked)
+            return [*self._tell(self._unasked), *self._leave_queues()]
         gone = self._refused.keys() | self._faults.keys() | self._unconfirmed
         if len(gone) >= self.enough_against:
             self.outcome = (
@@ -144,6 +149,13 @@ class Acquiring(Ballot[Answer]):
         """They are not needed any more, but are to know the fencing token of what they carry."""
         command = self._confirm(self._fencing_token, given=True)
         return [Errand(master, command, TOLD) for master in masters]
+
+    def _leave_queues(self) -> list[Errand]:
+        """Behind the vote, where that did not do it, or may yet be refused: nobody else would."""
+        if self._leave is None:
+            return []
+        masters = self._refused.keys() | self._pending
+        return [Errand(master, self._leave, TOLD) for master in sorted(masters)]
 
     def _take_back(self) -> list[Errand]:
         masters = range(len(self._labels))

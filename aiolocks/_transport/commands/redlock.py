@@ -12,6 +12,7 @@ from ..calls import Command, Script
 from ..elections import Acquiring, Adopting, Carried, Renewing
 from .answers import Answer, Released, truth
 from .lock import LockCommands
+from .standing import QUEUED
 from .steps import Steps
 
 T = TypeVar("T")
@@ -104,6 +105,7 @@ class RedlockCommands(Steps):
             vote=acquire,
             confirm=partial(self._confirm, acquire, token, ttl_ms),
             undo=self._one.release(token, ttl_ms, ring=False),
+            leave=self._leave(token, ttl_ms) if standing & QUEUED else None,
         )
         return Motion(
             put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
@@ -169,6 +171,11 @@ class RedlockCommands(Steps):
     ) -> Command[bool]:
         args = (token, fencing_token, self._retention(ttl_ms), int(given))
         return Command(_SEAL, after.keys[:2], args, truth, lane=token)
+
+    def _leave(self, token: str, ttl_ms: int) -> Command[Released]:
+        """Frees nothing: a master that grants behind all others is to keep the lease."""
+        like = self._one.release("", ttl_ms, ring=False, leave=True)
+        return Command(like.script, like.keys, like.args, like.parse, lane=token)
 
     def _swap(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[Carried | None]:
         like = self._one.adopt(old, new, ttl_ms, metadata)
