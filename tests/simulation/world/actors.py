@@ -23,6 +23,8 @@ class Actors:
     """Those of one process.
 
     Args:
+        options: Of each lock.
+        hasty: Whether masters have less time to answer than messages may take, which explains errors.
         idle: Seconds for which something may be free while a task here waits for it.
         ledger: What all processes do with what is built with locks.
         patience: Seconds in which a server has answered, also if it is not connected yet.
@@ -35,6 +37,8 @@ class Actors:
         referee: Referee,
         *,
         ttl: float,
+        options: dict[str, Any],
+        hasty: bool,
         patience: float,
         idle: float,
         ledger: Ledger,
@@ -43,6 +47,8 @@ class Actors:
         self._kind = kind
         self._referee = referee
         self._ttl = ttl
+        self._options = options
+        self._hasty = hasty
         self._patience = patience
         self._idle = idle
         self._ledger = ledger
@@ -88,7 +94,7 @@ class Actors:
             return
         if isinstance(error, BackendError) and one.timeout and one.timeout < self._patience:
             return
-        if isinstance(error, LockError) and self._referee.now <= self._referee.excused_until:
+        if isinstance(error, LockError) and (self._hasty or self._referee.now <= self._referee.excused_until):
             return
         self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
 
@@ -108,7 +114,7 @@ class Actors:
         await WORKS[self._kind.work](self._ledger, self._session, one, self._ttl, self._patience)
 
     async def _hold(self, one: Round) -> None:
-        lock = self._kind.lock(self._session, one.want, ttl=self._ttl)
+        lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **self._options)
         owned = self._kind.nests or one.doing == "upgrade"
         attempt = self._attempt(one, one.want, owner=one.part if owned else None)
         lease = await self._acquire(attempt, lambda: lock.acquire(blocking_timeout=one.timeout))

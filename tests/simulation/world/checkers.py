@@ -60,8 +60,8 @@ class Referee:
         self.ended: list[Attempt] = []
         self.violations: list[str] = []
         self.slow_until = 0.0  # what lies idle or comes late before then is explained
-        self.void_below = 0  # what has a smaller fencing token, the server has lost
-        self.void_until = 0.0  # until when its holder need not know
+        self.lost: list[tuple[float, str]] = []  # what servers have lost; until then holders need not know
+        self.overlaps: list[str] = []  # two holders of which one's lease was lost
         self.excused_until = 0.0  # errors before then, the faults explain
 
     @property
@@ -158,13 +158,19 @@ class Referee:
     # -- exclusion
 
     def _exclude(self, attempt: Attempt) -> None:
-        if not attempt.relied_on or self._void(attempt):
+        if not attempt.relied_on:
             return
-        others = [
-            other
-            for other in self.holding
-            if other is not attempt and other.relied_on and not self._void(other)
-        ]
+        others = [other for other in self.holding if other is not attempt and other.relied_on]
+        void = {one for one in (attempt, *others) if self._void(one)}
+        if void:
+            self.overlaps += [
+                f"{other.who} and {attempt.who}"
+                for other in others
+                if void & {attempt, other} and self._conflict(attempt, other)
+            ]
+            if attempt in void:
+                return
+            others = [other for other in others if other not in void]
         if self._kind.capacity > 1:
             out = attempt.want.permits + sum(other.want.permits for other in others)
             if out > self._kind.capacity:
@@ -175,7 +181,11 @@ class Referee:
                 self.wrong(f"two holders: {other.who} and {attempt.who}")
 
     def _void(self, attempt: Attempt) -> bool:
-        return self.now < self.void_until and attempt.lease.fencing_token < self.void_below
+        """Whether a server has lost it, and its holder need not know yet."""
+        tokens = {attempt.token, attempt.lease.token}
+        return any(
+            self.now < until and any(token in stored for token in tokens) for until, stored in self.lost
+        )
 
     def _conflict(self, one: Attempt, other: Attempt) -> bool:
         if not set(one.want.names) & set(other.want.names):
