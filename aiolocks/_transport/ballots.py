@@ -1,7 +1,7 @@
 """One command put to several masters: how their answers become one. State machines without I/O.
 
-A ballot is told what came back, and says what to send next and how it ended; who sends (`quorum`, or a
-simulation) decides nothing. A majority is always one of all masters, never of those that answer.
+A ballot is told of each answer, and says what to send next and how it ended; the sender (`rounds`) decides
+nothing. A majority is always one of all masters, never of those that answer.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Acquiring(Ballot[Answer]):
     Args:
         confirm: Writes the fencing token of the lease back.
         undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
-        leave: Leaves the queue, and nothing else; None where the vote is not from the queue. A master that
-            grants has the waiter leave its queue by itself; the others are told to.
+        leave: Leaves the queue, and nothing else; None where the vote is not from the queue. With a
+            confirmation, too, the queue is left; so only the masters that have not confirmed need this.
     """
 
     __slots__ = (
@@ -122,8 +122,9 @@ class Acquiring(Ballot[Answer]):
 
     def _decide(self) -> list[Errand]:
         if len(self._confirmed) >= self.majority:
-            others = max(grant.others for grant in self._granted.values())
-            self.outcome = Granted(self._fencing_token, others)
+            itself = 0 if self._leave is None else 1  # it stands there until it has confirmed
+            others = max(grant.others for grant in self._granted.values()) - itself
+            self.outcome = Granted(self._fencing_token, max(0, others))
             return [*self._tell(self._unasked), *self._leave_queues()]
         gone = self._refused.keys() | self._faults.keys() | self._unconfirmed
         if len(gone) >= self.enough_against:
@@ -151,10 +152,10 @@ class Acquiring(Ballot[Answer]):
         return [Errand(master, command, TOLD) for master in masters]
 
     def _leave_queues(self) -> list[Errand]:
-        """Behind the vote, where that did not do it, or may yet be refused: nobody else would."""
+        """On the masters that do not confirm the lease, or may yet refuse it: nobody else would."""
         if self._leave is None:
             return []
-        masters = self._refused.keys() | self._pending
+        masters = self._refused.keys() | self._unconfirmed | self._pending
         return [Errand(master, self._leave, TOLD) for master in sorted(masters)]
 
     def _take_back(self) -> list[Errand]:

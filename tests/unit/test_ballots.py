@@ -117,6 +117,20 @@ def test_who_grants_after_it_was_given_is_told() -> None:
     assert ballot.outcome.fencing_token == 8  # type: ignore[union-attr]
 
 
+def test_a_vote_leaves_no_queue_and_a_confirmation_does() -> None:
+    ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", QUEUED), THREE)
+    assert ballot.open()[0].command.args[-1] == 1  # it stays there for now
+
+    ballot.replied(0, VOTE, Granted(7, 3))
+    errands = ballot.replied(1, VOTE, Granted(8, 2))
+
+    assert {errand.command.keys[-1] for errand in errands} == {COMMANDS.bell}
+    ballot.replied(0, CONFIRM + 1, True)
+    ballot.replied(1, CONFIRM + 1, True)
+    assert isinstance(ballot.outcome, Granted)
+    assert ballot.outcome.others == 2  # itself is no other
+
+
 def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_granted() -> None:
     """Also of one whose answer is yet to come: nobody would tell it later."""
     ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", QUEUED), FIVE)
