@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.support.history import Hold, fencing, fifo, phases, reservations
+from tests.support.history import Hold, Violation, fencing, fifo, phases, reservations
 
 from .clockwork import Clockwork
 from .kinds import Kind, Want
@@ -25,6 +25,7 @@ class Attempt:
         limit: When it must have ended.
         idle: Seconds for which it may wait for something that is free.
         hold: What it has, once granted.
+        firm: Whether it could rely on that when it was told of it.
     """
 
     who: str
@@ -37,6 +38,7 @@ class Attempt:
     lease: Any = None
     token: str = ""
     hold: Hold | None = None
+    firm: bool = False
     ended: float = math.inf
     free_since: float | None = None
     idle_told: bool = False
@@ -110,6 +112,7 @@ class Referee:
         self._told(attempt.who, f"has {want}, fencing token {lease.fencing_token}")
         self._ended_in_time(attempt)
         self.waiting.pop(attempt, None)
+        attempt.firm = attempt.relied_on
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)
@@ -236,6 +239,10 @@ class Referee:
         """What only the whole history shows; `seen` is when a server first executed something for a token."""
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
+        kind = self._kind
+        if not (kind.capacity > 1 or kind.spans or kind.nests or self.lost):
+            firm = [attempt for attempt in self.ended if attempt.firm]
+            found += _rising([hold for attempt in firm for hold in self._as_granted(attempt, seen)])
         if self._kind.strict and not self.excused_until:
             found += fifo(holds)
         # Of intervals, not every writer that waits reserves.
@@ -251,6 +258,18 @@ class Referee:
         assert first is not None
         queued = None if attempt.single else seen.get(attempt.token[:16])
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
+
+
+def _rising(holds: list[Hold]) -> list[Violation]:
+    """Where each excludes the next, the order in which they were had is that of their fencing tokens."""
+    last: dict[str, Hold] = {}
+    found = []
+    for hold in sorted(holds, key=lambda hold: hold.granted):
+        before = last.get(hold.name)
+        if before is not None and before.fencing_token >= hold.fencing_token:  # type: ignore[operator]
+            found.append(Violation("the later lease has no larger fencing token", (before, hold)))
+        last[hold.name] = hold
+    return found
 
 
 def _as_hold(attempt: Attempt) -> Hold:

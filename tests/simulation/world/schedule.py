@@ -101,6 +101,7 @@ class Schedule:
     Attributes:
         jitter: How much of the time between two polls is random.
         clocks: Of the servers, in the order of the kind's `hosts`; empty: each stands somewhere.
+        sorts: Of faults, the only ones that may be in it; empty: all.
         hasty: Whether a master of several has less time to answer than messages may take: votes come late.
         without: The parts that were left out.
     """
@@ -113,6 +114,7 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
     style: str = "mixed"
     faulty: bool = False
+    sorts: tuple[str, ...] = ()
     clocks: tuple[ServerClock, ...] = ()
     hasty: bool = False
     without: tuple[str, ...] = ()
@@ -191,8 +193,8 @@ cancelled, `single` tries
 mix with waiters without a time-out, `steady` ones do neither."""
 
 
-def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
-    """The schedule of this seed."""
+def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] = ()) -> Schedule:
+    """The schedule of this seed, with faults of these sorts, or of any."""
     rng = random.Random(f"{kind}/{seed}/{faulty}")
     delays = rng.choice(_DELAYS)
     style = rng.choice(STYLES)
@@ -200,6 +202,8 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
     ttl = rng.choice((1.0, 1.0, 2.0, 5.0))
     skewed = rng.random() < 0.3
     busy = rng.choice((0.0, 0.0005, 0.01))
+    # A poll of several masters is a question to each of them, and to undo the votes as many again.
+    polls = (0.064, 0.064, 0.5) if len(KINDS[kind].hosts) == 1 else (0.25, 0.25, 0.5)
     crews = []
     for number in range(rng.choice((1, 2, 2, 2, 3, 3, 4, 6))):
         part = f"p{number}"
@@ -210,7 +214,7 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
                 part=part,
                 delays=delays if alike else rng.choice(_DELAYS),
                 wakeup=way,
-                poll=LONGEST_POLL if way in ("tracking", "keyspace") else rng.choice((0.064, 0.064, 0.5)),
+                poll=LONGEST_POLL if way in ("tracking", "keyspace") else rng.choice(polls),
                 busy=busy,
                 rate=1.0 + rng.uniform(-DRIFT, DRIFT) if skewed else 1.0,
                 workers=tuple(
@@ -227,6 +231,7 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
         crews=tuple(crews),
         style=style,
         faulty=faulty,
+        sorts=tuple(sorts),
     )
     schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:
