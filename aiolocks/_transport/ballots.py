@@ -16,8 +16,9 @@ from .faults import Fault
 
 T = TypeVar("T")
 
-VOTE, LOOK, TAKE, TOLD, UNDO, CONFIRM = range(6)
-"""What an errand is for. Of an undo nobody waits for the end; from CONFIRM on, each proposal has its own."""
+VOTE, LOOK, TAKE, TOLD, UNDO, LEAVE, CONFIRM = range(7)
+"""What an errand is for. An undo of a vote, or of the place in a queue, is sent until it is answered, and the
+ballot is not told; from CONFIRM on, each proposal has its own."""
 
 UNDECIDED: Final[Any] = object()
 

@@ -34,7 +34,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, final
 
 from ..errors import ConfigurationError
-from .ballots import CONFIRM, LOOK, TAKE, TOLD, UNDO, VOTE, Ballot, Errand, Voting
+from .ballots import CONFIRM, LEAVE, LOOK, TAKE, TOLD, UNDO, VOTE, Ballot, Errand, Voting
 from .calls import Command
 from .commands.answers import Answer, Granted, Refused, Released
 from .faults import Fault
@@ -152,11 +152,11 @@ class Acquiring(Ballot[Answer]):
         return [Errand(master, command, TOLD) for master in masters]
 
     def _leave_queues(self) -> list[Errand]:
-        """On the masters that do not confirm the lease, or may yet refuse it: nobody else would."""
+        """On the masters that were not asked to confirm the lease, or did not: nobody else would."""
         if self._leave is None:
             return []
-        masters = self._refused.keys() | self._unconfirmed | self._pending
-        return [Errand(master, self._leave, TOLD) for master in sorted(masters)]
+        masters = self._refused.keys() | self._unconfirmed | self._unasked | self._pending
+        return [Errand(master, self._leave, LEAVE) for master in sorted(masters)]
 
     def _take_back(self) -> list[Errand]:
         masters = range(len(self._labels))

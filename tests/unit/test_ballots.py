@@ -12,6 +12,7 @@ from aiolocks import BackendError, ConfigurationError
 from aiolocks._transport import HUNG, QUEUED, RUNG, Fault, Granted, LockCommands, Refused, Released, faults
 from aiolocks._transport.ballots import (
     CONFIRM,
+    LEAVE,
     LOOK,
     TAKE,
     TOLD,
@@ -141,7 +142,7 @@ def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_gr
     ballot.replied(1, CONFIRM + 1, True)
     errands = ballot.replied(2, CONFIRM + 1, True)
 
-    assert where(errands) == {TOLD: [3, 4]}
+    assert where(errands) == {LEAVE: [3, 4]}
     assert all(errand.command.keys[-1] == COMMANDS.bell for errand in errands)
     assert all(errand.command.args[0] == "" for errand in errands)  # it frees nobody's lock
     assert all(errand.command.lane == TOKEN for errand in errands)

@@ -25,6 +25,7 @@ class Actors:
     Args:
         options: Of each lock.
         hasty: Whether masters have less time to answer than messages may take, which explains errors.
+        busy: Seconds that a turn of its loop takes, at most.
         idle: Seconds for which something may be free while a task here waits for it.
         ledger: What all processes do with what is built with locks.
         patience: Seconds in which a server has answered, also if it is not connected yet.
@@ -39,6 +40,7 @@ class Actors:
         ttl: float,
         options: dict[str, Any],
         hasty: bool,
+        busy: float,
         patience: float,
         idle: float,
         ledger: Ledger,
@@ -49,6 +51,7 @@ class Actors:
         self._ttl = ttl
         self._options = options
         self._hasty = hasty
+        self._busy = busy
         self._patience = patience
         self._idle = idle
         self._ledger = ledger
@@ -104,7 +107,8 @@ class Actors:
             who=one.part, want=want, invoked=referee.now, single=one.timeout == 0, idle=self._idle, **how
         )
         if one.timeout:
-            attempt.limit = referee.now + one.timeout
+            # It is noticed when a turn is over, and its task told in the next one.
+            attempt.limit = referee.now + one.timeout + 2 * self._busy
         self.attempts.append(attempt)
         return attempt
 

@@ -220,6 +220,7 @@ class Run:
                 ttl=schedule.ttl,
                 options=self._options(patience),
                 hasty=schedule.hasty,
+                busy=crew.busy,
                 patience=patience,
                 idle=self._idle(crew),
                 ledger=self.ledger,
