@@ -91,7 +91,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     ),
     "masters: leaves all queues": Safeguard(
         "A waiter that gets in leaves its place also on masters that have not granted.",
-        python(f"{_ACQUIRING}._leave_queues", without="self._refused.keys() | self._pending", instead="()"),
+        python(f"{_ACQUIRING}._leave_queues", without="self._leave is None", instead="True"),
         _REDLOCK,
     ),
     "masters: settled": Safeguard(
