@@ -1,7 +1,7 @@
 """One command put to several masters: how their answers become one. State machines without I/O.
 
-A ballot is told what came back, and says what to send next and how it ended; who sends (`quorum`, or a
-simulation) decides nothing. A majority is always one of all masters, never of those that answer.
+A ballot is told of each answer, and says what to send next and how it ended; the sender (`rounds`) decides
+nothing. A majority is always one of all masters, never of those that answer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from .faults import Fault
 
 T = TypeVar("T")
 
-VOTE, LOOK, TAKE, TOLD, UNDO, CONFIRM = range(6)
-"""What an errand is for. Of an undo nobody waits for the end; from CONFIRM on, each proposal has its own."""
+VOTE, LOOK, TAKE, TOLD, UNDO, LEAVE, CONFIRM = range(7)
+"""What an errand is for. An undo of a vote, or of the place in a queue, is sent until it is answered, and the
+ballot is not told; from CONFIRM on, each proposal has its own."""
 
 UNDECIDED: Final[Any] = object()
 

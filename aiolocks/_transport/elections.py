@@ -34,7 +34,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, final
 
 from ..errors import ConfigurationError
-from .ballots import CONFIRM, LOOK, TAKE, TOLD, UNDO, VOTE, Ballot, Errand, Voting
+from .ballots import CONFIRM, LEAVE, LOOK, TAKE, TOLD, UNDO, VOTE, Ballot, Errand, Voting
 from .calls import Command
 from .commands.answers import Answer, Granted, Refused, Released
 from .faults import Fault
@@ -47,6 +47,8 @@ class Acquiring(Ballot[Answer]):
     Args:
         confirm: Writes the fencing token of the lease back.
         undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
+        leave: Leaves the queue, and nothing else; None where the vote is not from the queue. With a
+            confirmation, too, the queue is left; so only the masters that have not confirmed need this.
     """
 
     __slots__ = (
@@ -54,6 +56,7 @@ class Acquiring(Ballot[Answer]):
         "_confirmed",
         "_fencing_token",
         "_granted",
+        "_leave",
         "_proposal",
         "_refused",
         "_told",
@@ -68,10 +71,12 @@ class Acquiring(Ballot[Answer]):
         vote: Command[Answer],
         confirm: Callable[..., Command[bool]],
         undo: Command[Released],
+        leave: Command[Released] | None = None,
     ) -> None:
         super().__init__(labels, vote)
         self._confirm = confirm
         self._undo = undo
+        self._leave = leave
         self._fencing_token = 0  # proposed for the lease, once a majority has granted
         self._proposal = CONFIRM  # phase of its confirmations
         self._granted: dict[int, Granted] = {}
@@ -117,9 +122,10 @@ class Acquiring(Ballot[Answer]):
 
     def _decide(self) -> list[Errand]:
         if len(self._confirmed) >= self.majority:
-            others = max(grant.others for grant in self._granted.values())
-            self.outcome = Granted(self._fencing_token, others)
-            return self._tell(self._unasked)
+            itself = 0 if self._leave is None else 1  # it stands there until it has confirmed
+            others = max(grant.others for grant in self._granted.values()) - itself
+            self.outcome = Granted(self._fencing_token, max(0, others))
+            return [*self._tell(self._unasked), *self._leave_queues()]
         gone = self._refused.keys() | self._faults.keys() | self._unconfirmed
         if len(gone) >= self.enough_against:
             self.outcome = (
@@ -144,6 +150,13 @@ class Acquiring(Ballot[Answer]):
         """They are not needed any more, but are to know the fencing token of what they carry."""
         command = self._confirm(self._fencing_token, given=True)
         return [Errand(master, command, TOLD) for master in masters]
+
+    def _leave_queues(self) -> list[Errand]:
+        """On the masters that were not asked to confirm the lease, or did not: nobody else would."""
+        if self._leave is None:
+            return []
+        masters = self._refused.keys() | self._unconfirmed | self._unasked | self._pending
+        return [Errand(master, self._leave, LEAVE) for master in sorted(masters)]
 
     def _take_back(self) -> list[Errand]:
         masters = range(len(self._labels))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from . import faults
-from .ballots import TAKE, UNDO, VOTE, Ballot, Errand
+from .ballots import LEAVE, TAKE, UNDO, VOTE, Ballot, Errand
 from .calls import Call, Command, ignore
 from .commands.redlock import Motion, Settling
 from .electorate import Master
@@ -194,6 +194,9 @@ class Round:
         quorum, master = self._quorum, self._quorum.masters[errand.master]
         if errand.phase == UNDO:
             self._undo(errand, master)
+            return
+        if errand.phase == LEAVE:  # also after this round was stopped
+            self._take_back(errand.command, master, self._motion.lasts)
             return
         now = quorum.loop.time()
         patience_ends = now + self._patience(master)

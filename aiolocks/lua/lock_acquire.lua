@@ -3,13 +3,14 @@
 --
 -- KEYS  1 lock   2 fence   3 queue   4 bell (only from who stands in the queue with it)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 only in turn ('1')
---       6 is told who holds it, if refused ('1')
+--       6 is told who holds it, if refused ('1')   7 stays in the queue for now ('1'): it asks other servers, too
 -- Returns {1, fencing token, how many others stand in the queue}
 --      or {0, remaining ms of the holder (-1: it has no ttl; -2: it is free, and another's turn)[, who holds it]}:
 --      {the server's time, microseconds; ''; '', remaining ms, what stands in the lock key}
 --
 -- Invariants: the lock key is 'token:fencing token:metadata', always with a ttl; the fence is at
--- least every fencing token that was granted under this name while it was kept; who gets in leaves the queue.
+-- least every fencing token that was granted under this name while it was kept; who gets in leaves the queue, unless
+-- it stays for now: its bell then hangs as before, so that it hears nothing of its own vote.
 local lock, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl, retention = ARGV[1], ARGV[2], ARGV[3]
 -- Microseconds since 1970 are exact in a double, that is below 2^53, until 2255; only %.0f prints them in full.
@@ -50,7 +51,7 @@ else
   redis.call('SET', fence, minted, 'PX', retention)
 end
 
-if bell then
+if bell and ARGV[7] ~= '1' then
   others = others - redis.call('ZREM', queue, bell)
   redis.call('DEL', bell)
 end

@@ -1,11 +1,12 @@
--- Writes the fencing token of a lease back to one of its masters, which has granted it before.
+-- Writes the fencing token of a lease back to one of its masters, which has granted it before, and leaves the queue.
 -- Sent again, it is the same. The ttl stays.
 --
--- KEYS  1 lock   2 fence
+-- KEYS  1 lock   2 fence   3 queue   4 bell (the last two only from a waiter that stands in the queue with that bell)
 -- ARGV  1 token   2 fencing token of the lease   3 retention of the fence, ms   4 the lease was given already ('1')
 -- Returns 1 when the lock carries the token and the fencing token, 0 when it does not
 --
 -- Invariants:
+-- - a waiter is in the queue until a lease of it is confirmed;
 -- - before it is given, a lease is confirmed only by who still carries its token, and minted nothing larger for it;
 -- - the fence is at least every fencing token that was confirmed here while it was kept;
 -- - a fencing token that was written back has a leading zero: it is the lease's, not what this master minted.
@@ -20,5 +21,9 @@ redis.call('PEXPIRE', fence, ARGV[3])
 redis.call('SET', lock, token .. ':0' .. sealed .. ':' .. metadata, 'KEEPTTL')
 if (tonumber(redis.call('GET', fence) or 0) or 0) < tonumber(sealed) then
   redis.call('SET', fence, sealed, 'PX', ARGV[3])
+end
+if KEYS[4] then
+  redis.call('ZREM', KEYS[3], KEYS[4])
+  redis.call('DEL', KEYS[4])
 end
 return 1

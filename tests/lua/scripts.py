@@ -226,8 +226,9 @@ class LockScripts(Scripts):
         queued: str | None = None,
         in_turn: bool = False,
         told: bool = False,
+        stays: bool = False,
     ) -> tuple[Any, ...]:
-        arguments = (token, ttl, retention, metadata, int(in_turn), int(told))
+        arguments = (token, ttl, retention, metadata, int(in_turn), int(told), *([1] if stays else []))
         return self.words("lock_acquire", self._keys(queued), *arguments)
 
     def releasing(

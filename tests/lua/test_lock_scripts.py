@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks._transport.calls import Script
 from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD, LockCommands
+from aiolocks._transport.commands.standing import STAYING
 from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
 
@@ -210,6 +211,16 @@ async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_down(lock) -> Non
 
     assert await lock.waiting() == [lock.bell("x"), lock.bell("z")]
     assert [await lock.stands(who) for who in ("x", "y", "z")] == [True, False, True]
+
+
+async def test_who_asks_others_too_stays_in_the_queue_for_now(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+
+    assert (await lock.acquire(ME, queued="x", in_turn=True, stays=True))[::2] == [1, 2]
+
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+    assert await lock.stands("x")
 
 
 async def test_who_gets_in_last_leaves_no_queue(lock) -> None:
@@ -1054,6 +1065,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
             lock.acquiring(ME, queued="x", in_turn=True),
         ),
         (commands.acquire(ME, MINUTE, "{}", TOLD), lock.acquiring(ME, told=True)),
+        (commands.acquire(ME, MINUTE, "{}", STAYING), lock.acquiring(ME, stays=True)),
         (commands.release(ME, MINUTE), lock.releasing(ME)),
         (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave="x")),
         (commands.end(ME, HOUR, MINUTE, ring=True), lock.releasing(ME, at_least=MINUTE, retention=10 * HOUR)),
@@ -1454,6 +1466,7 @@ MUTATIONS = [
     ("lock_acquire", ".. ARGV[4], 'PX', ttl", ".. ARGV[4]"),
     ("lock_acquire", "minted, 'PX', retention", "minted"),
     ("lock_acquire", "'PEXPIRE', lock, ttl", "'PEXPIRE', lock, 1000"),
+    ("lock_acquire", "ARGV[7] ~= '1'", "true"),
     ("lock_acquire", "if ARGV[5] == '1' then", "if true then"),
     ("lock_acquire", "if ARGV[5] == '1' then", "if false then"),
     ("lock_acquire", "if ARGV[5] == '1' then", "if ARGV[5] then"),
@@ -1466,9 +1479,9 @@ MUTATIONS = [
         "if first and first ~= bell and redis.call('EXISTS', first) == 1 then",
     ),
     ("lock_acquire", "{0, -2}", "{0, redis.call('PTTL', lock) + 1}"),
-    ("lock_acquire", "if bell then", "if true then"),
-    ("lock_acquire", "if bell then", "if false then"),
-    ("lock_acquire", "if bell then", "if bell and not held then"),
+    ("lock_acquire", "if bell and", "if"),
+    ("lock_acquire", "if bell and", "if false and"),
+    ("lock_acquire", "if bell and", "if bell and not held and"),
     ("lock_acquire", "redis.call('ZREM', queue, bell)", "redis.call('DEL', queue)"),
     ("lock_acquire", "redis.call('ZREM', queue, bell)", "redis.call('ZPOPMIN', queue)"),
     ("lock_acquire", ", others}", "}"),

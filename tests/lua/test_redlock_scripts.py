@@ -24,9 +24,18 @@ class RedlockScripts(LockScripts):
 
     kind = "redlock"
 
-    async def seal(self, token: str, sealed: int, *, retention: int = HOUR, given: bool = False) -> Any:
+    async def seal(
+        self,
+        token: str,
+        sealed: int,
+        *,
+        retention: int = HOUR,
+        given: bool = False,
+        queued: str | None = None,
+    ) -> Any:
         arguments = (token, sealed, retention, int(given))
-        return await self.run(self.words("redlock_seal", [self.lock, self.fence], *arguments))
+        keys = [self.lock, self.fence] if queued is None else self._keys(queued)
+        return await self.run(self.words("redlock_seal", keys, *arguments))
 
     async def minted(self, **kwargs: Any) -> int:
         """Acquired, and with which fencing token."""
@@ -56,6 +65,27 @@ async def test_said_twice_is_the_same(lock) -> None:
     assert await lock.seal(ME, LATER) == 1
 
     assert await lock.state() == state
+
+
+async def test_leaves_the_queue_with_its_bell(lock) -> None:
+    for who in ("x", "y"):
+        await lock.arm(who)
+    await lock.acquire(ME, queued="x", stays=True)
+
+    assert await lock.seal(ME, LATER, queued="x") == 1
+
+    assert await lock.waiting() == [lock.bell("y")]
+    assert [await lock.stands(who) for who in ("x", "y")] == [False, True]
+
+
+async def test_stays_in_the_queue_where_it_is_not_confirmed(lock) -> None:
+    await lock.acquire(OTHER)
+    await lock.arm("x")
+
+    assert await lock.seal(ME, LATER, queued="x") == 0
+
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.stands("x")
 
 
 async def test_confirms_what_it_has_minted_itself(lock) -> None:

@@ -217,4 +217,12 @@ FOUND: dict[str, Schedule] = {
             busy=0.0005,
         ),
     ),
+    "a waiter that gets in leaves its place on the master that refused it": _schedule(
+        "redlock",
+        3000014,
+        1.0,
+        _crew("tracking", STEADY_FAR, _round("p0.w0.r0", 0.01321687, 0.02760496)),
+        _crew("resp2", SPIKY, _round("p1.w0.r0", 0.06210255, 0.15760967), poll=0.064),
+        _crew("tracking", STEADY_FAR, _round("p2.w0.r0", 0.0, 0.26718467)),
+    ),
 }

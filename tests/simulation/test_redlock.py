@@ -1,127 +1,134 @@
-"""What Redlock promises, searched for a counter-example; and those that are known, found when it is broken.
+"""What Redlock promises, over the real transport in the simulated world; and what is found when it is broken.
 
-Each schedule has a seed, which a failure names: `World(seed, rules).run()` is that schedule again.
-
-Some thousands of schedules run by default; `pytest -m soak tests/simulation` runs at least 100 000 of each
-sort (``AIOLOCKS_SIMULATED_SCHEDULES`` for another number).
+`test_world.py` runs schedules with all faults. Here each row of the promises has schedules of its own, with
+the faults of that row; a schedule that fails is printed as a line that runs it again.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import count, islice
 
 import pytest
 
-from tests.simulation.broken import HalfIsEnough, OfThoseThatAnswer, ToEverybody, WithoutWritingBack
-from tests.simulation.histories import Holding, falling_token, tokens_out_of_order, two_holders
-from tests.simulation.masters import Rules
-from tests.simulation.quorum import World
+from tests.simulation.found_in_redlock import ASKS_ONCE, BROKEN
+from tests.simulation.safeguards import SAFEGUARDS
+from tests.simulation.world.node import ServerClock
+from tests.simulation.world.run import Outcome, Runner
+from tests.simulation.world.schedule import APART, Schedule, drawn
+from tests.simulation.world.shrink import command
 
-FEW = 2_000
-MANY = int(os.environ.get("AIOLOCKS_SIMULATED_SCHEDULES", "100000"))
-
-Wrong = Callable[[list[Holding]], bool]
+FEW, MANY = 6, 5_000
 
 PROMISED = {
-    "clocks that differ, delays, losses": Rules(skew=1000.0),
-    "late votes": Rules(skew=1000.0, hasty=True),
-    "restarts that keep the data": Rules(skew=1000.0, restarts="kept"),
-    "empty restarts after a ttl, clocks alike": Rules(restarts="late"),
+    "clocks that differ, delays, losses": ("black hole", "cut", "half cut", "half open"),
+    "masters that hang": ("freeze of the server",),
+    "restarts that keep the data": ("restart",),
+    "empty restarts after a ttl, clocks alike": ("late restart",),
 }
 """One holder, and tokens that rise in the order in which the leases were had."""
 
 FENCED = {
-    "empty restarts at once, clocks alike": Rules(restarts="empty"),
-    "clocks that jump": Rules(jumps=150.0),
-    "clocks that differ and jump": Rules(skew=1000.0, jumps=150.0),
+    "empty restarts at once, clocks alike": ("empty restart", "flush"),
+    "clocks that differ and jump": ("clock ahead", "clock back"),
 }
-"""Two holders may be, but who asks after another one had it has the larger token."""
+"""Two holders may be, but a task that asks after another one had it has the larger token."""
+
+SEARCHED = 300
+"""Schedules in which one with two holders is there, where two may hold it."""
 
 
-def search(rules: Rules, wrong: Wrong, schedules: int, *, first: int = 0) -> int | None:
-    """The first seed whose schedule is wrong, or None."""
-    leases = 0
-    for seed in range(first, first + schedules):
-        holdings = World(seed, rules).run()
-        leases += len(holdings)
-        if wrong(holdings):
-            return seed
-    assert leases > schedules / 4  # something has happened in them
-    return None
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as runner:
+        yield runner
 
 
-def broken_promise(holdings: list[Holding]) -> bool:
-    return two_holders(holdings) or tokens_out_of_order(holdings)
+def struck(sorts: tuple[str, ...], first: int) -> Iterator[Schedule]:
+    """Schedules with faults of these sorts."""
+    return (drawn("redlock", seed, faulty=True, sorts=sorts) for seed in count(first))
 
 
-def test_a_seed_says_it_all() -> None:
-    for seed in range(20):
-        assert World(seed, Rules(skew=1000.0)).run() == World(seed, Rules(skew=1000.0)).run()
-    assert World(1, Rules()).run() != World(2, Rules()).run()
+def hasty(first: int) -> Iterator[Schedule]:
+    """Schedules in which votes come late."""
+    return (one for seed in count(first) if (one := drawn("redlock", seed)).hasty)
 
 
-@pytest.mark.parametrize("rules", PROMISED.values(), ids=PROMISED)
-def test_one_holder_and_rising_tokens(rules) -> None:
-    assert search(rules, broken_promise, FEW) is None
+def all_go_well(runner: Runner, schedules: Iterable[Schedule], *, overlaps: bool = False) -> None:
+    for schedule in schedules:
+        outcome = runner.run(schedule)
+        assert outcome.violations == (), command(schedule)
+        assert overlaps or outcome.overlaps == (), command(schedule)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("rules", PROMISED.values(), ids=PROMISED)
-def test_one_holder_and_rising_tokens_in_many_schedules(rules) -> None:
-    assert search(rules, broken_promise, MANY, first=FEW) is None
+def first(runner: Runner, schedules: Iterable[Schedule]) -> Outcome | None:
+    """The first in which two held it."""
+    return next((outcome for one in schedules if (outcome := runner.run(one)).overlaps), None)
 
 
-@pytest.mark.parametrize("rules", FENCED.values(), ids=FENCED)
-def test_t_rl_5_where_two_may_hold_it_the_later_has_the_larger_token(rules) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sorts", PROMISED.values(), ids=PROMISED)
+def test_one_holder_and_rising_tokens(runner: Runner, sorts: tuple[str, ...]) -> None:
+    all_go_well(runner, islice(struck(sorts, 0), FEW))
+
+
+@pytest.mark.timeout(300)
+def test_one_holder_and_rising_tokens_with_late_votes(runner: Runner) -> None:
+    all_go_well(runner, islice(hasty(0), FEW))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sorts", FENCED.values(), ids=FENCED)
+def test_t_rl_5_where_two_may_hold_it_the_later_has_the_larger_token(
+    runner: Runner, sorts: tuple[str, ...]
+) -> None:
     """What the protocol cannot promise is shown, not hidden: a schedule with two holders is there."""
-    assert search(rules, falling_token, FEW) is None
-    assert search(rules, two_holders, FEW) is not None
+    all_go_well(runner, islice(struck(sorts, 0), FEW), overlaps=True)
+    assert first(runner, islice(struck(sorts, 0), SEARCHED)) is not None
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("rules", FENCED.values(), ids=FENCED)
-def test_t_rl_6_the_later_has_the_larger_token_in_many_schedules(rules) -> None:
-    assert search(rules, falling_token, MANY, first=FEW) is None
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("sorts", [*PROMISED.values(), ()], ids=[*PROMISED, "late votes"])
+def test_one_holder_and_rising_tokens_in_many_schedules(runner: Runner, sorts: tuple[str, ...]) -> None:
+    all_go_well(runner, islice(struck(sorts, FEW) if sorts else hasty(10 * FEW), MANY))
 
 
-def test_a_fence_that_was_forgotten_begins_at_its_masters_clock() -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("sorts", FENCED.values(), ids=FENCED)
+def test_t_rl_6_the_later_has_the_larger_token_in_many_schedules(
+    runner: Runner, sorts: tuple[str, ...]
+) -> None:
+    all_go_well(runner, islice(struck(sorts, FEW), MANY), overlaps=True)
+
+
+@pytest.mark.timeout(300)
+def test_a_fence_that_was_forgotten_begins_at_its_masters_clock(runner: Runner) -> None:
     """Where that stands behind, the token falls: so much for what a restart without data can cost."""
-    assert search(Rules(skew=1000.0, restarts="late"), falling_token, 10 * FEW) is not None
+    behind = tuple(ServerClock(ahead) for ahead in (APART, APART / 2, 0.0, APART / 4, APART / 8))
+    schedules = islice(struck(("flush",), 0), SEARCHED)
+    apart = (replace(one, clocks=behind[: len(one.kind.hosts)]) for one in schedules)
+    found = (violation for one in apart for violation in runner.run(one).violations)
+    assert any("fencing token" in violation for violation in found)
+
+
+def test_a_waiter_does_not_hear_its_own_vote(runner: Runner) -> None:
+    """On a master that is free while the others are not: it would ask again at once, without end."""
+    outcome = runner.run(ASKS_ONCE)
+    assert outcome.violations == ()
+    assert outcome.trace.text().count("lock_acquire(") < 60
 
 
 # -- broken on purpose
 
 
-def test_t_rl_9_without_writing_back_the_token_falls() -> None:
-    schedules = 300
-    fell = sum(
-        falling_token(World(seed, Rules(skew=1000.0, acquiring=WithoutWritingBack)).run())
-        for seed in range(schedules)
-    )
-    assert fell > schedules / 10  # no rare event
-
-
-@pytest.mark.parametrize("acquiring", [HalfIsEnough, OfThoseThatAnswer])
-def test_without_a_majority_of_all_masters_two_hold_it(acquiring) -> None:
-    rules = Rules(skew=1000.0, restarts="kept", acquiring=acquiring)
-    assert search(rules, two_holders, FEW) is not None
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_written_back_whatever_is_carried_the_token_falls() -> None:
-    rules = Rules(skew=1000.0, hasty=True, acquiring=ToEverybody, unconditional=True)
-    assert search(rules, tokens_out_of_order, MANY) is not None
-
-
-def test_written_back_whatever_is_carried_the_token_falls_in_this_schedule() -> None:
-    """A rare one, which the search has found."""
-    rules = Rules(skew=1000.0, hasty=True, acquiring=ToEverybody, unconditional=True)
-    assert tokens_out_of_order(World(UNLUCKY, rules).run())
-    assert not tokens_out_of_order(World(UNLUCKY, Rules(skew=1000.0, hasty=True)).run())
-
-
-UNLUCKY = 2579
+@pytest.mark.parametrize("name", BROKEN)
+def test_t_rl_9_without_its_safeguard_the_promise_is_broken(runner: Runner, name: str) -> None:
+    schedule, how = BROKEN[name]
+    for broken in (False, True):
+        with SAFEGUARDS[name].taken_out() if broken else nullcontext():
+            violations = runner.run(schedule).violations
+        assert any(how in violation for violation in violations) is broken, violations

@@ -29,7 +29,6 @@ KNOWN = (
     *((kind, "overtaken in the queue") for kind in _QUEUES),  # four of those in found.py
     *((kind, "free for") for kind in _QUEUES),
     *((kind, "left behind") for kind in _QUEUES),
-    ("redlock", "left behind"),  # an entry in the queue of one master, for 10 s
 )
 
 

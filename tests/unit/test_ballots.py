@@ -9,9 +9,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from aiolocks import BackendError, ConfigurationError
-from aiolocks._transport import HUNG, RUNG, Fault, Granted, LockCommands, Refused, Released, faults
+from aiolocks._transport import HUNG, QUEUED, RUNG, Fault, Granted, LockCommands, Refused, Released, faults
 from aiolocks._transport.ballots import (
     CONFIRM,
+    LEAVE,
     LOOK,
     TAKE,
     TOLD,
@@ -115,6 +116,46 @@ def test_who_grants_after_it_was_given_is_told() -> None:
     assert where(grant(ballot, c=20)) == {TOLD: [2]}
     assert ballot.replied(2, TOLD, True) == []
     assert ballot.outcome.fencing_token == 8  # type: ignore[union-attr]
+
+
+def test_a_vote_leaves_no_queue_and_a_confirmation_does() -> None:
+    ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", QUEUED), THREE)
+    assert ballot.open()[0].command.args[-1] == 1  # it stays there for now
+
+    ballot.replied(0, VOTE, Granted(7, 3))
+    errands = ballot.replied(1, VOTE, Granted(8, 2))
+
+    assert {errand.command.keys[-1] for errand in errands} == {COMMANDS.bell}
+    ballot.replied(0, CONFIRM + 1, True)
+    ballot.replied(1, CONFIRM + 1, True)
+    assert isinstance(ballot.outcome, Granted)
+    assert ballot.outcome.others == 2  # itself is no other
+
+
+def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_granted() -> None:
+    """Also of one whose answer is yet to come: nobody would tell it later."""
+    ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", QUEUED), FIVE)
+    grant(ballot, a=7, b=8)
+    ballot.replied(3, VOTE, Refused(100))
+    grant(ballot, c=9)
+    ballot.replied(0, CONFIRM + 1, True)
+    ballot.replied(1, CONFIRM + 1, True)
+    errands = ballot.replied(2, CONFIRM + 1, True)
+
+    assert where(errands) == {LEAVE: [3, 4]}
+    assert all(errand.command.keys[-1] == COMMANDS.bell for errand in errands)
+    assert all(errand.command.args[0] == "" for errand in errands)  # it frees nobody's lock
+    assert all(errand.command.lane == TOKEN for errand in errands)
+
+
+def test_one_that_does_not_wait_has_no_queue_to_leave() -> None:
+    ballot = acquiring(THREE)
+    grant(ballot, a=7, b=8)
+    ballot.replied(2, VOTE, Refused(100))
+    ballot.replied(0, CONFIRM + 1, True)
+
+    assert ballot.replied(1, CONFIRM + 1, True) == []
+    assert isinstance(ballot.outcome, Granted)
 
 
 @pytest.mark.parametrize("how", ["lost again", "silent"])

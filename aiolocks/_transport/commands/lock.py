@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..calls import Command, Script
+from ..calls import Argument, Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
-from .standing import IN_TURN, QUEUED, TOLD
+from .standing import IN_TURN, QUEUED, STAYING, TOLD
 from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("lock_acquire")
@@ -61,7 +61,10 @@ class LockCommands(Steps):
         """
         keys = self._queued_keys() if standing & QUEUED else self._with_queue
         in_turn = 1 if standing & IN_TURN else 0
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn, 1 if standing & TOLD else 0)
+        told = 1 if standing & TOLD else 0
+        args: tuple[Argument, ...] = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn, told)
+        if standing & STAYING:
+            args = (*args, 1)
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:

@@ -12,6 +12,7 @@ from ..calls import Command, Script
 from ..elections import Acquiring, Adopting, Carried, Renewing
 from .answers import Answer, Released, truth
 from .lock import LockCommands
+from .standing import QUEUED, STAYING
 from .steps import Steps
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class RedlockCommands(Steps):
         node_timeout: Seconds within which one master has to answer.
     """
 
-    __slots__ = ("_lock", "_node_timeout", "_one")
+    __slots__ = ("_held", "_lock", "_node_timeout", "_one")
 
     def __init__(
         self, prefix: str, name: str, *, retention_ms: int, session: str, node_timeout: float
@@ -91,6 +92,7 @@ class RedlockCommands(Steps):
         super().__init__(retention_ms)
         self._one = LockCommands(prefix, name, retention_ms=retention_ms, session=session, kind=_KIND)
         self._lock = self._one.locked().keys
+        self._held = self._one.renew("", 0).keys
         self._node_timeout = node_timeout
 
     @property
@@ -98,12 +100,15 @@ class RedlockCommands(Steps):
         return self._one.bell
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        acquire = self._one.acquire(token, ttl_ms, metadata, standing)
+        # A vote is no lease yet: the place in the queue is left with the confirmation.
+        acquire = self._one.acquire(token, ttl_ms, metadata, standing | STAYING)
+        queued = standing & QUEUED
         put = partial(
             Acquiring,
             vote=acquire,
-            confirm=partial(self._confirm, acquire, token, ttl_ms),
+            confirm=partial(self._confirm, acquire.keys if queued else self._held, token, ttl_ms),
             undo=self._one.release(token, ttl_ms, ring=False),
+            leave=self._leave(token, ttl_ms) if queued else None,
         )
         return Motion(
             put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
@@ -121,7 +126,7 @@ class RedlockCommands(Steps):
             vote=renew,
             look=Command(None, self._lock, ("GET", *self._lock), partial(_carried, token), lane=token),
             take=partial(self._one.acquire, token, ttl_ms),
-            confirm=partial(self._confirm, renew, token, ttl_ms),
+            confirm=partial(self._confirm, self._held, token, ttl_ms),
         )
         return Motion(put, renew, node_timeout=self._node_timeout, lane=token)
 
@@ -165,10 +170,15 @@ class RedlockCommands(Steps):
         return Motion(put, like, node_timeout=None, lane=lane, lasts=lasts)
 
     def _confirm(
-        self, after: Command[Any], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False
+        self, keys: tuple[bytes, ...], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False
     ) -> Command[bool]:
         args = (token, fencing_token, self._retention(ttl_ms), int(given))
-        return Command(_SEAL, after.keys[:2], args, truth, lane=token)
+        return Command(_SEAL, keys, args, truth, lane=token)
+
+    def _leave(self, token: str, ttl_ms: int) -> Command[Released]:
+        """Frees nothing: a master that grants behind all others is to keep the lease."""
+        like = self._one.release("", ttl_ms, ring=False, leave=True)
+        return Command(like.script, like.keys, like.args, like.parse, lane=token)
 
     def _swap(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[Carried | None]:
         like = self._one.adopt(old, new, ttl_ms, metadata)

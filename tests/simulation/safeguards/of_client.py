@@ -113,7 +113,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "_core.acquisition:Acquisition._answered",
-            without="now >= call.sent + dependable(self._ttl)",
+            without="now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl)",
             instead="False",
         ),
         ALL,

@@ -8,7 +8,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Safeguard:
 
 def scripts() -> list[Script]:
     """All scripts of the library."""
-    for name in ("lock", "permits", "spans", "multi", "reentrant"):
+    for name in ("lock", "permits", "spans", "multi", "reentrant", "redlock"):
         importlib.import_module(f"aiolocks._transport.commands.{name}")
     modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks._transport.")]
     found = {id(one): one for module in modules for one in vars(module).values() if type(one) is Script}
@@ -91,6 +91,21 @@ def python(where: str, *, without: str, instead: str = "") -> Callable[[], Abstr
             yield
         finally:
             setattr(owner, name, original)
+
+    return taken_out
+
+
+def together(
+    *several: Callable[[], AbstractContextManager[None]],
+) -> Callable[[], AbstractContextManager[None]]:
+    """Pieces that are one safeguard."""
+
+    @contextmanager
+    def taken_out() -> Iterator[None]:
+        with ExitStack() as stack:
+            for one in several:
+                stack.enter_context(one())
+            yield
 
     return taken_out
 

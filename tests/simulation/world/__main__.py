@@ -12,7 +12,7 @@ import time
 
 from .kinds import KINDS
 from .run import Outcome, Runner
-from .schedule import drawn
+from .schedule import Schedule, drawn
 from .shrink import command, shrink
 
 
@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("seeds", help="one, or the first and the one behind the last, as 0-1000")
     parser.add_argument("--faults", action="store_true", help="with faults")
+    parser.add_argument("--sorts", default="", help="of faults, only these, as 'kill,clock ahead'")
     parser.add_argument("--without", default="", help="parts to leave out, as p1,p0.w2.r0")
     parser.add_argument("--only", default="", help="go on until a violation has this in its text")
     parser.add_argument("--all", action="store_true", help="do not stop at the first that fails")
@@ -32,8 +33,13 @@ def main() -> int:
         return _many(runner, arguments, seeds) if end else _one(runner, arguments, seeds[0])
 
 
+def _drawn(arguments: argparse.Namespace, seed: int) -> Schedule:
+    sorts = arguments.sorts.split(",") if arguments.sorts else ()
+    return drawn(arguments.kind, seed, faulty=arguments.faults, sorts=sorts)
+
+
 def _one(runner: Runner, arguments: argparse.Namespace, seed: int) -> int:
-    schedule = drawn(arguments.kind, seed, faulty=arguments.faults)
+    schedule = _drawn(arguments, seed)
     if arguments.without:
         schedule = schedule.leaving_out(arguments.without.split(","))
     outcome = runner.run(schedule)
@@ -44,7 +50,7 @@ def _one(runner: Runner, arguments: argparse.Namespace, seed: int) -> int:
 def _many(runner: Runner, arguments: argparse.Namespace, seeds: range) -> int:
     began, failed = time.process_time(), 0
     for seed in seeds:
-        outcome = runner.run(drawn(arguments.kind, seed, faulty=arguments.faults))
+        outcome = runner.run(_drawn(arguments, seed))
         violations = [violation for violation in outcome.violations if arguments.only in violation]
         if not violations:
             continue

@@ -24,6 +24,9 @@ class Actors:
     """Those of one process.
 
     Args:
+        options: Of each lock.
+        hasty: Whether masters have less time to answer than messages may take, which explains errors.
+        busy: Seconds that a turn of its loop takes, at most.
         idle: Seconds for which something may be free while a task here waits for it.
         ledger: What all processes do with what is built with locks.
         patience: Seconds in which a server has answered, also if it is not connected yet.
@@ -36,6 +39,9 @@ class Actors:
         referee: Referee,
         *,
         ttl: float,
+        options: dict[str, Any],
+        hasty: bool,
+        busy: float,
         patience: float,
         idle: float,
         ledger: Ledger,
@@ -44,6 +50,9 @@ class Actors:
         self._kind = kind
         self._referee = referee
         self._ttl = ttl
+        self._options = options
+        self._hasty = hasty
+        self._busy = busy
         self._patience = patience
         self._idle = idle
         self._ledger = ledger
@@ -93,7 +102,9 @@ class Actors:
         excuses, now = self._referee.excuses, self._referee.now
         sorts = [Excused.ERROR] if isinstance(error, LockError) else []
         sorts += [Excused.UNANSWERED] if isinstance(error, BackendError) else []
-        if any(excuses.explain(sort, one.part, began, now) for sort in sorts):
+        if (self._hasty and isinstance(error, LockError)) or any(
+            excuses.explain(sort, one.part, began, now) for sort in sorts
+        ):
             return
         self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
 
@@ -103,7 +114,8 @@ class Actors:
             who=one.part, want=want, invoked=referee.now, single=one.timeout == 0, idle=self._idle, **how
         )
         if one.timeout:
-            attempt.limit = referee.now + one.timeout
+            # It is noticed when a turn is over, and its task told in the next one.
+            attempt.limit = referee.now + one.timeout + 2 * self._busy
         self.attempts.append(attempt)
         return attempt
 
@@ -113,7 +125,7 @@ class Actors:
         await WORKS[self._kind.work](self._ledger, self._session, one, self._ttl, self._patience)
 
     async def _hold(self, one: Round) -> None:
-        lock = self._kind.lock(self._session, one.want, ttl=self._ttl)
+        lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **self._options)
         owned = self._kind.nests or one.doing == "upgrade"
         attempt = self._attempt(one, one.want, owner=one.part if owned else None)
         lease = await self._acquire(attempt, lambda: lock.acquire(blocking_timeout=one.timeout))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.support.history import Hold, Wait, fencing, fifo, phases, reservations
+from tests.support.history import Hold, Violation, Wait, fencing, fifo, phases, reservations
 
 from .clockwork import Clockwork
 from .excuses import Excused, Excuses
@@ -26,6 +26,7 @@ class Attempt:
         limit: When it must have ended.
         idle: Seconds for which it may wait for something that is free.
         hold: What it has, once granted.
+        firm: Whether it could rely on that when it was told of it.
     """
 
     who: str
@@ -38,6 +39,7 @@ class Attempt:
     lease: Any = None
     token: str = ""
     hold: Hold | None = None
+    firm: bool = False
     ended: float = math.inf
     free_since: float | None = None
     idle_told: bool = False
@@ -66,8 +68,8 @@ class Referee:
         self._given_up: list[Wait] = []  # readers
         self.violations: list[str] = []
         self.excuses = Excuses()
-        self.void_below = 0  # what has a smaller fencing token, the server has lost
-        self.void_until = 0.0  # until when its holder need not know
+        self.lost: list[tuple[float, str]] = []  # what servers have lost; until then holders need not know
+        self.overlaps: list[str] = []  # two holders of which one's lease was lost
 
     @property
     def now(self) -> float:
@@ -126,6 +128,7 @@ class Referee:
         self._told(attempt.who, f"has {want}, fencing token {lease.fencing_token}")
         self._ended_in_time(attempt)
         self.waiting.pop(attempt, None)
+        attempt.firm = attempt.relied_on
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)
@@ -186,13 +189,19 @@ class Referee:
             self._exclude(attempt)
 
     def _exclude(self, attempt: Attempt) -> None:
-        if not attempt.relied_on or self._void(attempt):
+        if not attempt.relied_on:
             return
-        others = [
-            other
-            for other in self.holding
-            if other is not attempt and other.relied_on and not self._void(other)
-        ]
+        others = [other for other in self.holding if other is not attempt and other.relied_on]
+        void = {one for one in (attempt, *others) if self._void(one)}
+        if void:
+            self.overlaps += [
+                f"{other.who} and {attempt.who}"
+                for other in others
+                if void & {attempt, other} and self._conflict(attempt, other)
+            ]
+            if attempt in void:
+                return
+            others = [other for other in others if other not in void]
         if self._kind.capacity > 1:
             out = attempt.want.permits + sum(other.want.permits for other in others)
             if out > self._kind.capacity:
@@ -203,7 +212,11 @@ class Referee:
                 self.wrong(f"two holders: {other.who} and {attempt.who}")
 
     def _void(self, attempt: Attempt) -> bool:
-        return self.now < self.void_until and attempt.lease.fencing_token < self.void_below
+        """Whether a server has lost it, and its holder need not know yet."""
+        tokens = {attempt.token, attempt.lease.token}
+        return any(
+            self.now < until and any(token in stored for token in tokens) for until, stored in self.lost
+        )
 
     def _conflict(self, one: Attempt, other: Attempt) -> bool:
         if not set(one.want.names) & set(other.want.names):
@@ -259,7 +272,11 @@ class Referee:
         """
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
-        if self._kind.strict:
+        kind = self._kind
+        if not (kind.capacity > 1 or kind.spans or kind.nests or self.lost):
+            firm = [attempt for attempt in self.ended if attempt.firm]
+            found += _rising([hold for attempt in firm for hold in self._as_granted(attempt, seen)])
+        if kind.strict:
             found += fifo(holds)
         # Of intervals, not every writer that waits reserves.
         if self._kind.name == "rwlock":
@@ -287,6 +304,18 @@ class Referee:
         if self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
             queued = None
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
+
+
+def _rising(holds: list[Hold]) -> list[Violation]:
+    """Where each excludes the next, the order in which they were had is that of their fencing tokens."""
+    last: dict[str, Hold] = {}
+    found = []
+    for hold in sorted(holds, key=lambda hold: hold.granted):
+        before = last.get(hold.name)
+        if before is not None and before.fencing_token >= hold.fencing_token:  # type: ignore[operator]
+            found.append(Violation("the later lease has no larger fencing token", (before, hold)))
+        last[hold.name] = hold
+    return found
 
 
 def _as_hold(attempt: Attempt) -> Hold:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .excuses import Excused
 from .network import NEVER
+from .node import ServerClock
 from .schedule import LONGEST_POLL, Fault, Schedule
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Sort:
         longest: The longest that it lasts, in seconds; 0 if it is over at once.
         amounts: What to draw its amount from.
         of_server: Whether it befalls the server; a process otherwise.
+        after_ttl: Whether it lasts for a ttl longer: until no lease is left.
         excuses: What it explains, and for how many seconds after its end: where it befalls a process, in that
             process; where a server, in all. Also what others find idle because of a process, for as long as
             that process may still be first in the queue.
@@ -46,6 +49,7 @@ class Sort:
     longest: float = 0.0
     amounts: tuple[float, ...] = (0.0,)
     of_server: bool = False
+    after_ttl: bool = False
     excuses: Mapping[Excused, float] = field(default_factory=dict)
     leaves: bool = True
 
@@ -104,8 +108,8 @@ def _half_open(run: Run, fault: Fault) -> None:
 
 
 def _black_hole(run: Run, fault: Fault) -> None:
-    for server in run.servers.values():
-        run.world.network.block(fault.target, server.address, run.world.now + fault.lasts)
+    for host in fault.servers or run.servers:
+        run.world.network.block(fault.target, run.servers[host].address, run.world.now + fault.lasts)
 
 
 def _freeze(run: Run, fault: Fault) -> None:
@@ -129,22 +133,27 @@ def _clock_back(run: Run, fault: Fault) -> None:
     run.servers[fault.target].set_clock(ahead=-fault.amount)
 
 
+def _clock_ahead(run: Run, fault: Fault) -> None:
+    """Leases end before their time."""
+    run.void(run.servers[fault.target])
+    run.servers[fault.target].set_clock(ahead=fault.amount)
+
+
 def _flush(run: Run, fault: Fault) -> None:
-    run.void()
+    run.void(run.servers[fault.target])
     run.servers[fault.target].server.empty()
 
 
-def _restart(run: Run, fault: Fault) -> None:
-    """It dies and comes back, with its data if `amount` says so."""
+def _restart(run: Run, fault: Fault, *, keep: bool = False, over: bool = False) -> None:
+    """It dies and comes back, with its data if it is to `keep` them; all leases may be `over` by then."""
     server = run.servers[fault.target]
     if server.down:
         return
-    keep = bool(fault.amount)
     server.stop()
 
     def back() -> None:
-        if not keep:
-            run.void()
+        if not (keep or over):
+            run.void(server)
         server.start(keep=keep)
 
     run.world.clockwork.after(fault.lasts, back)
@@ -191,6 +200,12 @@ FAULTS: dict[str, Sort] = {
     "freeze": Sort(_freeze, 4.0, excuses=_STOPPED, leaves=False),
     "kill": Sort(_kill, amounts=(0.0, 1.0), excuses=dict.fromkeys((Excused.IDLE, Excused.RESULT), RECOVERY)),
     "freeze of the server": Sort(_freeze_server, 3.0, of_server=True, excuses=_AWAY),
+    "clock ahead": Sort(
+        _clock_ahead,
+        amounts=(0.1, 1.0, 5.0),
+        of_server=True,
+        excuses=_EMPTY,
+    ),
     "clock back": Sort(
         _clock_back,
         amounts=(0.1, 1.0, 5.0),
@@ -198,7 +213,9 @@ FAULTS: dict[str, Sort] = {
         excuses={**_LATE, Excused.PLACE: 0.0},
     ),
     "flush": Sort(_flush, of_server=True, excuses=_EMPTY),
-    "restart": Sort(_restart, 1.5, (0.0, 1.0), of_server=True, excuses=_EMPTY),
+    "restart": Sort(partial(_restart, keep=True), 1.5, of_server=True, excuses=_AWAY),
+    "empty restart": Sort(_restart, 1.5, of_server=True, excuses=_EMPTY),
+    "late restart": Sort(partial(_restart, over=True), 1.5, of_server=True, after_ttl=True, excuses=_AWAY),
     "no scripts": Sort(_forget_scripts, of_server=True),
     "out of memory": Sort(_out_of_memory, 1.0, of_server=True, excuses=_AWAY),
     "read only": Sort(_read_only, 1.0, of_server=True, excuses=_AWAY),
@@ -206,28 +223,37 @@ FAULTS: dict[str, Sort] = {
 }
 
 
+EMPTYING = {"flush", "empty restart", "late restart"}
+"""After these, a server begins with nothing."""
+
+
 def strike(rng: random.Random, schedule: Schedule) -> Schedule:
     """The schedule with some faults, of some of their sorts."""
-    sorts = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3, 5)))
-    if "flush" in sorts or "restart" in sorts:
-        # Who loses the fences and has the clock set back loses the order of fencing tokens, and was told so.
-        sorts = [sort for sort in sorts if sort != "clock back"] or ["flush"]
+    sorts = list(schedule.sorts) or rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3, 5)))
     hosts = schedule.kind.hosts
-    if len(hosts) > 1:
-        # What a majority has granted is safe while a minority fails, and where none of it loses its data.
-        sorts = [sort for sort in sorts if sort != "flush"] or ["restart"]
+    several = len(hosts) > 1
+    if EMPTYING.intersection(sorts):
+        # A server that loses the fences begins at its clock. If that stands behind the clock that minted the
+        # last fencing token, the order of fencing tokens is lost, as the docs say.
+        behind = {"clock back", "clock ahead"} if several else {"clock back"}
+        sorts = [sort for sort in sorts if sort not in behind]
+        if several:
+            schedule = replace(schedule, clocks=(ServerClock(),) * len(hosts))
     faults = []
-    for number in range(rng.choice((1, 2, 3, 5))):
+    for number in range(rng.choice((1, 2, 3, 5)) + (rng.choice((0, 0, 1, 3)) if several else 0)):
         what = rng.choice(sorts)
         sort = FAULTS[what]
+        cut_off = several and what == "black hole"
         faults.append(
             Fault(
                 part=f"f{number}",
                 at=rng.choice((rng.uniform(0, 0.2), rng.uniform(0.1, 1.0), rng.uniform(0.1, 3.0))),
-                lasts=sort.longest * rng.choice((rng.random(), rng.random() ** 3)),
+                lasts=sort.longest * rng.choice((rng.random(), rng.random() ** 3))
+                + (schedule.ttl * 1.01 if sort.after_ttl else 0.0),
                 what=what,
-                target=hosts[0] if sort.of_server else rng.choice(schedule.crews).part,
-                amount=sort.amounts[-1] if len(hosts) > 1 else rng.choice(sort.amounts),
+                target=rng.choice(hosts) if sort.of_server else rng.choice(schedule.crews).part,
+                amount=rng.choice(sort.amounts),
+                servers=tuple(rng.sample(hosts, rng.randint(1, len(hosts)))) if cut_off else (),
             )
         )
     return replace(schedule, faults=tuple(sorted(faults, key=lambda fault: fault.at)))

@@ -22,6 +22,8 @@ from tests.support.history import Mode
 
 PERMITS = 3
 """Of the semaphores."""
+MASTERS = tuple(f"redis{number}" for number in range(5))
+"""The servers of a Redlock; some schedules have the first three."""
 NAMES = ("x", "y", "z")
 
 
@@ -197,7 +199,7 @@ KINDS: dict[str, Kind] = {
             wanted=_one,
             lock=lambda sessions, want, **options: Redlock(sessions, want.names[0], **options),
             doings=_HANDLED,
-            hosts=("redis0", "redis1", "redis2"),
+            hosts=MASTERS[:3],
         ),
         Kind(name="singleflight", wanted=_permits, lock=_none, work="share"),
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),

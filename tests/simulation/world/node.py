@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from .clockwork import Clockwork
@@ -15,6 +16,19 @@ EPOCH = 1_700_000_000_000_000
 """The server's wall clock when the world begins, in microseconds since 1970."""
 SWEEP = 0.1
 """Seconds between two times at which a server looks for what has come to its end."""
+
+
+@dataclass(frozen=True)
+class ServerClock:
+    """The wall clock of a server.
+
+    Attributes:
+        ahead: Seconds by which it is ahead of the earliest that may be.
+        rate: How much faster it runs than the world's.
+    """
+
+    ahead: float = 0.0
+    rate: float = 1.0
 
 
 class _Socket:
@@ -36,13 +50,23 @@ class _Socket:
 class Node:
     """One server in the network.
 
+    Args:
+        clock: None for one that stands somewhere, and runs with the world's.
+
     Attributes:
         frozen: Whether it is stopped; what it receives piles up.
         down: Whether it refuses connections.
     """
 
     def __init__(
-        self, name: str, clockwork: Clockwork, network: Network, trace: Trace, *, version: str = "7.2.0"
+        self,
+        name: str,
+        clockwork: Clockwork,
+        network: Network,
+        trace: Trace,
+        *,
+        version: str = "7.2.0",
+        clock: ServerClock | None = None,
     ) -> None:
         self.name = name
         self.address = (name, 6379)
@@ -51,8 +75,9 @@ class Node:
         self._clockwork = clockwork
         self._random = clockwork.part(name)
         self._trace = trace
-        self._rate = 1.0
-        self._then = (0.0, EPOCH + self._random.randrange(10**9))
+        somewhere = self._random.randrange(10**9)
+        self._rate = 1.0 if clock is None else clock.rate
+        self._then = (0.0, EPOCH + (somewhere if clock is None else int(clock.ahead * 1e6)))
         self._waiting: list[tuple[Client, bytes]] = []
         self.server = Server(
             self.clock,

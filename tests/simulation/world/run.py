@@ -9,6 +9,7 @@ import logging
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from typing import Any, Self
 
 from redis.asyncio import Redis
@@ -23,6 +24,7 @@ from .excuses import Excused
 from .faults import FAULTS, RECOVERY
 from .kinds import NAMES, Want
 from .network import Wire
+from .node import Node
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
@@ -54,6 +56,7 @@ class Outcome:
 
     Attributes:
         violations: What must not have been; empty if all is well.
+        overlaps: Two holders, as may be where a server has lost what it had.
         trace: What happened; made into text when somebody reads it.
         lasted: Seconds of the world.
         steps: Turns of loops, and requests that servers have answered.
@@ -61,6 +64,7 @@ class Outcome:
 
     schedule: Schedule
     violations: tuple[str, ...]
+    overlaps: tuple[str, ...]
     trace: Any
     lasted: float
     steps: int
@@ -93,7 +97,11 @@ class Run:
     def __init__(self, schedule: Schedule, source: Source) -> None:
         self.schedule = schedule
         self.world = world = World(f"{schedule.kind}/{schedule.seed}", source)
-        self.servers = {host: world.node(host) for host in schedule.kind.hosts}
+        clocks = schedule.clocks or [None] * len(schedule.kind.hosts)
+        self.servers = {
+            host: world.node(host, clock=clock)
+            for host, clock in zip(schedule.kind.hosts, clocks, strict=True)
+        }
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
         self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
@@ -129,7 +137,12 @@ class Run:
             waiting = ", ".join(attempt.who for attempt in referee.waiting)
             referee.wrong(f"no end: {error}" + (f"; {waiting} wait" if waiting else ""))
         outcome = Outcome(
-            self.schedule, tuple(dict.fromkeys(referee.violations)), world.trace, world.now, world.steps
+            self.schedule,
+            tuple(dict.fromkeys(referee.violations)),
+            tuple(referee.overlaps),
+            world.trace,
+            world.now,
+            world.steps,
         )
         world.dispose()
         return outcome
@@ -188,10 +201,12 @@ class Run:
         for attempt in self.actors[name].attempts if name in self.actors else ():
             self.referee.died(attempt, self.schedule.ttl)
 
-    def void(self) -> None:
-        """The server loses what it has: of what is held now, nothing more is promised but the fencing."""
-        self.referee.void_below = next(iter(self.servers.values())).clock()
-        self.referee.void_until = until = self.world.now + self._noticed_within()
+    def void(self, node: Node) -> None:
+        """The server loses what it has: of that, nothing more is promised but the fencing."""
+        values = [value for store in node.server.stores.values() for value in store.values.values()]
+        stored = " ".join(repr(getattr(value, "order", value)) for value in values)
+        until = self.world.now + self._noticed_within()
+        self.referee.lost.append((until, stored))
         self.world.clockwork.at(until, self.referee.exclude)
 
     def _noticed_within(self) -> float:
@@ -225,6 +240,9 @@ class Run:
                 schedule.kind,
                 self.referee,
                 ttl=schedule.ttl,
+                options=self._options(patience),
+                hasty=schedule.hasty,
+                busy=crew.busy,
                 patience=patience,
                 idle=self._idle(crew),
                 ledger=self.ledger,
@@ -237,6 +255,12 @@ class Run:
                 task.result()
             if self.schedule.faults:
                 await self._get_in(actors, crew)
+
+    def _options(self, patience: float) -> dict[str, float]:
+        """Each of several masters has time for all that messages may take, unless the schedule is hasty."""
+        if len(self.schedule.kind.hosts) == 1 or self.schedule.hasty:
+            return {}
+        return {"node_timeout": min(patience, self.schedule.ttl / 2)}
 
     async def _get_in(self, actors: Actors, crew: Crew) -> None:
         """When the faults are over, everybody gets what there is."""
@@ -257,6 +281,8 @@ class Run:
 
     def _idle(self, crew: Crew) -> float:
         """How long something may be free while somebody of this crew waits for it."""
+        if self.schedule.hasty:
+            return inf
         # In an orderly queue each waits for the slowest before it.
         orderly = self.schedule.kind.strict or self.schedule.kind.spans
         crews = self.schedule.crews if orderly else (crew,)
@@ -283,8 +309,8 @@ class Run:
             for worker in crew.workers
             for one in worker.rounds
         )
-        if self.schedule.faults:
-            # Of the dead, and of what the server did when nobody could tell it any more.
+        if self.schedule.faults or self.schedule.hasty:
+            # Of the dead, of late votes, and of what the server did when nobody could tell it any more.
             calm = max(world.now, self._settled_at) + QUEUE_TTL
             world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)
         until = world.now + AFTERWARDS + (self._outlasting if detached else 0.0)

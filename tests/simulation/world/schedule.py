@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from . import network
-from .kinds import KINDS, Kind, Want
+from .kinds import KINDS, MASTERS, Kind, Want
 from .network import Delays
+from .node import ServerClock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,7 @@ class Fault:
         what: Its name, as in `faults`.
         target: Which process or server.
         amount: What it says depends on the fault.
+        servers: Those that a process is cut off from; empty: all.
     """
 
     part: str
@@ -89,6 +91,7 @@ class Fault:
     what: str
     target: str
     amount: float = 0.0
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,9 @@ class Schedule:
 
     Attributes:
         jitter: How much of the time between two polls is random.
+        clocks: Of the servers, in the order of the kind's `hosts`; empty: each stands somewhere.
+        sorts: Of faults, the only ones that may be in it; empty: all.
+        hasty: Whether a master of several has less time to answer than messages may take: votes come late.
         without: The parts that were left out.
     """
 
@@ -108,6 +114,9 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
     style: str = "mixed"
     faulty: bool = False
+    sorts: tuple[str, ...] = ()
+    clocks: tuple[ServerClock, ...] = ()
+    hasty: bool = False
     without: tuple[str, ...] = ()
 
     def parts(self) -> Iterator[str]:
@@ -136,7 +145,12 @@ class Schedule:
         )
 
     def __str__(self) -> str:
-        out = [f"{self.kind}, seed {self.seed}: ttl {self.ttl:g} s, jitter {self.jitter:g}, {self.style}"]
+        style = f"{self.style}{', hasty' if self.hasty else ''}"
+        out = [f"{self.kind}, seed {self.seed}: ttl {self.ttl:g} s, jitter {self.jitter:g}, {style}"]
+        out += [
+            f"  {host}: clock at {clock.rate:g}, {clock.ahead:.3f} s ahead"
+            for host, clock in zip(self.kind.hosts, self.clocks, strict=False)
+        ]
         for crew in self.crews:
             least, most = crew.delays.least * 1000, crew.delays.most * 1000
             out.append(
@@ -159,13 +173,18 @@ def _described(one: Round) -> str:
 
 def _of_fault(fault: Fault) -> str:
     text = f"{fault.at:.3f} s: {fault.what} of {fault.target} for {fault.lasts:.3f} s"
-    return f"{text} ({fault.amount:.3f})" if fault.amount else text
+    text += f" ({fault.amount:.3f})" if fault.amount else ""
+    return f"{text} from {', '.join(fault.servers)}" if fault.servers else text
 
 
 # -- drawing one
 
 LONGEST_POLL = 5.0
 """Seconds: so long that a wakeup that was lost shows."""
+DRIFT = 0.004
+"""How much faster or slower than the world's a clock runs, at most: two differ by less than 1 %."""
+APART = 1000.0
+"""Seconds by which the clocks of two servers differ, at most."""
 _DELAYS = (network.NEAR, network.NEAR, network.FAR, network.STEADY_FAR, network.SPIKY)
 _WAKEUPS = ("tracking", "tracking", "tracking", "keyspace", "keyspace", "poll", "plain", "resp2")
 STYLES = ("mixed", "mixed", "impatient", "restless", "single", "steady")
@@ -174,8 +193,8 @@ cancelled, `single` tries
 mix with waiters without a time-out, `steady` ones do neither."""
 
 
-def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
-    """The schedule of this seed."""
+def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] = ()) -> Schedule:
+    """The schedule of this seed, with faults of these sorts, or of any."""
     rng = random.Random(f"{kind}/{seed}/{faulty}")
     delays = rng.choice(_DELAYS)
     style = rng.choice(STYLES)
@@ -183,6 +202,8 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
     ttl = rng.choice((1.0, 1.0, 2.0, 5.0))
     skewed = rng.random() < 0.3
     busy = rng.choice((0.0, 0.0005, 0.01))
+    # A poll of several masters is a question to each of them, and to undo the votes as many again.
+    polls = (0.064, 0.064, 0.5) if len(KINDS[kind].hosts) == 1 else (0.25, 0.25, 0.5)
     crews = []
     for number in range(rng.choice((1, 2, 2, 2, 3, 3, 4, 6))):
         part = f"p{number}"
@@ -193,9 +214,9 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
                 part=part,
                 delays=delays if alike else rng.choice(_DELAYS),
                 wakeup=way,
-                poll=LONGEST_POLL if way in ("tracking", "keyspace") else rng.choice((0.064, 0.064, 0.5)),
+                poll=LONGEST_POLL if way in ("tracking", "keyspace") else rng.choice(polls),
                 busy=busy,
-                rate=1.0 + rng.uniform(-0.004, 0.004) if skewed else 1.0,
+                rate=1.0 + rng.uniform(-DRIFT, DRIFT) if skewed else 1.0,
                 workers=tuple(
                     _worker(rng, KINDS[kind], f"{part}.w{worker}", style, delays, ttl)
                     for worker in range(rng.choice((1, 2, 2, 3, 4)))
@@ -210,12 +231,27 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
         crews=tuple(crews),
         style=style,
         faulty=faulty,
+        sorts=tuple(sorts),
     )
+    schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:
         from .faults import strike
 
         schedule = strike(rng, schedule)
     return schedule
+
+
+def _with_servers(rng: random.Random, schedule: Schedule, *, skewed: bool) -> Schedule:
+    """Which servers there are, with what clocks, and how much time masters have to answer."""
+    kind, hasty = schedule.kind, False
+    if len(kind.hosts) > 1:
+        kind = replace(kind, hosts=rng.choice((kind.hosts, kind.hosts, MASTERS)))
+        hasty = rng.random() < 0.2
+    clocks = tuple(
+        ServerClock(ahead=rng.uniform(0.0, APART), rate=1.0 + (rng.uniform(-DRIFT, DRIFT) if skewed else 0.0))
+        for _ in kind.hosts
+    )
+    return replace(schedule, kind=kind, hasty=hasty, clocks=clocks)
 
 
 def _worker(rng: random.Random, kind: Kind, part: str, style: str, delays: Delays, ttl: float) -> Worker:

@@ -44,4 +44,5 @@ def command(schedule: Schedule) -> str:
     """The line that runs it again."""
     parts = f" --without {','.join(schedule.without)}" if schedule.without else ""
     faulty = " --faults" if schedule.faulty else ""
-    return f"python -m tests.simulation.world {schedule.kind} {schedule.seed}{faulty}{parts}"
+    sorts = f" --sorts '{','.join(schedule.sorts)}'" if schedule.sorts else ""
+    return f"python -m tests.simulation.world {schedule.kind} {schedule.seed}{faulty}{sorts}{parts}"

@@ -1,0 +1,102 @@
+"""Safeguards of Redlock, which a majority of several masters keeps, each as code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import Safeguard, lua, python, together
+
+_ACQUIRING = "_transport.elections:Acquiring"
+_REDLOCK = ("redlock",)
+
+OF_MASTERS: dict[str, Safeguard] = {
+    "masters: a majority": Safeguard(
+        "More than half of the masters agree; half of them is not enough.",
+        python(
+            "_transport.ballots:Ballot.__init__", without="len(labels) // 2 + 1", instead="len(labels) // 2"
+        ),
+        _REDLOCK,
+    ),
+    "masters: of all": Safeguard(
+        "The majority is one of all masters, not of those that answer.",
+        python(
+            "_transport.ballots:Ballot.failed",
+            without="self._faults[master] = fault",
+            instead="self._faults[master] = fault; "
+            "self.majority = (len(self._labels) - len(self._faults)) // 2 + 1; "
+            "self.enough_against = len(self._labels) - self.majority + 1",
+        ),
+        _REDLOCK,
+        faulty=True,
+    ),
+    "masters: written back": Safeguard(
+        "The fencing token of a lease is written back to a majority before the lease is given.",
+        together(
+            python(
+                f"{_ACQUIRING}._propose",
+                without="self._proposal += 1",
+                instead="self.outcome = Granted(self._fencing_token, 0)\n    return self._leave_queues()",
+            ),
+            python(
+                f"{_ACQUIRING}._granted_late", without="return self._tell((master,))", instead="return []"
+            ),
+        ),
+        _REDLOCK,
+    ),
+    "masters: written back where it is carried": Safeguard(
+        "Only a master that carries the lease confirms its fencing token.",
+        together(
+            python(
+                f"{_ACQUIRING}._propose",
+                without="for master in sorted(carrying)",
+                instead="for master in range(len(self._labels))",
+            ),
+            lua(
+                "redlock_seal",
+                without="if holder ~= token then return 0 end\nif ARGV[4]",
+                instead="if holder ~= token then\n"
+                "  if (tonumber(redis.call('GET', fence) or 0) or 0) < tonumber(sealed) then\n"
+                "    redis.call('SET', fence, sealed, 'PX', ARGV[3])\n"
+                "  end\n"
+                "  return 1\n"
+                "end\nif ARGV[4]",
+            ),
+        ),
+        _REDLOCK,
+        faulty=True,
+    ),
+    "masters: no less than minted": Safeguard(
+        "A master that has minted a larger fencing token for the lease does not confirm a smaller one.",
+        lua("redlock_seal", without="tonumber(minted) > tonumber(sealed)", instead="false"),
+        _REDLOCK,
+        faulty=True,
+    ),
+    "masters: the fence": Safeguard(
+        "A fencing token that is written back raises the fence.",
+        lua(
+            "redlock_seal",
+            without="(tonumber(redis.call('GET', fence) or 0) or 0) < tonumber(sealed)",
+            instead="false",
+        ),
+        _REDLOCK,
+    ),
+    "masters: proposed anew": Safeguard(
+        "A confirmation of an earlier proposal does not count for a larger one.",
+        python(f"{_ACQUIRING}._propose", without="self._confirmed.clear()", instead="pass"),
+        _REDLOCK,
+        faulty=True,
+    ),
+    "masters: taken back": Safeguard(
+        "Votes for a lease that gets no majority are taken back.",
+        python(f"{_ACQUIRING}._take_back", without="if master not in self._refused", instead="if False"),
+        _REDLOCK,
+    ),
+    "masters: leaves all queues": Safeguard(
+        "A waiter that gets in leaves its place also on masters that have not granted.",
+        python(f"{_ACQUIRING}._leave_queues", without="self._leave is None", instead="True"),
+        _REDLOCK,
+    ),
+    "masters: settled": Safeguard(
+        "A vote that a lease gets behind its adoption is taken back.",
+        python("_transport.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
+        _REDLOCK,
+    ),
+}
