@@ -63,6 +63,7 @@ class Referee:
         self.void_below = 0  # what has a smaller fencing token, the server has lost
         self.void_until = 0.0  # until when its holder need not know
         self.excused_until = 0.0  # errors before then, the faults explain
+        self.lost: dict[str, float] = {}  # by token: until when the holder of a lost lease need not know
 
     @property
     def now(self) -> float:
@@ -166,7 +167,9 @@ class Referee:
             if other is not attempt and other.relied_on and not self._void(other)
         ]
         if self._kind.capacity > 1:
-            out = attempt.want.permits + sum(other.want.permits for other in others)
+            out = attempt.want.permits + sum(
+                other.want.permits for other in others if _share(attempt, other)
+            )
             if out > self._kind.capacity:
                 self.wrong(f"{out} permits out of {self._kind.capacity}")
             return
@@ -175,10 +178,12 @@ class Referee:
                 self.wrong(f"two holders: {other.who} and {attempt.who}")
 
     def _void(self, attempt: Attempt) -> bool:
+        if self.now < self.lost.get(attempt.lease.token, 0.0):
+            return True
         return self.now < self.void_until and attempt.lease.fencing_token < self.void_below
 
     def _conflict(self, one: Attempt, other: Attempt) -> bool:
-        if not set(one.want.names) & set(other.want.names):
+        if not _share(one, other):
             return False
         return _as_hold(one).conflicts_with(_as_hold(other))
 
@@ -187,8 +192,9 @@ class Referee:
     def _free_for(self, waiter: Attempt) -> bool:
         """Whether nothing is in the way of this waiter, and of nobody before it."""
         if self._kind.capacity > 1:
-            free = self._kind.capacity - sum(holder.want.permits for holder in self.holding)
-            return free >= max(waiting.want.permits for waiting in self.waiting)
+            out = sum(holder.want.permits for holder in self.holding if _share(waiter, holder))
+            wanted = max(other.want.permits for other in self.waiting if _share(waiter, other))
+            return self._kind.capacity - out >= wanted
         if any(self._conflict(waiter, holder) for holder in self.holding):
             return False
         if not self._kind.spans or not self.holding:
@@ -229,7 +235,7 @@ class Referee:
         if self._kind.strict and not self.excused_until:
             found += fifo(holds)
         # Of intervals, not every writer that waits reserves.
-        if self._kind.name == "rwlock" and not self.excused_until:
+        if self._kind.phased and not self.excused_until:
             found += reservations(holds) + phases(holds)
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
@@ -241,6 +247,11 @@ class Referee:
         assert first is not None
         queued = None if attempt.single else seen.get(attempt.token[:16])
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
+
+
+def _share(one: Attempt, other: Attempt) -> bool:
+    """Whether they want a name that both have."""
+    return not set(one.want.names).isdisjoint(other.want.names)
 
 
 def _as_hold(attempt: Attempt) -> Hold:

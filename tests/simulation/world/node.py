@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .clockwork import Clockwork
@@ -42,7 +43,14 @@ class Node:
     """
 
     def __init__(
-        self, name: str, clockwork: Clockwork, network: Network, trace: Trace, *, version: str = "7.2.0"
+        self,
+        name: str,
+        clockwork: Clockwork,
+        network: Network,
+        trace: Trace,
+        *,
+        version: str = "7.2.0",
+        make: Callable[..., Server] = Server,
     ) -> None:
         self.name = name
         self.address = (name, 6379)
@@ -54,7 +62,7 @@ class Node:
         self._rate = 1.0
         self._then = (0.0, EPOCH + self._random.randrange(10**9))
         self._waiting: list[tuple[Client, bytes]] = []
-        self.server = Server(
+        self.server = make(
             self.clock,
             run_id=f"{self._random.getrandbits(160):040x}",
             version=version,

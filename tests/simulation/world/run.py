@@ -7,12 +7,9 @@ import contextlib
 import gc
 import logging
 import warnings
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Self
 
-from redis.asyncio import Redis
-from redis.asyncio.connection import Connection
 
 from aiolocks import Backoff, Session
 from tests.support.hygiene import is_fence
@@ -20,11 +17,11 @@ from tests.support.hygiene import is_fence
 from .actors import Actors
 from .checkers import Referee
 from .faults import FAULTS, RECOVERY
-from .kinds import NAMES, Want
 from .network import Wire
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import Crew, Fault, Round, Schedule
+from .topology import TOPOLOGIES
 from .works import Ledger
 from .world import StuckError, World
 
@@ -65,33 +62,17 @@ class Outcome:
         return bool(self.violations)
 
 
-class _Own(Connection):
-    """As users write them: nothing that can be taken over, so that the plain transport serves."""
-
-    async def _connect(self) -> None:
-        await super()._connect()
-
-
-@cache
-def client_of(host: str, wakeup: str) -> Redis:
-    """A client; it has nothing of its own that a session would change."""
-    older = {"protocol": 2} if wakeup == "resp2" else {}
-    client = Redis(host=host, port=6379, **older)  # type: ignore[arg-type]
-    if wakeup == "plain":
-        client.connection_pool.connection_class = _Own
-    return client
-
-
 class Run:
     """One schedule in its world."""
 
     def __init__(self, schedule: Schedule, source: Source) -> None:
         self.schedule = schedule
         self.world = world = World(f"{schedule.kind}/{schedule.seed}", source)
-        self.servers = {host: world.node(host) for host in schedule.kind.hosts}
+        self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
+        self.topology = TOPOLOGIES[schedule.kind.topology](world, schedule.kind, self.lose)
+        self.servers = self.topology.servers
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
-        self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
         travels = (CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         self.ledger = Ledger(self.referee, travel=travel)
@@ -182,6 +163,10 @@ class Run:
         self.referee.void_below = next(iter(self.servers.values())).clock()
         self.referee.void_until = self.world.now + self.schedule.ttl + 1.0
 
+    def lose(self, token: str) -> None:
+        """A server has lost this lease; its holder learns that at its next renewal."""
+        self.referee.lost[token] = self.world.now + self.schedule.ttl + 1.0
+
     # -- the processes
 
     async def _live(self, crew: Crew) -> None:
@@ -191,10 +176,8 @@ class Run:
         backoff = Backoff(initial=min(0.004, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
         async with contextlib.AsyncExitStack() as stack:
             sessions = [
-                await stack.enter_async_context(
-                    Session(client_of(host, crew.wakeup), wakeup=wakeup, backoff=backoff)  # type: ignore[arg-type]
-                )
-                for host in schedule.kind.hosts
+                await stack.enter_async_context(Session(client, wakeup=wakeup, backoff=backoff))
+                for client in self.topology.clients(crew.wakeup, stack)
             ]
             session = sessions if len(sessions) > 1 else sessions[0]
             patience = CONNECTED * (crew.delays.longest + crew.busy)
@@ -220,13 +203,14 @@ class Run:
         """When the faults are over, everybody gets what there is."""
         last = max(fault.at + fault.lasts for fault in self.schedule.faults)
         await asyncio.sleep(max(0.0, last - self.world.now))
-        want = Want(
-            names=NAMES if self.schedule.kind.name == "multilock" else ("x",),
-            permits=self.schedule.kind.capacity,
+        final = Round(
+            part=f"{crew.part}.end",
+            after=0.0,
+            want=self.schedule.kind.whole,
+            timeout=None,
+            cancel=None,
+            hold=0.0,
         )
-        if self.schedule.kind.name == "rangelock":
-            want = replace(want, low=0, high=10)
-        final = Round(part=f"{crew.part}.end", after=0.0, want=want, timeout=None, cancel=None, hold=0.0)
         while not await actors.perform(final):
             if self.world.now > self.referee.excused_until:
                 self.referee.wrong(f"{crew.part} does not get in after the faults")
@@ -239,9 +223,7 @@ class Run:
         orderly = self.schedule.kind.strict or self.schedule.kind.spans
         crews = self.schedule.crews if orderly else (crew,)
         travel = max(one.delays.longest for one in self.schedule.crews)
-        if (
-            len(self.schedule.kind.hosts) > 1
-        ):  # where each has some of the votes, they ask again after a while
+        if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
             return IDLE + max(one.poll for one in crews)
         return min(IDLE, HANDED_OVER * travel + 0.15) + max((0.0 if one.hears else one.poll) for one in crews)
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from . import admin, connection, hashes, keys, pubsub, scripting, sortedsets, strings  # noqa: F401 - fill the table
+from . import admin, cluster, connection, hashes, keys, pubsub, scripting, sortedsets, strings  # noqa: F401 - fill the table
 from .registry import COMMANDS, OTHER, READ, WRITE
 from .replies import Push, Refusal
 from .session import Client
