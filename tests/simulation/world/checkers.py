@@ -63,7 +63,7 @@ class Referee:
         self.void_below = 0  # what has a smaller fencing token, the server has lost
         self.void_until = 0.0  # until when its holder need not know
         self.excused_until = 0.0  # errors before then, the faults explain
-        self.lost: dict[str, float] = {}  # by token: until when the holder of a lost lease need not know
+        self.forgotten: dict[str, float] = {}  # by token: until when the holder of a lost lease need not know
 
     @property
     def now(self) -> float:
@@ -178,7 +178,7 @@ class Referee:
                 self.wrong(f"two holders: {other.who} and {attempt.who}")
 
     def _void(self, attempt: Attempt) -> bool:
-        if self.now < self.lost.get(attempt.lease.token, 0.0):
+        if self.now < self.forgotten.get(attempt.lease.token, 0.0):
             return True
         return self.now < self.void_until and attempt.lease.fencing_token < self.void_below
 

@@ -66,6 +66,10 @@ class Cluster:
     def pair_of(self, name: str) -> Pair:
         return self.pairs[self._layout.shard_of(name)]
 
+    def pair_at_first(self, slot: int) -> Pair:
+        """The pair that has the slot before it is moved."""
+        return self.pairs[self._layout.home(slot)]
+
     # -- the bus
 
     def _reaches(self, name: str) -> bool:

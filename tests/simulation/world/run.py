@@ -16,7 +16,8 @@ from tests.support.hygiene import is_fence
 
 from .actors import Actors
 from .checkers import Referee
-from .faults import FAULTS, RECOVERY
+from .failures import SORTS
+from .faults import RECOVERY
 from .network import Wire
 from .process import Process
 from .randomness import Source, seeded
@@ -73,7 +74,7 @@ class Run:
         self.servers = self.topology.servers
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
-        travels = (CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews)
+        travels = map(self._patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         self.ledger = Ledger(self.referee, travel=travel)
         self.actors: dict[str, Actors] = {}
@@ -132,7 +133,7 @@ class Run:
             return
         self.world.trace.happened(fault.target, f"FAULT {fault.what} ({fault.lasts:.3f} s, {fault.amount:g})")
         self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
-        referee, sort = self.referee, FAULTS[fault.what]
+        referee, sort = self.referee, SORTS[fault.what]
         referee.excused_until = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
         settled = self.world.now + fault.lasts + fault.amount + sort.settles
         referee.slow_until = max(
@@ -165,7 +166,7 @@ class Run:
 
     def lose(self, token: str) -> None:
         """A server has lost this lease; its holder learns that at its next renewal."""
-        self.referee.lost[token] = self.world.now + self.schedule.ttl + 1.0
+        self.referee.forgotten[token] = self.world.now + self.schedule.ttl + 1.0
 
     # -- the processes
 
@@ -180,13 +181,12 @@ class Run:
                 for client in self.topology.clients(crew.wakeup, stack)
             ]
             session = sessions if len(sessions) > 1 else sessions[0]
-            patience = CONNECTED * (crew.delays.longest + crew.busy)
             self.actors[crew.part] = actors = Actors(
                 session,
                 schedule.kind,
                 self.referee,
                 ttl=schedule.ttl,
-                patience=patience,
+                patience=self._patience(crew),
                 idle=self._idle(crew),
                 ledger=self.ledger,
             )
@@ -217,6 +217,10 @@ class Run:
                 return
             await asyncio.sleep(0.1)
 
+    def _patience(self, crew: Crew) -> float:
+        """Seconds until a new session of this crew has its first answer, at most."""
+        return CONNECTED * self.topology.distance * (crew.delays.longest + crew.busy)
+
     def _idle(self, crew: Crew) -> float:
         """How long something may be free while somebody of this crew waits for it."""
         # In an orderly queue each waits for the slowest before it.
@@ -225,7 +229,8 @@ class Run:
         travel = max(one.delays.longest for one in self.schedule.crews)
         if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
             return IDLE + max(one.poll for one in crews)
-        return min(IDLE, HANDED_OVER * travel + 0.15) + max((0.0 if one.hears else one.poll) for one in crews)
+        handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
+        return min(IDLE, handed_over) + max((0.0 if one.hears else one.poll) for one in crews)
 
     def _look_around(self) -> None:
         """Everybody has gone: nothing is left."""

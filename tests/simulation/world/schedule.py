@@ -212,9 +212,10 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
         faulty=faulty,
     )
     if faulty:
-        from .faults import strike
+        from . import failures, faults
 
-        schedule = strike(rng, schedule)
+        grouped = schedule.kind.topology in ("cluster", "sentinel")
+        schedule = (failures if grouped else faults).strike(rng, schedule)
     return schedule
 
 

@@ -14,7 +14,7 @@ from redis.asyncio.connection import Connection
 from .cluster import SHARDS, Cluster
 from .kinds import Kind
 from .node import Node
-from .replicas import Losses
+from .replicas import Losses, Pair
 from .world import World
 
 _LAGS = (0.001, 0.02, 0.3)
@@ -26,12 +26,40 @@ class Topology(Protocol):
 
     Attributes:
         servers: All of them, by their names.
+        distance: How many times as long as with one server it takes to find the right one.
     """
 
     servers: dict[str, Node]
+    distance: int
 
     def clients(self, wakeup: str, stack: AsyncExitStack) -> Iterable[Any]:
         """The clients of one process, one for each session; the stack closes what they leave open."""
+        ...
+
+
+class Group(Protocol):
+    """Servers that know of each other."""
+
+    nodes: dict[str, Node]
+
+    def pair_of(self, name: str) -> Pair:
+        """The master and the replica of which it is one."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """It dies."""
+        ...
+
+    def start(self, name: str, *, keep: bool) -> None:
+        """It comes back, with its data or without."""
+        ...
+
+    def cut_off(self, name: str, seconds: float) -> None:
+        """The others do not hear of it, nor it of them; clients reach it."""
+        ...
+
+    def fail_over(self, name: str) -> None:
+        """Somebody has the replica take the master's place, which lives on."""
         ...
 
 
@@ -45,6 +73,8 @@ class Own(Connection):
 class Independent:
     """Servers that do not know of each other; a session for each."""
 
+    distance = 1
+
     def __init__(self, world: World, kind: Kind, lose: Callable[[str], None]) -> None:
         self.servers = {host: world.node(host) for host in kind.hosts}
 
@@ -52,13 +82,25 @@ class Independent:
         return [_client_of(host, wakeup) for host in self.servers]
 
 
-class Clustered:
-    """A cluster, and a client of it."""
+class Grouped:
+    """Servers that know of each other, with masters and replicas."""
+
+    distance = 2
 
     def __init__(self, world: World, kind: Kind, lose: Callable[[str], None]) -> None:
         lag = world.clockwork.part("lag").choice(_LAGS)
-        self.cluster = Cluster(world, Losses(lose, strict=bool(kind.replicas)), lag=lag)
-        self.servers = self.cluster.nodes
+        self.group = self._form(world, Losses(lose, strict=bool(kind.replicas)), lag)
+        self.servers = self.group.nodes
+
+    def _form(self, world: World, losses: Losses, lag: float) -> Group:
+        raise NotImplementedError
+
+
+class Clustered(Grouped):
+    """A cluster, and a client of it."""
+
+    def _form(self, world: World, losses: Losses, lag: float) -> Group:
+        return Cluster(world, losses, lag=lag)
 
     def clients(self, wakeup: str, stack: AsyncExitStack) -> Iterable[RedisCluster]:
         client = RedisCluster(startup_nodes=[ClusterNode(name, 6379) for name, _ in SHARDS], **_older(wakeup))

@@ -1,0 +1,113 @@
+"""What can befall servers that belong together: slots that move, nodes that die, hang and are cut off."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .cluster import Cluster
+from .faults import FAULTS, Sort
+from .kinds import SPREAD
+from .schedule import LONGEST_POLL, Fault, Schedule
+from .server.cluster import slot_of
+from .topology import Group, Grouped
+
+if TYPE_CHECKING:
+    from .run import Run
+
+SETTLED = 2.0 + LONGEST_POLL
+"""Seconds in which everybody has asked again after a slot has moved: a fair queue may lose its order."""
+OF_PROCESSES = ("cut", "half cut", "half open", "black hole", "freeze", "kill")
+OF_ONE_SERVER = ("no scripts", "out of memory")
+
+
+def _group(run: Run) -> Group:
+    assert isinstance(run.topology, Grouped)
+    return run.topology.group
+
+
+def _cluster(run: Run) -> Cluster:
+    group = _group(run)
+    assert isinstance(group, Cluster)
+    return group
+
+
+def _slot(run: Run, fault: Fault) -> int:
+    """That of the name which lives on this node at first."""
+    slots = map(slot_of, sorted({name.encode() for name in SPREAD}))
+    return next(slot for slot in slots if _cluster(run).pair_at_first(slot) is _cluster(run).pair_of(fault.target))
+
+
+def _move(run: Run, fault: Fault) -> None:
+    _cluster(run).move(_slot(run, fault), fault.lasts)
+
+
+def _move_at_once(run: Run, fault: Fault) -> None:
+    _cluster(run).move_at_once(_slot(run, fault))
+
+
+def _hang(run: Run, fault: Fault) -> None:
+    node = run.servers[fault.target]
+    if not node.frozen:
+        node.freeze()
+        run.world.clockwork.after(fault.lasts, node.thaw)
+
+
+def _die(run: Run, fault: Fault) -> None:
+    """It comes back, with its data if `amount` says so."""
+    group = _group(run)
+    if not run.servers[fault.target].down:
+        group.stop(fault.target)
+        run.world.clockwork.after(fault.lasts, lambda: group.start(fault.target, keep=bool(fault.amount)))
+
+
+def _cut_off(run: Run, fault: Fault) -> None:
+    _group(run).cut_off(fault.target, fault.lasts)
+
+
+def _fail_over(run: Run, fault: Fault) -> None:
+    _group(run).fail_over(fault.target)
+
+
+def _lag(run: Run, fault: Fault) -> None:
+    """What the master changes reaches its replica only later."""
+    _group(run).pair_of(fault.target).stalled_until = run.world.now + fault.lasts
+
+
+FAILURES: dict[str, Sort] = {
+    "hang": Sort(_hang, 3.0),
+    "death": Sort(_die, 3.0, (0.0, 1.0, 1.0)),
+    "cut off": Sort(_cut_off, 3.0),
+    "planned failover": Sort(_fail_over),
+    "lag": Sort(_lag, 1.0),
+}
+MOVES: dict[str, Sort] = {
+    "move": Sort(_move, 1.5, settles=SETTLED),
+    "move at once": Sort(_move_at_once, settles=SETTLED),
+}
+SORTS = {**FAULTS, **FAILURES, **MOVES}
+
+
+def strike(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The schedule with some faults: slots move or nodes fail, not both, which no tool that moves them survives;
+    and processes have their own."""
+    moves = schedule.kind.topology == "cluster" and rng.random() < 0.5
+    own = sorted(MOVES if moves else FAILURES)
+    sorts = rng.sample(own, rng.choice((1, 1, 2, len(own))))
+    sorts += rng.sample((*OF_PROCESSES, *OF_ONE_SERVER), rng.choice((0, 0, 1, 2)))
+    faults = []
+    for number in range(rng.choice((1, 2, 3, 5))):
+        what = rng.choice(sorts)
+        sort = SORTS[what]
+        faults.append(
+            Fault(
+                part=f"f{number}",
+                at=rng.choice((rng.uniform(0, 0.3), rng.uniform(0.1, 1.0), rng.uniform(0.1, 3.0))),
+                lasts=sort.longest * rng.choice((rng.random(), rng.random() ** 3)),
+                what=what,
+                target=rng.choice(schedule.crews).part if what in OF_PROCESSES else rng.choice(schedule.kind.hosts),
+                amount=rng.choice(sort.amounts),
+            )
+        )
+    return replace(schedule, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
