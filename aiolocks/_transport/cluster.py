@@ -10,7 +10,8 @@ Invariants:
   line goes on only when the node that the slot has left owes no reply of the slot any more;
 - while a slot moves, the steps of holders pass the line, in the form that declares one key
   (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
-  acquire;
+  acquire. An undo in this form is sent again when the slot has moved: then it takes the waiter out of the
+  queue as well;
 - a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent behind
   it, is the last word;
 - while a request waits for a table or a node, the table is learned again and again.
@@ -19,8 +20,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, final
 
 from . import faults
@@ -212,6 +215,8 @@ class Clustered:
         if call.mid_move and not was_mid_move:
             # As where a script is unknown: what was sent after it may be executed before it.
             call.in_full = True
+            if call.undoes:
+                call.on_reply = partial(self._undo_the_rest, slot, call, call.on_reply)
             self._pass_on(slot, call, at_once=True)
             return True
         if detour.to is None:
@@ -226,6 +231,13 @@ class Clustered:
         else:
             self._moved(slot, call, to, node)
         return True
+
+    def _undo_the_rest(self, slot: int, call: Call[Any], told: Callable[[Any], None], result: Any) -> None:
+        """The form for a slot that moves passes over the queue, and what a waiter has left there."""
+        told(result)
+        rest = Call(call.command, told, ignore, until=math.inf, undoes=True, in_full=True, on_late=call.on_late)
+        if not self._closed:
+            self._lines.hold(slot, rest, pause=PAUSE_FIRST)
 
     def _has_mid_move(self, slot: int, call: Call[Any]) -> bool:
         script = call.command.script
