@@ -108,7 +108,8 @@ class Actors:
         await WORKS[self._kind.work](self._ledger, self._session, one, self._ttl, self._patience)
 
     async def _hold(self, one: Round) -> None:
-        lock = self._kind.lock(self._session, one.want, ttl=self._ttl)
+        more = {"replicas": self._kind.replicas} if self._kind.replicas else {}
+        lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **more)
         owned = self._kind.nests or one.doing == "upgrade"
         attempt = self._attempt(one, one.want, owner=one.part if owned else None)
         lease = await self._acquire(attempt, lambda: lock.acquire(blocking_timeout=one.timeout))

@@ -150,6 +150,8 @@ class Cluster:
         """No other node hears of it, and it of none; clients reach it."""
         self._happened(name, "is cut off from the others")
         self._cut_off[name] = self._clockwork.now + seconds
+        pair = self.pair_of(name)
+        pair.stalled_until = max(pair.stalled_until, self._cut_off[name])
 
     def stop(self, name: str) -> None:
         self.nodes[name].stop()

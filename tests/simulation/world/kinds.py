@@ -21,6 +21,7 @@ from aiolocks import (
 from tests.support.history import Mode
 
 from .cluster import NODES
+from .sentinel import NODES as WATCHED
 
 PERMITS = 3
 """Of the semaphores."""
@@ -248,6 +249,10 @@ def _on_cluster(kind: Kind) -> Kind:
     )
 
 
+def _behind_sentinel(kind: Kind, **how: Any) -> Kind:
+    return replace(kind, **{"name": f"sentinel-{kind}", "topology": "sentinel", "hosts": WATCHED, **how})
+
+
 KINDS |= {
     kind.name: kind
     for kind in (
@@ -255,5 +260,8 @@ KINDS |= {
             _on_cluster(KINDS[name])
             for name in ("lock", "fairlock", "semaphore", "rwlock", "reentrant", "multilock")
         ),
+        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock")),
+        # Nobody waits for the replica when a lease is adopted.
+        _behind_sentinel(KINDS["lock"], name="sentinel-replicas", replicas=1, doings=("extend",)),
     )
 }

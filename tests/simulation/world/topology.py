@@ -10,11 +10,14 @@ from typing import Any, Protocol
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import Connection
+from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection
 
 from .cluster import SHARDS, Cluster
 from .kinds import Kind
 from .node import Node
 from .replicas import Losses, Pair
+from .sentinel import SENTINELS, Watched
+from .server.sentinel import SERVICE
 from .world import World
 
 _LAGS = (0.001, 0.02, 0.3)
@@ -113,10 +116,33 @@ class Clustered(Grouped):
         return [client]
 
 
+class _OwnManaged(SentinelManagedConnection):
+    """The same behind Sentinel."""
+
+    async def _connect(self) -> None:
+        await super()._connect()
+
+
+class BehindSentinel(Grouped):
+    """A master with a replica, and a client that asks the sentinels which it is."""
+
+    def _form(self, world: World, losses: Losses, lag: float) -> Group:
+        return Watched(world, losses, lag=lag)
+
+    def clients(self, wakeup: str, stack: AsyncExitStack) -> Iterable[Redis]:
+        sentinel = Sentinel([(name, 6379) for name in SENTINELS])
+        own = {"connection_class": _OwnManaged} if wakeup == "plain" else {}
+        client: Redis = sentinel.master_for(SERVICE.decode(), **_older(wakeup), **own)
+        stack.push_async_callback(sentinel.aclose)
+        stack.push_async_callback(client.aclose)
+        return [client]
+
+
 TOPOLOGIES: dict[str, Callable[[World, Kind, Callable[[str], None]], Topology]] = {
     "one": Independent,
     "masters": Independent,
     "cluster": Clustered,
+    "sentinel": BehindSentinel,
 }
 
 
