@@ -86,7 +86,8 @@ class Actors:
     def _explained(self, one: Round, error: BaseException) -> None:
         if isinstance(error, TimeoutError) and one.timeout is not None:
             return
-        if isinstance(error, BackendError) and one.timeout and one.timeout < self._patience:
+        # With replicas, the time may end between the grant and their word.
+        if isinstance(error, BackendError) and one.timeout and (one.timeout < self._patience or self._kind.replicas):
             return
         if isinstance(error, LockError) and self._referee.now <= self._referee.excused_until:
             return

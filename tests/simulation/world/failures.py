@@ -6,10 +6,11 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .cluster import Cluster
+from .cluster import NODES, Cluster
 from .faults import FAULTS, Sort
 from .kinds import SPREAD
 from .schedule import LONGEST_POLL, Fault, Schedule
+from .sentinel import SENTINELS
 from .server.cluster import slot_of
 from .topology import Group, Grouped
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 SETTLED = 2.0 + LONGEST_POLL
 """Seconds in which everybody has asked again after a slot has moved: a fair queue may lose its order."""
 OF_PROCESSES = ("cut", "half cut", "half open", "black hole", "freeze", "kill")
+TARGETS = {
+    "cluster": (*NODES, "a0", "b0", "c0", "c0", "c1"),
+    "sentinel": ("m0", "m0", "m0", "m1", *SENTINELS),
+}
+"""What a fault of servers befalls, with how often: most want a name of `c0`."""
 OF_ONE_SERVER = ("no scripts", "out of memory")
 
 
@@ -106,7 +112,7 @@ def strike(rng: random.Random, schedule: Schedule) -> Schedule:
                 at=rng.choice((rng.uniform(0, 0.3), rng.uniform(0.1, 1.0), rng.uniform(0.1, 3.0))),
                 lasts=sort.longest * rng.choice((rng.random(), rng.random() ** 3)),
                 what=what,
-                target=rng.choice(schedule.crews).part if what in OF_PROCESSES else rng.choice(schedule.kind.hosts),
+                target=rng.choice(schedule.crews).part if what in OF_PROCESSES else rng.choice(TARGETS[schedule.kind.topology]),
                 amount=rng.choice(sort.amounts),
             )
         )

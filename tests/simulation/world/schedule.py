@@ -188,6 +188,8 @@ def drawn(kind: str, seed: int, *, faulty: bool = False) -> Schedule:
         part = f"p{number}"
         alike = rng.random() < 0.8
         way = wakeup if alike else rng.choice(_WAKEUPS)
+        if KINDS[kind].replicas and way == "plain":
+            way = "poll"  # to ask replicas takes a connection of one's own
         crews.append(
             Crew(
                 part=part,

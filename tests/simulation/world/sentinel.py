@@ -2,7 +2,7 @@
 
 A master that the sentinels cannot reach for `DOWN_AFTER` is replaced by its replica, and each sentinel names
 the new one a moment later. The old one goes on as the master, for whoever is still connected to it, until the
-sentinels reach it and make it the replica; with either role a server is given, its clients are disconnected.
+sentinels reach it and make it the replica; then its clients are disconnected, or are told with each write.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class Watched:
         if not pair.following and self._reaches(pair.replica.name) and self._reaches(pair.master.name):
             self._world.trace.happened(pair.replica.name, "is a replica from now on")
             pair.demote()
-            server_of(pair.replica).hang_up_on_clients()
+            if self._random.random() < 0.5:  # Sentinel does; a service that fails over by itself may not
+                server_of(pair.replica).hang_up_on_clients()
 
     # -- what befalls it
 

@@ -30,10 +30,12 @@ class Topology(Protocol):
     Attributes:
         servers: All of them, by their names.
         distance: How many times as long as with one server it takes to find the right one.
+        proof: Seconds that it takes until replicas have a lease and have said so, at most.
     """
 
     servers: dict[str, Node]
     distance: int
+    proof: float
 
     def clients(self, wakeup: str, stack: AsyncExitStack) -> Iterable[Any]:
         """The clients of one process, one for each session; the stack closes what they leave open."""
@@ -77,6 +79,7 @@ class Independent:
     """Servers that do not know of each other; a session for each."""
 
     distance = 1
+    proof = 0.0
 
     def __init__(self, world: World, kind: Kind, lose: Callable[[str], None]) -> None:
         self.servers = {host: world.node(host) for host in kind.hosts}
@@ -88,12 +91,12 @@ class Independent:
 class Grouped:
     """Servers that know of each other, with masters and replicas."""
 
-    distance = 2
-
     def __init__(self, world: World, kind: Kind, lose: Callable[[str], None]) -> None:
+        self.distance = 4 if kind.replicas else 2  # to ask replicas takes one more connection
         lag = world.clockwork.part("lag").choice(_LAGS)
         self.group = self._form(world, Losses(lose, strict=bool(kind.replicas)), lag)
         self.servers = self.group.nodes
+        self.proof = 4 * lag if kind.replicas else 0.0  # each takes two lags, behind those of one round before
 
     def _form(self, world: World, losses: Losses, lag: float) -> Group:
         raise NotImplementedError
