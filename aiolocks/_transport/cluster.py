@@ -28,7 +28,7 @@ from typing import Any, Final, final
 
 from . import faults
 from .calls import Call, Command, ignore
-from .courses import Course, Several
+from .courses import Courses, Several
 from .driver import Address
 from .learning import Learner
 from .lines import PAUSE_FIRST, Lines
@@ -78,7 +78,7 @@ class Clustered:
             trouble=lambda: self._learner.trouble,
         )
         self._bells: set[bytes] = set()  # hung up, and not ignored since
-        self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
+        self._courses = Courses(self.send, partial(on_rung, "local"), loop)
         self._learner = Learner(
             loop,
             slots,
@@ -118,7 +118,7 @@ class Clustered:
             call.fault(faults.session_closed())
             return
         if isinstance(call.command, Several):
-            self._begin(call, at_once=at_once)
+            self._courses.begin(call, at_once=at_once)
             return
         if not call.command.keys:
             self._scan(call)
@@ -130,17 +130,6 @@ class Clustered:
             self._lines.hold(slot, call)
         else:
             self._pass_on(slot, call, at_once=at_once, more=more)
-
-    def _begin(self, call: Call[Any], *, at_once: bool) -> None:
-        course = self._courses[call] = Course(
-            call,
-            send=self.send,
-            on_rung=lambda bells: self._on_rung("local", bells),
-            loop=self._loop,
-            on_end=self._courses.pop,
-            at_once=at_once,
-        )
-        course.begin()
 
     def _scan(self, call: Call[Any]) -> None:
         """A `SCAN` goes from one node to the next; its cursor says where it has come to."""
@@ -161,8 +150,7 @@ class Clustered:
             self._look_after()
 
     def forget(self, call: Call[Any]) -> bool:
-        if (course := self._courses.pop(call, None)) is not None and not call.done:
-            course.abandon()
+        self._courses.forget(call)
         call.done = True
         return call.written or call.unconfirmed
 
