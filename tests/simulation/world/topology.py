@@ -136,7 +136,9 @@ class BehindSentinel(Grouped):
         sentinel = Sentinel([(name, 6379) for name in SENTINELS])
         own = {"connection_class": _OwnManaged} if wakeup == "plain" else {}
         client: Redis = sentinel.master_for(SERVICE.decode(), **_older(wakeup), **own)
-        stack.push_async_callback(sentinel.aclose)
+        # Not `sentinel.aclose`: its list loses one of them where two connections ask for the master at a time.
+        for asked in sentinel.sentinels:
+            stack.push_async_callback(asked.aclose)
         stack.push_async_callback(client.aclose)
         return [client]
 
