@@ -2,8 +2,9 @@
 
 from .of_client import OF_CLIENT
 from .of_scripts import OF_SCRIPTS
+from .of_topologies import OF_TOPOLOGIES
 from .taking import Safeguard
 
-SAFEGUARDS: dict[str, Safeguard] = {**OF_SCRIPTS, **OF_CLIENT}
+SAFEGUARDS: dict[str, Safeguard] = {**OF_SCRIPTS, **OF_CLIENT, **OF_TOPOLOGIES}
 
 __all__ = ["SAFEGUARDS", "Safeguard"]
