@@ -12,7 +12,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
         python("_transport.cluster:Clustered._ask", without="node.send(_asking(call.until), more=True)"),
-        CLUSTERED,
+        ("cluster-lock",),
         faulty=True,
     ),
     "a redirect is followed": Safeguard(

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from aiolocks import LeaseState, LockTimeoutError, Session
+from aiolocks import LeaseState, LockLostError, LockTimeoutError, Session
 from aiolocks.errors import BackendError, LockError
 
 from .checkers import Attempt, Referee
@@ -90,7 +90,9 @@ class Actors:
         if isinstance(error, BackendError) and one.timeout and (one.timeout < self._patience or self._kind.replicas):
             return
         advised = "give a redis.asyncio." in str(error)  # another client: never right here
-        if isinstance(error, LockError) and not advised and self._referee.now <= self._referee.excused_until:
+        lost = isinstance(error, LockLostError)
+        until = self._referee.losses_until if lost else self._referee.excused_until
+        if isinstance(error, LockError) and not advised and self._referee.now <= until:
             return
         self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
 

@@ -63,6 +63,7 @@ class Referee:
         self.void_below = 0  # what has a smaller fencing token, the server has lost
         self.void_until = 0.0  # until when its holder need not know
         self.excused_until = 0.0  # errors before then, the faults explain
+        self.losses_until = 0.0  # leases that are lost before then, too
         self.forgotten: dict[str, float] = {}  # by token: until when the holder of a lost lease need not know
 
     @property

@@ -89,8 +89,8 @@ FAILURES: dict[str, Sort] = {
     "lag": Sort(_lag, 1.0),
 }
 MOVES: dict[str, Sort] = {
-    "move": Sort(_move, 1.5, settles=SETTLED),
-    "move at once": Sort(_move_at_once, settles=SETTLED),
+    "move": Sort(_move, 2.5, loses=False, settles=SETTLED),
+    "move at once": Sort(_move_at_once, loses=False, settles=SETTLED),
 }
 SORTS = {**FAULTS, **FAILURES, **MOVES}
 
@@ -106,11 +106,13 @@ def strike(rng: random.Random, schedule: Schedule) -> Schedule:
     for number in range(rng.choice((1, 2, 3, 5))):
         what = rng.choice(sorts)
         sort = SORTS[what]
+        # A lease whose keys are on two nodes for two thirds of its ttl is lost, and was told so.
+        longest = min(sort.longest, schedule.ttl / 3) if moves and schedule.kind.apart else sort.longest
         faults.append(
             Fault(
                 part=f"f{number}",
                 at=rng.choice((rng.uniform(0, 0.3), rng.uniform(0.1, 1.0), rng.uniform(0.1, 3.0))),
-                lasts=sort.longest * rng.choice((rng.random(), rng.random() ** 3)),
+                lasts=longest * rng.choice((rng.random(), rng.random() ** 3)),
                 what=what,
                 target=rng.choice(schedule.crews).part if what in OF_PROCESSES else rng.choice(TARGETS[schedule.kind.topology]),
                 amount=rng.choice(sort.amounts),

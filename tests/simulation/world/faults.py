@@ -29,6 +29,7 @@ class Sort:
         longest: The longest that it lasts, in seconds; 0 if it is over at once.
         amounts: What to draw its amount from.
         of_server: Whether it befalls the server; a process otherwise.
+        loses: Whether it may cost a lease.
         settles: Seconds after which nothing is late or idle any more because of it.
     """
 
@@ -36,6 +37,7 @@ class Sort:
     longest: float = 0.0
     amounts: tuple[float, ...] = (0.0,)
     of_server: bool = False
+    loses: bool = True
     settles: float = RECOVERY
 
 

@@ -71,6 +71,7 @@ class Kind:
         topology: What it is on: `one` server, independent `masters`, a `cluster`, or servers behind `sentinel`.
         hosts: The servers that it is on.
         stepwise: Whether it is taken one part after the other: a waiter may find out by its poll that it is free.
+        apart: Whether the keys of a lease may be on two nodes for a while.
         replicas: How many replicas must have a lease before it counts.
         whole: All that there is.
         work: What is built with locks, by its name in `works`; then there is no `lock` of its own.
@@ -89,6 +90,7 @@ class Kind:
     topology: str = "one"
     hosts: tuple[str, ...] = ("redis",)
     stepwise: bool = False
+    apart: bool = True
     replicas: int = 0
     whole: Want = Want()
     work: str = ""
@@ -246,6 +248,7 @@ def _on_cluster(kind: Kind) -> Kind:
         hosts=NODES,
         wanted=kind.wanted if several else _spread(kind.wanted),
         stepwise=several,
+        apart=kind.name != "lock",
     )
 
 

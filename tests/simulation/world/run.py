@@ -135,6 +135,8 @@ class Run:
         self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
         referee, sort = self.referee, SORTS[fault.what]
         referee.excused_until = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
+        if sort.loses:
+            referee.losses_until = referee.excused_until
         settled = self.world.now + fault.lasts + fault.amount + sort.settles
         referee.slow_until = max(
             referee.slow_until, settled + (self.schedule.ttl if sort.settles >= RECOVERY else 0.0)
