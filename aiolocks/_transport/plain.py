@@ -46,8 +46,8 @@ class Plain:
             that was not answered has to be known here.
         close: Closes the connections that it used.
         label: How people call the server.
-        courses: Makes what runs calls that take several commands, where this leads to a cluster: it is given what
-            sends each of them.
+        courses: Makes what runs calls that take several commands, where this leads to a cluster: it is given
+            what sends each of them.
 
     Invariants:
     - of each lane (one possession) at most one request is under way; the others wait in their order, so that

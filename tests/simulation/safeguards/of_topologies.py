@@ -18,7 +18,9 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a redirect is followed": Safeguard(
         "A request that a node turns away goes to the node that serves its slot.",
         python(
-            "_transport.multiplexed:Multiplexed._refused", without="self._detours is not None", instead="False"
+            "_transport.multiplexed:Multiplexed._refused",
+            without="self._detours is not None",
+            instead="False",
         ),
         CLUSTERED,
         faulty=True,
@@ -45,9 +47,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     ),
     "bells of a slot that has moved": Safeguard(
         "A waiter whose slot has moved hangs its bell up on the new node.",
-        python(
-            "_transport.cluster:Clustered._rehang", without="self._on_rung(way, bells)", instead="pass"
-        ),
+        python("_transport.cluster:Clustered._rehang", without="self._on_rung(way, bells)", instead="pass"),
         CLUSTERED,
         faulty=True,
     ),
@@ -80,7 +80,9 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     # -- behind Sentinel
     "a master that was demoted": Safeguard(
         "A connection to a server that has become a replica is left.",
-        python("_transport.multiplexed:Multiplexed._refused", without="if fault.demoted:", instead="if False:"),
+        python(
+            "_transport.multiplexed:Multiplexed._refused", without="if fault.demoted:", instead="if False:"
+        ),
         WATCHED,
         faulty=True,
     ),

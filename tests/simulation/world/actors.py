@@ -87,7 +87,11 @@ class Actors:
         if isinstance(error, TimeoutError) and one.timeout is not None:
             return
         # With replicas, the time may end between the grant and their word.
-        if isinstance(error, BackendError) and one.timeout and (one.timeout < self._patience or self._kind.replicas):
+        if (
+            isinstance(error, BackendError)
+            and one.timeout
+            and (one.timeout < self._patience or self._kind.replicas)
+        ):
             return
         advised = "give a redis.asyncio." in str(error)  # another client: never right here
         lost = isinstance(error, LockLostError)

@@ -168,9 +168,7 @@ class Referee:
             if other is not attempt and other.relied_on and not self._void(other)
         ]
         if self._kind.capacity > 1:
-            out = attempt.want.permits + sum(
-                other.want.permits for other in others if _share(attempt, other)
-            )
+            out = attempt.want.permits + sum(other.want.permits for other in others if _share(attempt, other))
             if out > self._kind.capacity:
                 self.wrong(f"{out} permits out of {self._kind.capacity}")
             return

@@ -84,7 +84,11 @@ class Cluster:
                 self._clockwork.after(_TOLD * self._random.random(), self._tell, name, other)
 
     def _tell(self, name: str, other: str) -> None:
-        if self._reaches(name) and self._reaches(other) and self.slots(other).view.merge(self.slots(name).view):
+        if (
+            self._reaches(name)
+            and self._reaches(other)
+            and self.slots(other).view.merge(self.slots(name).view)
+        ):
             self._learned(other)
 
     def _learned(self, name: str) -> None:
@@ -115,7 +119,9 @@ class Cluster:
         for shard, pair in enumerate(self.pairs):
             if pair.master.name in failed and shard not in self._electing:
                 self._electing.add(shard)
-                self._clockwork.after(ELECTION * (0.2 + 0.8 * self._random.random()), self._elect, shard, pair)
+                self._clockwork.after(
+                    ELECTION * (0.2 + 0.8 * self._random.random()), self._elect, shard, pair
+                )
         self._clockwork.after(_TICK, self._tick)
 
     def _elect(self, shard: int, pair: Pair) -> None:

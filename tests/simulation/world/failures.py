@@ -42,7 +42,9 @@ def _cluster(run: Run) -> Cluster:
 def _slot(run: Run, fault: Fault) -> int:
     """That of the name which lives on this node at first."""
     slots = map(slot_of, sorted({name.encode() for name in SPREAD}))
-    return next(slot for slot in slots if _cluster(run).pair_at_first(slot) is _cluster(run).pair_of(fault.target))
+    return next(
+        slot for slot in slots if _cluster(run).pair_at_first(slot) is _cluster(run).pair_of(fault.target)
+    )
 
 
 def _move(run: Run, fault: Fault) -> None:
@@ -96,8 +98,10 @@ SORTS = {**FAULTS, **FAILURES, **MOVES}
 
 
 def strike(rng: random.Random, schedule: Schedule) -> Schedule:
-    """The schedule with some faults: slots move or nodes fail, not both, which no tool that moves them survives;
-    and processes have their own."""
+    """The schedule with some faults of servers and of processes.
+
+    Slots move or nodes fail, not both: no tool that moves slots survives that.
+    """
     moves = schedule.kind.topology == "cluster" and rng.random() < 0.5
     own = sorted(MOVES if moves else FAILURES)
     sorts = rng.sample(own, rng.choice((1, 1, 2, len(own))))
@@ -114,7 +118,9 @@ def strike(rng: random.Random, schedule: Schedule) -> Schedule:
                 at=rng.choice((rng.uniform(0, 0.3), rng.uniform(0.1, 1.0), rng.uniform(0.1, 3.0))),
                 lasts=longest * rng.choice((rng.random(), rng.random() ** 3)),
                 what=what,
-                target=rng.choice(schedule.crews).part if what in OF_PROCESSES else rng.choice(TARGETS[schedule.kind.topology]),
+                target=rng.choice(schedule.crews).part
+                if what in OF_PROCESSES
+                else rng.choice(TARGETS[schedule.kind.topology]),
                 amount=rng.choice(sort.amounts),
             )
         )

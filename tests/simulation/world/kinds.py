@@ -68,9 +68,9 @@ class Kind:
         spans: Whether it has readers and writers.
         phased: Whether its readers and writers take turns.
         nests: Whether its holder may have it again.
-        topology: What it is on: `one` server, independent `masters`, a `cluster`, or servers behind `sentinel`.
+        topology: What it is on: `one` server, independent `masters`, a `cluster`, or behind `sentinel`.
         hosts: The servers that it is on.
-        stepwise: Whether it is taken one part after the other: a waiter may find out by its poll that it is free.
+        stepwise: Whether it is taken one part after the other: a waiter may find by its poll that it is free.
         apart: Whether the keys of a lease may be on two nodes for a while.
         replicas: How many replicas must have a lease before it counts.
         whole: All that there is.

@@ -137,7 +137,7 @@ class Pair:
             self._drop()
 
     def started(self, node: Node) -> None:
-        """One of them is back, with its data or without; and knows no better than before who is the master."""
+        """One of them is back, and knows no better than before who is the master."""
         known = server_of(self.replica).master is not None
         if known and not self.replica.down and not self.master.down:
             self.demote()

@@ -10,7 +10,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
-
 from aiolocks import Backoff, Session
 from tests.support.hygiene import is_fence
 
@@ -232,7 +231,11 @@ class Run:
         if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
             return IDLE + max(one.poll for one in crews)
         handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
-        return self.topology.proof + min(IDLE, handed_over) + max((0.0 if one.hears else one.poll) for one in crews)
+        return (
+            self.topology.proof
+            + min(IDLE, handed_over)
+            + max((0.0 if one.hears else one.poll) for one in crews)
+        )
 
     def _look_around(self) -> None:
         """Everybody has gone: nothing is left."""

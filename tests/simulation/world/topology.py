@@ -96,7 +96,9 @@ class Grouped:
         lag = world.clockwork.part("lag").choice(_LAGS)
         self.group = self._form(world, Losses(lose, strict=bool(kind.replicas)), lag)
         self.servers = self.group.nodes
-        self.proof = 4 * lag if kind.replicas else 0.0  # each takes two lags, behind those of one round before
+        self.proof = (
+            4 * lag if kind.replicas else 0.0
+        )  # each takes two lags, behind those of one round before
 
     def _form(self, world: World, losses: Losses, lag: float) -> Group:
         raise NotImplementedError
@@ -136,7 +138,7 @@ class BehindSentinel(Grouped):
         sentinel = Sentinel([(name, 6379) for name in SENTINELS])
         own = {"connection_class": _OwnManaged} if wakeup == "plain" else {}
         client: Redis = sentinel.master_for(SERVICE.decode(), **_older(wakeup), **own)
-        # Not `sentinel.aclose`: its list loses one of them where two connections ask for the master at a time.
+        # Not `sentinel.aclose`: its list loses one of them where two connections ask for the master at once.
         for asked in sentinel.sentinels:
             stack.push_async_callback(asked.aclose)
         stack.push_async_callback(client.aclose)

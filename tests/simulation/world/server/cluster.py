@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
@@ -146,7 +147,7 @@ class Slots:
         for slot in self.view.moved:
             edges |= {slot, slot + 1}
         ordered = sorted(edges)
-        for first, behind in zip(ordered, ordered[1:], strict=False):
+        for first, behind in pairwise(ordered):
             shard = self.shard(first)
             nodes = sorted(layout.shards[shard], key=self.view.masters[shard][1].__ne__)
             yield [

@@ -112,7 +112,9 @@ class Replicated(Server):
         """It is a replica from now on."""
         self.master = master
         for client, *_ in list(self._waiting.values()):
-            text = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+            text = (
+                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+            )
             self._end_wait(client, Refusal(text))
         self._flush()
 

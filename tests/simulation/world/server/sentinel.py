@@ -31,7 +31,9 @@ class Belief:
 
 def _state(name: bytes, host: str, flags: str, **fields: int) -> Pairs:
     known = {"ip": host, "port": "6379", "flags": flags, **{key: str(value) for key, value in fields.items()}}
-    return Pairs([(b"name", name), *((key.replace("_", "-").encode(), value.encode()) for key, value in known.items())])
+    return Pairs(
+        [(b"name", name), *((key.replace("_", "-").encode(), value.encode()) for key, value in known.items())]
+    )
 
 
 def _masters(belief: Belief) -> list[Pairs]:
