@@ -10,7 +10,8 @@ Invariants:
   line goes on only when the node that the slot has left owes no reply of the slot any more;
 - while a slot moves, the steps of holders pass the line, in the form that declares one key
   (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
-  acquire;
+  acquire. An undo in this form is sent again when the slot has moved: then it takes the waiter out of the
+  queue as well;
 - a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent behind
   it, is the last word;
 - while a request waits for a table or a node, the table is learned again and again.
@@ -19,13 +20,15 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, final
 
 from . import faults
 from .calls import Call, Command, ignore
-from .courses import Course, Several
+from .courses import Courses, Several
 from .driver import Address
 from .learning import Learner
 from .lines import PAUSE_FIRST, Lines
@@ -75,7 +78,7 @@ class Clustered:
             trouble=lambda: self._learner.trouble,
         )
         self._bells: set[bytes] = set()  # hung up, and not ignored since
-        self._courses: dict[Call[Any], Course] = {}  # of calls that take several commands
+        self._courses = Courses(self.send, partial(on_rung, "local"), loop)
         self._learner = Learner(
             loop,
             slots,
@@ -115,7 +118,7 @@ class Clustered:
             call.fault(faults.session_closed())
             return
         if isinstance(call.command, Several):
-            self._begin(call, at_once=at_once)
+            self._courses.begin(call, at_once=at_once)
             return
         if not call.command.keys:
             self._scan(call)
@@ -127,17 +130,6 @@ class Clustered:
             self._lines.hold(slot, call)
         else:
             self._pass_on(slot, call, at_once=at_once, more=more)
-
-    def _begin(self, call: Call[Any], *, at_once: bool) -> None:
-        course = self._courses[call] = Course(
-            call,
-            send=self.send,
-            on_rung=lambda bells: self._on_rung("local", bells),
-            loop=self._loop,
-            on_end=self._courses.pop,
-            at_once=at_once,
-        )
-        course.begin()
 
     def _scan(self, call: Call[Any]) -> None:
         """A `SCAN` goes from one node to the next; its cursor says where it has come to."""
@@ -158,8 +150,7 @@ class Clustered:
             self._look_after()
 
     def forget(self, call: Call[Any]) -> bool:
-        if (course := self._courses.pop(call, None)) is not None and not call.done:
-            course.abandon()
+        self._courses.forget(call)
         call.done = True
         return call.written or call.unconfirmed
 
@@ -212,6 +203,8 @@ class Clustered:
         if call.mid_move and not was_mid_move:
             # As where a script is unknown: what was sent after it may be executed before it.
             call.in_full = True
+            if call.undoes:
+                call.on_reply = partial(self._undo_the_rest, slot, call, call.on_reply)
             self._pass_on(slot, call, at_once=True)
             return True
         if detour.to is None:
@@ -226,6 +219,15 @@ class Clustered:
         else:
             self._moved(slot, call, to, node)
         return True
+
+    def _undo_the_rest(self, slot: int, call: Call[Any], told: Callable[[Any], None], result: Any) -> None:
+        """The form for a slot that moves passes over the queue, and what a waiter has left there."""
+        told(result)
+        rest = Call(
+            call.command, told, ignore, until=math.inf, undoes=True, in_full=True, on_late=call.on_late
+        )
+        if not self._closed:
+            self._lines.hold(slot, rest, pause=PAUSE_FIRST)
 
     def _has_mid_move(self, slot: int, call: Call[Any]) -> bool:
         script = call.command.script

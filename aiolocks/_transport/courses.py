@@ -1,6 +1,6 @@
 """Calls that take several commands, where one script cannot reach all their keys.
 
-Only a cluster needs them, and only the transport to it runs them. What is to be sent when is a generator: it
+Only a cluster needs them, and only the transports to it run them. What is to be sent when is a generator: it
 yields the commands that go out together, and is sent their results, in the same order.
 """
 
@@ -200,3 +200,39 @@ class Course:
         seconds = max(wanted.seconds, TAKING_BACK)
         for command in wanted.commands:
             take_back(command, send=self._send, loop=self._loop, seconds=seconds, told=self._tell)
+
+
+@final
+class Courses:
+    """Those under way over one transport.
+
+    Args:
+        send: Of the transport.
+        on_rung: Told of bells that were rung, where no caller is.
+    """
+
+    __slots__ = ("_begun", "_loop", "_on_rung", "_send")
+
+    def __init__(
+        self, send: Callable[..., None], on_rung: Callable[[Sequence[bytes]], None], loop: AbstractEventLoop
+    ) -> None:
+        self._send = send
+        self._on_rung = on_rung
+        self._loop = loop
+        self._begun: dict[Call[Any], Course] = {}
+
+    def begin(self, call: Call[Any], *, at_once: bool) -> None:
+        course = self._begun[call] = Course(
+            call,
+            send=self._send,
+            on_rung=self._on_rung,
+            loop=self._loop,
+            on_end=self._begun.pop,
+            at_once=at_once,
+        )
+        course.begin()
+
+    def forget(self, call: Call[Any]) -> None:
+        """Its caller has left."""
+        if (course := self._begun.pop(call, None)) is not None and not call.done:
+            course.abandon()

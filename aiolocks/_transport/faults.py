@@ -245,8 +245,8 @@ def of_driver(error: BaseException, keys: tuple[bytes, ...] = ()) -> Fault:
         return unreachable(error)
     fault = BackendError(f"the Redis client failed: {_said(error)}")
     fault.__cause__ = error
-    # RedisClusterException and the like: the topology may be known again in a moment.
-    return Fault(fault, transient=isinstance(error, driver.RedisClusterException))
+    # The topology may be known again in a moment; a slot that is being moved sends redis-py to and fro.
+    return Fault(fault, transient=isinstance(error, (driver.RedisClusterException, driver.ClusterError)))
 
 
 def _answer(error: BaseException) -> Exception | None:

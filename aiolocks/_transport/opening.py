@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis import Redis as _SyncRedis
@@ -21,6 +22,7 @@ from .wakeups import OnRung, Wakeup, Wakeups
 
 if TYPE_CHECKING:
     from .cluster import Clustered
+    from .courses import Courses
 
 
 def open_client(url: str) -> Any:
@@ -180,6 +182,7 @@ def _clustered(
     on_rung: OnRung,
 ) -> Transport:
     from .cluster import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .courses import Courses  # noqa: PLC0415
     from .scanning import over_nodes  # noqa: PLC0415
     from .slots import Slots  # noqa: PLC0415
 
@@ -196,7 +199,13 @@ def _clustered(
         client = here()
         if client is None:
             raise ReferenceError("the client is gone")
-        return _plain(over_nodes(client), _nothing_to_close, loop, label="the cluster")
+        return _plain(
+            over_nodes(client),
+            _nothing_to_close,
+            loop,
+            label="the cluster",
+            courses=lambda send: Courses(send, partial(on_rung, "local"), loop),
+        )
 
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         door = doors.door(address)
@@ -245,10 +254,11 @@ def _plain(
     loop: asyncio.AbstractEventLoop,
     *,
     label: str,
+    courses: Callable[[Callable[..., None]], Courses] | None = None,
 ) -> Transport:
     from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Plain(execute_command, close, loop, label=label)
+    return Plain(execute_command, close, loop, label=label, courses=courses)
 
 
 async def _nothing_to_close() -> None:

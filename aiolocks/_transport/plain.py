@@ -20,6 +20,7 @@ import redis.exceptions as driver
 from . import clocks, faults
 from .blame import MOST_CLOSED
 from .calls import LONG, Call
+from .courses import Courses, Several
 from .driver import NotConnectedError
 from .outages import Outage
 from .replication import Proof, pooled
@@ -45,6 +46,8 @@ class Plain:
             that was not answered has to be known here.
         close: Closes the connections that it used.
         label: How people call the server.
+        courses: Makes what runs calls that take several commands, where this leads to a cluster: it is given
+            what sends each of them.
 
     Invariants:
     - of each lane (one possession) at most one request is under way; the others wait in their order, so that
@@ -55,7 +58,6 @@ class Plain:
 
     hears = False
     ordered = False
-    by_slot = False
 
     def __init__(
         self,
@@ -64,8 +66,10 @@ class Plain:
         loop: asyncio.AbstractEventLoop,
         *,
         label: str,
+        courses: Callable[[Callable[..., None]], Courses] | None = None,
     ) -> None:
         self._outage = Outage(label, loop.time)
+        self._courses = None if courses is None else courses(self.send)
         self._execute_command = execute_command
         self._close_connections = close
         self._loop = loop
@@ -75,9 +79,17 @@ class Plain:
         self._closed = False
         self.commands_sent = 0
 
+    @property
+    def by_slot(self) -> bool:
+        return self._courses is not None
+
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self._closed:
             call.fault(faults.session_closed())
+            return
+        if isinstance(call.command, Several):
+            assert self._courses is not None
+            self._courses.begin(call, at_once=at_once)
             return
         name = _lane_of(call)
         lane = self._lanes.get(name)
@@ -88,6 +100,8 @@ class Plain:
         self._hire()
 
     def forget(self, call: Call[Any]) -> bool:
+        if self._courses is not None:
+            self._courses.forget(call)
         call.done = True
         lane = self._lanes.get(_lane_of(call))
         if lane is not None:

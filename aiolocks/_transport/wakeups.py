@@ -142,7 +142,8 @@ class _Keyspace:
             why = await self._silence(ask)
         except driver.ResponseError as error:
             if self._asking and faults.detour(error) is not None:
-                raise driver.ConnectionError("the node has just lost the slot of the trial") from error
+                # Not `from error`: a redirect that is the cause would count as the server's last word.
+                raise driver.ConnectionError("the node has just lost the slot of the trial") from None
             raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
         if self._configure and await self._try_out(ask):
             return

@@ -175,6 +175,10 @@ async def test_connections_of_the_users_own_class(cluster: Cluster, surroundings
         for number in range(5):
             async with Lock(session, f"name {number}"):
                 pass
+        async with MultiLock(session, ["a", "b", "c"], ttl=5) as lease:  # in several slots
+            assert await lease.owned()
+            assert await Lock(session, "b").try_acquire() is None
+        assert cluster.keys() == []
     with pytest.raises(ConfigurationError, match="cannot be driven"):
         await Lock(Session(client, wakeup="tracking"), "a").acquire()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from tests.simulation.world.kinds import KINDS, Want
-from tests.simulation.world.network import FAR, SPIKY, STEADY_FAR, Delays
-from tests.simulation.world.schedule import Crew, Round, Schedule, Worker
+from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR, Delays
+from tests.simulation.world.schedule import Crew, Fault, Round, Schedule, Worker
 
 _ONE = Want()
 _READER, _UPGRADABLE = Want(mode="reader"), Want(mode="upgradable")
@@ -41,8 +41,10 @@ def _crew(
     return Crew(part=part, delays=delays, wakeup=wakeup, poll=poll, rate=rate, workers=workers, busy=busy)
 
 
-def _schedule(kind: str, seed: int, ttl: float, *crews: Crew, jitter: float = 0.0) -> Schedule:
-    return Schedule(kind=KINDS[kind], seed=seed, ttl=ttl, jitter=jitter, crews=crews)
+def _schedule(
+    kind: str, seed: int, ttl: float, *crews: Crew, jitter: float = 0.0, faults: tuple[Fault, ...] = ()
+) -> Schedule:
+    return Schedule(kind=KINDS[kind], seed=seed, ttl=ttl, jitter=jitter, crews=crews, faults=faults)
 
 
 FOUND: dict[str, Schedule] = {
@@ -224,5 +226,14 @@ FOUND: dict[str, Schedule] = {
         _crew("tracking", STEADY_FAR, _round("p0.w0.r0", 0.01321687, 0.02760496)),
         _crew("resp2", SPIKY, _round("p1.w0.r0", 0.06210255, 0.15760967), poll=0.064),
         _crew("tracking", STEADY_FAR, _round("p2.w0.r0", 0.0, 0.26718467)),
+    ),
+    "a waiter that gives up while its slot moves leaves its reservation behind": _schedule(
+        "cluster-rwlock",
+        1,
+        2.0,
+        _crew("tracking", NEAR, _round("p0.w0.r0", 0.0, 0.5)),
+        _crew("tracking", NEAR, _round("p1.w0.r0", 0.1, 0.0, want=Want(mode="reader"), timeout=0.35)),
+        _crew("tracking", NEAR, _round("p2.w0.r0", 0.2, 0.0)),
+        faults=(Fault(part="f0", at=0.4, lasts=0.3, what="move", target="c0"),),
     ),
 }

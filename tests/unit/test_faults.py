@@ -274,6 +274,11 @@ def test_a_reply_that_is_none_of_ours_may_still_have_changed_something() -> None
         (driver.OutOfMemoryError("command not allowed"), False, False),
         (driver.NoPermissionError("this user has no permissions"), False, False),
         (driver.RedisClusterException("not all slots are covered"), True, True),
+        (
+            driver.ClusterError("TTL exhausted."),
+            True,
+            True,
+        ),  # a slot that moves: sent to and fro for too long
         (ZeroDivisionError("a bug in a client"), False, True),
     ],
     ids=repr,

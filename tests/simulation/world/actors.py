@@ -97,14 +97,19 @@ class Actors:
     def _explained(self, one: Round, error: BaseException, began: float) -> None:
         if isinstance(error, TimeoutError) and one.timeout is not None:
             return
-        if isinstance(error, BackendError) and one.timeout and one.timeout < self._patience:
+        # With replicas, the time may end between the grant and their word.
+        if (
+            isinstance(error, BackendError)
+            and one.timeout
+            and (one.timeout < self._patience or self._kind.replicas)
+        ):
             return
         excuses, now = self._referee.excuses, self._referee.now
         sorts = [Excused.ERROR] if isinstance(error, LockError) else []
         sorts += [Excused.UNANSWERED] if isinstance(error, BackendError) else []
-        if (self._hasty and isinstance(error, LockError)) or any(
-            excuses.explain(sort, one.part, began, now) for sort in sorts
-        ):
+        advised = "give a redis.asyncio." in str(error)  # another client: never right here
+        explained = any(excuses.explain(sort, one.part, began, now) for sort in sorts)
+        if not advised and (explained or (self._hasty and isinstance(error, LockError))):
             return
         self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
 

@@ -203,7 +203,7 @@ class Referee:
                 return
             others = [other for other in others if other not in void]
         if self._kind.capacity > 1:
-            out = attempt.want.permits + sum(other.want.permits for other in others)
+            out = attempt.want.permits + sum(other.want.permits for other in others if _share(attempt, other))
             if out > self._kind.capacity:
                 self.wrong(f"{out} permits out of {self._kind.capacity}")
             return
@@ -219,7 +219,7 @@ class Referee:
         )
 
     def _conflict(self, one: Attempt, other: Attempt) -> bool:
-        if not set(one.want.names) & set(other.want.names):
+        if not _share(one, other):
             return False
         return _as_hold(one).conflicts_with(_as_hold(other))
 
@@ -228,8 +228,9 @@ class Referee:
     def _free_for(self, waiter: Attempt) -> bool:
         """Whether nothing is in the way of this waiter, and of nobody before it."""
         if self._kind.capacity > 1:
-            free = self._kind.capacity - sum(holder.want.permits for holder in self.holding)
-            return free >= max(waiting.want.permits for waiting in self.waiting)
+            out = sum(holder.want.permits for holder in self.holding if _share(waiter, holder))
+            wanted = max(other.want.permits for other in self.waiting if _share(waiter, other))
+            return self._kind.capacity - out >= wanted
         if any(self._conflict(waiter, holder) for holder in self.holding):
             return False
         if not self._kind.spans or not self.holding:
@@ -279,7 +280,7 @@ class Referee:
         if kind.strict:
             found += fifo(holds)
         # Of intervals, not every writer that waits reserves.
-        if self._kind.name == "rwlock":
+        if kind.phased:
             on_server = [
                 Hold(who="", name="x", invoked=since, granted=since, released=until, confirmed=until)
                 for since, until in writers
@@ -316,6 +317,11 @@ def _rising(holds: list[Hold]) -> list[Violation]:
             found.append(Violation("the later lease has no larger fencing token", (before, hold)))
         last[hold.name] = hold
     return found
+
+
+def _share(one: Attempt, other: Attempt) -> bool:
+    """Whether they want a name that both have."""
+    return not set(one.want.names).isdisjoint(other.want.names)
 
 
 def _as_hold(attempt: Attempt) -> Hold:

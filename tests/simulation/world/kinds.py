@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiolocks import (
@@ -19,6 +19,9 @@ from aiolocks import (
     Session,
 )
 from tests.support.history import Mode
+
+from .cluster import NODES
+from .sentinel import NODES as WATCHED
 
 PERMITS = 3
 """Of the semaphores."""
@@ -65,8 +68,14 @@ class Kind:
         capacity: How many permits there are.
         strict: Whether it is had in the order of arrival.
         spans: Whether it has readers and writers.
+        phased: Whether its readers and writers take turns.
         nests: Whether its holder may have it again.
+        topology: What it is on: `one` server, independent `masters`, a `cluster`, or behind `sentinel`.
         hosts: The servers that it is on.
+        stepwise: Whether it is taken one part after the other: a waiter may find by its poll that it is free.
+        apart: Whether the keys of a lease may be on two nodes for a while.
+        replicas: How many replicas must have a lease before it counts.
+        whole: All that there is.
         work: What is built with locks, by its name in `works`; then there is no `lock` of its own.
         lasting: A part of keys that stay for ever.
     """
@@ -78,8 +87,14 @@ class Kind:
     capacity: int = 1
     strict: bool = False
     spans: bool = False
+    phased: bool = False
     nests: bool = False
+    topology: str = "one"
     hosts: tuple[str, ...] = ("redis",)
+    stepwise: bool = False
+    apart: bool = True
+    replicas: int = 0
+    whole: Want = Want()
     work: str = ""
     lasting: str = ""
 
@@ -158,6 +173,7 @@ KINDS: dict[str, Kind] = {
             lock=_semaphore(fair=False),
             doings=_HANDLED,
             capacity=PERMITS,
+            whole=Want(permits=PERMITS),
         ),
         Kind(
             name="fair-semaphore",
@@ -166,6 +182,7 @@ KINDS: dict[str, Kind] = {
             doings=_HANDLED,
             capacity=PERMITS,
             strict=True,
+            whole=Want(permits=PERMITS),
         ),
         Kind(
             name="rwlock",
@@ -175,6 +192,7 @@ KINDS: dict[str, Kind] = {
             ),
             doings=_SPANS,
             spans=True,
+            phased=True,
         ),
         Kind(
             name="rangelock",
@@ -184,6 +202,7 @@ KINDS: dict[str, Kind] = {
             )(want.low, want.high),
             doings=(*_SPANS, "shrink"),
             spans=True,
+            whole=Want(low=0, high=10),
         ),
         Kind(
             name="reentrant", wanted=_one, lock=_simple(ReentrantLock), doings=("nest", "extend"), nests=True
@@ -193,17 +212,61 @@ KINDS: dict[str, Kind] = {
             wanted=_some,
             lock=lambda session, want, **options: MultiLock(session, list(want.names), **options),
             doings=_HANDLED,
+            whole=Want(names=NAMES),
         ),
         Kind(
             name="redlock",
             wanted=_one,
             lock=lambda sessions, want, **options: Redlock(sessions, want.names[0], **options),
             doings=_HANDLED,
+            topology="masters",
             hosts=MASTERS[:3],
+            stepwise=True,
         ),
         Kind(name="singleflight", wanted=_permits, lock=_none, work="share"),
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
         Kind(name="fencedregister", wanted=_one, lock=_none, work="write", lasting=":fencedregister:"),
+    )
+}
+
+
+# -- on several servers
+
+SPREAD = ("x", "x", "x", "z", "b")
+"""In a cluster of three, each of these names lives on another node; most want the same one."""
+
+
+def _spread(wanted: Callable[[random.Random], Want]) -> Callable[[random.Random], Want]:
+    return lambda rng: replace(wanted(rng), names=(rng.choice(SPREAD),))
+
+
+def _on_cluster(kind: Kind) -> Kind:
+    several = kind.name == "multilock"
+    return replace(
+        kind,
+        name=f"cluster-{kind}",
+        topology="cluster",
+        hosts=NODES,
+        wanted=kind.wanted if several else _spread(kind.wanted),
+        stepwise=several,
+        apart=kind.name != "lock",
+    )
+
+
+def _behind_sentinel(kind: Kind, **how: Any) -> Kind:
+    return replace(kind, **{"name": f"sentinel-{kind}", "topology": "sentinel", "hosts": WATCHED, **how})
+
+
+KINDS |= {
+    kind.name: kind
+    for kind in (
+        *(
+            _on_cluster(KINDS[name])
+            for name in ("lock", "fairlock", "semaphore", "rwlock", "reentrant", "multilock")
+        ),
+        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock")),
+        # Nobody waits for the replica when a lease is adopted.
+        _behind_sentinel(KINDS["lock"], name="sentinel-replicas", replicas=1, doings=("extend",)),
     )
 }

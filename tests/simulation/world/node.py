@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ class Node:
         *,
         version: str = "7.2.0",
         clock: ServerClock | None = None,
+        make: Callable[..., Server] = Server,
     ) -> None:
         self.name = name
         self.address = (name, 6379)
@@ -79,7 +81,7 @@ class Node:
         self._rate = 1.0 if clock is None else clock.rate
         self._then = (0.0, EPOCH + (somewhere if clock is None else int(clock.ahead * 1e6)))
         self._waiting: list[tuple[Client, bytes]] = []
-        self.server = Server(
+        self.server = make(
             self.clock,
             run_id=f"{self._random.getrandbits(160):040x}",
             version=version,

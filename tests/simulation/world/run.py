@@ -7,13 +7,9 @@ import contextlib
 import gc
 import logging
 import warnings
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Self
-
-from redis.asyncio import Redis
-from redis.asyncio.connection import Connection
 
 from aiolocks import Backoff, Session
 from tests.support.hygiene import is_fence
@@ -21,13 +17,14 @@ from tests.support.hygiene import is_fence
 from .actors import Actors
 from .checkers import Referee
 from .excuses import Excused
-from .faults import FAULTS, RECOVERY
-from .kinds import NAMES, Want
+from .failures import SORTS
+from .faults import RECOVERY
 from .network import Wire
 from .node import Node
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
+from .topology import TOPOLOGIES
 from .works import Ledger
 from .world import StuckError, World
 
@@ -74,38 +71,18 @@ class Outcome:
         return bool(self.violations)
 
 
-class _Own(Connection):
-    """As users write them: nothing that can be taken over, so that the plain transport serves."""
-
-    async def _connect(self) -> None:
-        await super()._connect()
-
-
-@cache
-def client_of(host: str, wakeup: str) -> Redis:
-    """A client; it has nothing of its own that a session would change."""
-    older = {"protocol": 2} if wakeup == "resp2" else {}
-    client = Redis(host=host, port=6379, **older)  # type: ignore[arg-type]
-    if wakeup == "plain":
-        client.connection_pool.connection_class = _Own
-    return client
-
-
 class Run:
     """One schedule in its world."""
 
     def __init__(self, schedule: Schedule, source: Source) -> None:
         self.schedule = schedule
         self.world = world = World(f"{schedule.kind}/{schedule.seed}", source)
-        clocks = schedule.clocks or [None] * len(schedule.kind.hosts)
-        self.servers = {
-            host: world.node(host, clock=clock)
-            for host, clock in zip(schedule.kind.hosts, clocks, strict=True)
-        }
+        self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
+        self.topology = TOPOLOGIES[schedule.kind.topology](world, schedule, self.lose)
+        self.servers = self.topology.servers
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
-        self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
-        travels = (CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews)
+        travels = map(self._patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         self.ledger = Ledger(self.referee, travel=travel)
         self.actors: dict[str, Actors] = {}
@@ -179,7 +156,7 @@ class Run:
         self.world.trace.happened(fault.target, f"FAULT {fault.what} ({fault.lasts:.3f} s, {fault.amount:g})")
         self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
         self._settled_at = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
-        sort = FAULTS[fault.what]
+        sort = SORTS[fault.what]
         sort.excuse(self, fault)
         sort.strike(self, fault)
 
@@ -219,6 +196,10 @@ class Run:
             CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews
         )
 
+    def lose(self, token: str) -> None:
+        """A server has lost this lease; its holder learns that at its next renewal."""
+        self.referee.lost.append((self.world.now + self.schedule.ttl + 1.0, token))
+
     # -- the processes
 
     async def _live(self, crew: Crew) -> None:
@@ -228,22 +209,19 @@ class Run:
         backoff = Backoff(initial=min(0.004, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
         async with contextlib.AsyncExitStack() as stack:
             sessions = [
-                await stack.enter_async_context(
-                    Session(client_of(host, crew.wakeup), wakeup=wakeup, backoff=backoff)  # type: ignore[arg-type]
-                )
-                for host in schedule.kind.hosts
+                await stack.enter_async_context(Session(client, wakeup=wakeup, backoff=backoff))
+                for client in self.topology.clients(crew.wakeup, stack)
             ]
             session = sessions if len(sessions) > 1 else sessions[0]
-            patience = CONNECTED * (crew.delays.longest + crew.busy)
             self.actors[crew.part] = actors = Actors(
                 session,
                 schedule.kind,
                 self.referee,
                 ttl=schedule.ttl,
-                options=self._options(patience),
+                options=self._options(crew),
                 hasty=schedule.hasty,
                 busy=crew.busy,
-                patience=patience,
+                patience=self._patience(crew),
                 idle=self._idle(crew),
                 ledger=self.ledger,
             )
@@ -256,28 +234,36 @@ class Run:
             if self.schedule.faults:
                 await self._get_in(actors, crew)
 
-    def _options(self, patience: float) -> dict[str, float]:
+    def _options(self, crew: Crew) -> dict[str, float]:
         """Each of several masters has time for all that messages may take, unless the schedule is hasty."""
-        if len(self.schedule.kind.hosts) == 1 or self.schedule.hasty:
+        kind = self.schedule.kind
+        if kind.replicas:
+            return {"replicas": kind.replicas}
+        if kind.topology != "masters" or self.schedule.hasty:
             return {}
-        return {"node_timeout": min(patience, self.schedule.ttl / 2)}
+        return {"node_timeout": min(self._patience(crew), self.schedule.ttl / 2)}
 
     async def _get_in(self, actors: Actors, crew: Crew) -> None:
         """When the faults are over, everybody gets what there is."""
         last = max(fault.at + fault.lasts for fault in self.schedule.faults)
         await asyncio.sleep(max(0.0, last - self.world.now))
-        want = Want(
-            names=NAMES if self.schedule.kind.name == "multilock" else ("x",),
-            permits=self.schedule.kind.capacity,
+        final = Round(
+            part=f"{crew.part}.end",
+            after=0.0,
+            want=self.schedule.kind.whole,
+            timeout=None,
+            cancel=None,
+            hold=0.0,
         )
-        if self.schedule.kind.name == "rangelock":
-            want = replace(want, low=0, high=10)
-        final = Round(part=f"{crew.part}.end", after=0.0, want=want, timeout=None, cancel=None, hold=0.0)
         while not await actors.perform(final):
             if self.world.now > self._settled_at:
                 self.referee.wrong(f"{crew.part} does not get in after the faults")
                 return
             await asyncio.sleep(0.1)
+
+    def _patience(self, crew: Crew) -> float:
+        """Seconds until a new session of this crew has its first answer, at most."""
+        return CONNECTED * self.topology.distance * (crew.delays.longest + crew.busy)
 
     def _idle(self, crew: Crew) -> float:
         """How long something may be free while somebody of this crew waits for it."""
@@ -287,11 +273,14 @@ class Run:
         orderly = self.schedule.kind.strict or self.schedule.kind.spans
         crews = self.schedule.crews if orderly else (crew,)
         travel = max(one.delays.longest for one in self.schedule.crews)
-        if (
-            len(self.schedule.kind.hosts) > 1
-        ):  # where each has some of the votes, they ask again after a while
+        if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
             return IDLE + max(one.poll for one in crews)
-        return min(IDLE, HANDED_OVER * travel + 0.15) + max((0.0 if one.hears else one.poll) for one in crews)
+        handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
+        return (
+            self.topology.proof
+            + min(IDLE, handed_over)
+            + max((0.0 if one.hears else one.poll) for one in crews)
+        )
 
     @property
     def _outlasting(self) -> float:

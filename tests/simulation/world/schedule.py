@@ -203,12 +203,14 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
     skewed = rng.random() < 0.3
     busy = rng.choice((0.0, 0.0005, 0.01))
     # A poll of several masters is a question to each of them, and to undo the votes as many again.
-    polls = (0.064, 0.064, 0.5) if len(KINDS[kind].hosts) == 1 else (0.25, 0.25, 0.5)
+    polls = (0.064, 0.064, 0.5) if KINDS[kind].topology != "masters" else (0.25, 0.25, 0.5)
     crews = []
     for number in range(rng.choice((1, 2, 2, 2, 3, 3, 4, 6))):
         part = f"p{number}"
         alike = rng.random() < 0.8
         way = wakeup if alike else rng.choice(_WAKEUPS)
+        if KINDS[kind].replicas and way == "plain":
+            way = "poll"  # to ask replicas takes a connection of one's own
         crews.append(
             Crew(
                 part=part,
@@ -235,16 +237,17 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
     )
     schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:
-        from .faults import strike
+        from . import failures, faults
 
-        schedule = strike(rng, schedule)
+        grouped = schedule.kind.topology in ("cluster", "sentinel")
+        schedule = (failures if grouped else faults).strike(rng, schedule)
     return schedule
 
 
 def _with_servers(rng: random.Random, schedule: Schedule, *, skewed: bool) -> Schedule:
     """Which servers there are, with what clocks, and how much time masters have to answer."""
     kind, hasty = schedule.kind, False
-    if len(kind.hosts) > 1:
+    if kind.topology == "masters":
         kind = replace(kind, hosts=rng.choice((kind.hosts, kind.hosts, MASTERS)))
         hasty = rng.random() < 0.2
     clocks = tuple(

@@ -14,7 +14,7 @@ from .server.replies import Refusal
 from .server.scripting import digest
 
 _HANDSHAKE = frozenset({b"HELLO", b"INFO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"CONFIG"})
-_SETTING_UP = frozenset({b"SETINFO", b"INFO", b"TRACKING", b"CACHING", b"SETNAME"})
+_SETTING_UP = frozenset({b"SLOTS", b"SETINFO", b"INFO", b"TRACKING", b"CACHING", b"SETNAME"})
 _SCRIPTS = frozenset({b"EVAL", b"EVALSHA"})
 _KEY = re.compile(r"aiolocks:([a-z]+)(?:\.([^:{]*))?:\{(.*?)\}")
 _PROCESS = re.compile(r'"host":"[^"]*","pid":\d+|\S+ pid \d+')
@@ -92,8 +92,8 @@ class Trace:
 def _is_setting_up(words: tuple[bytes, ...]) -> bool:
     return (
         words[0] in _HANDSHAKE
-        or (words[0] == b"CLIENT" and words[1] in _SETTING_UP)
-        or b"bell.probe" in words[1]
+        or (words[0] in (b"CLIENT", b"CLUSTER") and words[1] in _SETTING_UP)
+        or any(b"bell.probe" in word for word in words[1:2])
     )
 
 

@@ -41,6 +41,8 @@ def _run(client: Client, text: bytes, words: tuple[bytes, ...]) -> Any:
             raise Refusal("ERR This Redis command is not allowed from script")
         if not called.least <= len(request) <= called.most:
             raise Refusal("ERR Wrong number of args calling Redis command from script")
+        if server.slots is not None:
+            server.slots.check_inside(client, called.keys_of(request))
         if called.kind == WRITE:
             server.check_writable()
             if oom and called.grows and not written:

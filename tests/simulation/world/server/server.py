@@ -11,7 +11,18 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from . import admin, connection, hashes, keys, pubsub, scripting, sortedsets, strings  # noqa: F401 - fill the table
+from . import (  # noqa: F401 - fill the table
+    admin,
+    cluster,
+    connection,
+    hashes,
+    keys,
+    pubsub,
+    scripting,
+    sentinel,
+    sortedsets,
+    strings,
+)
 from .registry import COMMANDS, OTHER, READ, WRITE
 from .replies import Push, Refusal
 from .session import Client
@@ -59,6 +70,7 @@ class Server:
         }
         self.stores: dict[int, Store] = {}
         self.slots: Any = None  # of a node of a cluster: which it serves
+        self.sentinel: Any = None  # of a sentinel: what it believes
         self.master: Server | None = None  # of a replica
         self.loading = False
         self.replicas = 0

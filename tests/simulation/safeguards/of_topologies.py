@@ -1,0 +1,109 @@
+"""Safeguards of the client where servers belong together, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import Safeguard, python
+
+CLUSTERED = ("cluster-lock", "cluster-fairlock", "cluster-rwlock")
+WATCHED = ("sentinel-lock", "sentinel-fairlock")
+
+OF_TOPOLOGIES: dict[str, Safeguard] = {
+    # -- a cluster
+    "ASKING": Safeguard(
+        "A node to which a slot is only being moved is told that it is asked for once.",
+        python("_transport.cluster:Clustered._ask", without="node.send(_asking(call.until), more=True)"),
+        ("cluster-lock",),
+        faulty=True,
+    ),
+    "a redirect is followed": Safeguard(
+        "A request that a node turns away goes to the node that serves its slot.",
+        python(
+            "_transport.multiplexed:Multiplexed._refused",
+            without="self._detours is not None",
+            instead="False",
+        ),
+        CLUSTERED,
+        faulty=True,
+    ),
+    "mid-move": Safeguard(
+        "While a slot moves, the steps of a holder declare one key only.",
+        python(
+            "_transport.cluster:Clustered._has_mid_move",
+            without="return (",
+            instead="return False and (",
+        ),
+        ("cluster-lock",),
+        faulty=True,
+    ),
+    "the rest of an undo": Safeguard(
+        "An undo that passed over the queue is sent again when the slot has moved.",
+        python(
+            "_transport.cluster:Clustered._undo_the_rest",
+            without="self._lines.hold(slot, rest, pause=PAUSE_FIRST)",
+            instead="pass",
+        ),
+        ("cluster-rwlock",),
+        faulty=True,
+    ),
+    "bells of a slot that has moved": Safeguard(
+        "A waiter whose slot has moved hangs its bell up on the new node.",
+        python("_transport.cluster:Clustered._rehang", without="self._on_rung(way, bells)", instead="pass"),
+        CLUSTERED,
+        faulty=True,
+    ),
+    "taken back": Safeguard(
+        "What waits for a node that is away goes to the node that has taken its place.",
+        python("_transport.cluster:Clustered._learned", without="self.send(call)", instead="pass"),
+        CLUSTERED,
+        faulty=True,
+    ),
+    "an older epoch": Safeguard(
+        "A table that is older than one before it is not believed.",
+        python(
+            "_transport.members:Members.check",
+            without="epoch is not None and epoch < self._epoch",
+            instead="False",
+        ),
+        CLUSTERED,
+        faulty=True,
+    ),
+    "the trial is made again": Safeguard(
+        "A node that has just lost the slot of the trial of a wakeup is asked again.",
+        python(
+            "_transport.wakeups:_Keyspace.open",
+            without="if self._asking and faults.detour(error) is not None:",
+            instead="if False:",
+        ),
+        CLUSTERED,
+        faulty=True,
+    ),
+    # -- behind Sentinel
+    "a master that was demoted": Safeguard(
+        "A connection to a server that has become a replica is left.",
+        python(
+            "_transport.multiplexed:Multiplexed._refused", without="if fault.demoted:", instead="if False:"
+        ),
+        WATCHED,
+        faulty=True,
+    ),
+    "a lease that is not known": Safeguard(
+        "A lease of which the new master knows nothing has ended.",
+        python(
+            "_core.possession:Possession._renewed",
+            without='self.lose("the server no longer has it as the holder")\n        return',
+            instead="pass",
+        ),
+        ("sentinel-lock",),
+        faulty=True,
+    ),
+    "a replica has it": Safeguard(
+        "A lease that must be on a replica counts only when the replica has said so.",
+        python(
+            "_transport.replication:_Round._counted",
+            without="self._acknowledged = number >= self._replicas",
+            instead="self._acknowledged = True",
+        ),
+        ("sentinel-replicas",),
+        faulty=True,
+    ),
+}

@@ -1,0 +1,258 @@
+"""A cluster: three masters with a replica each, slots that move, and nodes that fail.
+
+Beside the nodes there is their bus. What one node has learned the others learn a moment later, unless they
+are dead, hang or are cut off: a node goes on as it has last heard. A master that nobody has heard of for
+`NODE_TIMEOUT` is replaced by its replica, in a new epoch; it becomes the replica when it hears of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .node import Node
+from .replicas import Losses, Pair, server_of
+from .server.cluster import Layout, Slots, View, slot_of
+from .server.replication import Replicated
+from .server.store import Store
+from .world import World
+
+SHARDS = (("a0", "a1"), ("b0", "b1"), ("c0", "c1"))
+NODES = tuple(node for nodes in SHARDS for node in nodes)
+NODE_TIMEOUT = 0.6
+ELECTION = 0.5
+"""Seconds from when a master counts as failed to when its replica takes over, at most."""
+WRITABLE = 1.0
+"""Seconds for which a node that was restarted serves nothing, so that it learns of a failover before."""
+_TICK = 0.1
+_TOLD = 0.03
+"""Seconds that word from one node to another takes, at most."""
+_MAJORITY = len(SHARDS) // 2 + 1
+
+
+class Cluster:
+    """The nodes and their bus.
+
+    Args:
+        lag: Seconds that a change takes to the replica, at most.
+    """
+
+    def __init__(self, world: World, losses: Losses, *, lag: float) -> None:
+        self._world = world
+        self._clockwork = world.clockwork
+        self._random = world.clockwork.part("cluster")
+        self.losses = losses
+        ids = {name: f"{self._random.getrandbits(160):040x}" for name in NODES}
+        self._layout = Layout(SHARDS, ids)
+        self._believed = View([(number + 1, nodes[0]) for number, nodes in enumerate(SHARDS)])
+        self.nodes: dict[str, Node] = {}
+        for name in NODES:
+            node = self.nodes[name] = world.node(name, make=Replicated)
+            node.set_clock(ahead=(self.nodes[NODES[0]].clock() - node.clock()) / 1e6)
+            node.server.slots = Slots(name, self._layout, self._believed.copy())
+        self.pairs = [
+            Pair(self._clockwork, *(self.nodes[name] for name in nodes), losses, lag=lag) for nodes in SHARDS
+        ]
+        self._cut_off: dict[str, float] = {}  # until when nobody hears of a node
+        self._resting: dict[str, float] = {}  # until when one that was restarted serves nothing
+        self._heard = dict.fromkeys(NODES, 0.0)  # when each was heard of last, and heard of a majority
+        self._electing: set[int] = set()
+        self._clockwork.after(_TICK, self._tick)
+
+    def slots(self, name: str) -> Slots:
+        found = self.nodes[name].server.slots
+        assert isinstance(found, Slots)
+        return found
+
+    def pair_of(self, name: str) -> Pair:
+        return self.pairs[self._layout.shard_of(name)]
+
+    def pair_at_first(self, slot: int) -> Pair:
+        """The pair that has the slot before it is moved."""
+        return self.pairs[self._layout.home(slot)]
+
+    # -- the bus
+
+    def _reaches(self, name: str) -> bool:
+        node = self.nodes[name]
+        cut_off = self._clockwork.now < self._cut_off.get(name, 0.0)
+        return not (node.down or node.frozen or cut_off)
+
+    def _spread(self, name: str) -> None:
+        """The others learn what this one knows."""
+        for other in NODES:
+            if other != name:
+                self._clockwork.after(_TOLD * self._random.random(), self._tell, name, other)
+
+    def _tell(self, name: str, other: str) -> None:
+        if (
+            self._reaches(name)
+            and self._reaches(other)
+            and self.slots(other).view.merge(self.slots(name).view)
+        ):
+            self._learned(other)
+
+    def _learned(self, name: str) -> None:
+        """A node that hears that another one has taken its place becomes its replica."""
+        slots, shard = self.slots(name), self._layout.shard_of(name)
+        pair = self.pairs[shard]
+        if slots.view.masters[shard][1] != name and server_of(self.nodes[name]).master is None:
+            self._happened(name, "is a replica from now on")
+            slots.migrating.clear()
+            slots.importing.clear()
+            pair.demote()
+
+    def _tick(self) -> None:
+        now = self._clockwork.now
+        reached = [name for name in NODES if self._reaches(name)]
+        masters = [pair.master.name for pair in self.pairs]
+        majority = sum(name in reached for name in masters) >= _MAJORITY
+        for name in reached if majority else ():
+            self._heard[name] = now
+        for name in reached:
+            for other in self._random.sample(reached, 1):
+                self._tell(other, name)
+        failed = [name for name in masters if now - self._heard[name] > NODE_TIMEOUT]
+        for name in (name for name in NODES if not self.nodes[name].frozen):
+            alone = now - self._heard[name] > NODE_TIMEOUT
+            down = alone or now < self._resting.get(name, 0.0) or (name in reached and bool(failed))
+            self.slots(name).down = down
+        for shard, pair in enumerate(self.pairs):
+            if pair.master.name in failed and shard not in self._electing:
+                self._electing.add(shard)
+                self._clockwork.after(
+                    ELECTION * (0.2 + 0.8 * self._random.random()), self._elect, shard, pair
+                )
+        self._clockwork.after(_TICK, self._tick)
+
+    def _elect(self, shard: int, pair: Pair) -> None:
+        self._electing.discard(shard)
+        if (
+            not self._reaches(pair.master.name)
+            and self._reaches(pair.replica.name)
+            and pair.following
+            and sum(self._reaches(other.master.name) for other in self.pairs) >= _MAJORITY
+        ):
+            self._take_over(shard, pair)
+
+    def _take_over(self, shard: int, pair: Pair) -> None:
+        """The replica claims the slots, in a new epoch."""
+        name = pair.replica.name
+        self._happened(name, f"takes the place of {pair.master.name}")
+        pair.promote()
+        self._claim(name, lambda epoch, view: view.masters.__setitem__(shard, (epoch, name)))
+
+    def _claim(self, name: str, claim: Callable[[int, View], object]) -> None:
+        claim(self._believed.epoch + 1, self._believed)
+        self.slots(name).view.merge(self._believed)
+        self._heard[name] = self._clockwork.now
+        self._spread(name)
+
+    def _happened(self, name: str, what: str) -> None:
+        self._world.trace.happened(name, what)
+
+    # -- what befalls it
+
+    def cut_off(self, name: str, seconds: float) -> None:
+        """No other node hears of it, and it of none; clients reach it."""
+        self._happened(name, "is cut off from the others")
+        self._cut_off[name] = self._clockwork.now + seconds
+        pair = self.pair_of(name)
+        pair.stalled_until = max(pair.stalled_until, self._cut_off[name])
+
+    def stop(self, name: str) -> None:
+        self.nodes[name].stop()
+        self.pair_of(name).stopped(self.nodes[name])
+
+    def start(self, name: str, *, keep: bool) -> None:
+        node, pair = self.nodes[name], self.pair_of(name)
+        if not keep and node is pair.master:
+            self.losses.all_of(server_of(node))
+        node.start(keep=keep)
+        self._resting[name] = self._clockwork.now + WRITABLE
+        self.slots(name).down = True
+        pair.started(node)
+
+    def fail_over(self, name: str) -> None:
+        """Somebody has the replica take over, and nothing is lost: the master pauses meanwhile."""
+        pair = self.pair_of(name)
+        old = pair.master
+        if not (pair.following and self._reaches(old.name) and self._reaches(pair.replica.name)):
+            return
+        old.freeze()
+
+        def taken() -> None:
+            if pair.master is old and not old.down and pair.following and self._reaches(pair.replica.name):
+                pair.catch_up()
+                self._take_over(self._layout.shard_of(name), pair)
+                self.slots(old.name).view.merge(self._believed)
+                self._learned(old.name)
+            old.thaw()
+
+        self._clockwork.after(_TOLD * self._random.random(), taken)
+
+    # -- slots that move
+
+    def move(self, slot: int, seconds: float) -> None:
+        """Key by key, as the tools do, to the next shard; it has moved when the time is over."""
+        source = self._believed_shard(slot)
+        to = (source + 1) % len(SHARDS)
+        here, there = self.pairs[source].master.name, self.pairs[to].master.name
+        if slot in self.slots(here).migrating or slot in self.slots(here).importing:
+            return
+        self._happened(here, f"slot {slot} begins to move to {there}")
+        self.slots(there).importing.add(slot)
+        self.slots(here).migrating[slot] = to
+        end = self._clockwork.now + seconds
+        keys = sum(slot_of(key) == slot for _, key in self._keys(here))
+        pause = seconds / (keys + 2)
+
+        def step() -> None:
+            left = [place for place in self._keys(here) if slot_of(place[1]) == slot]
+            some = left if self._clockwork.now >= end else left[:1]
+            self._carry(some, here, there)
+            if len(left) > len(some) or (not left and self._clockwork.now < end - pause):
+                self._clockwork.after(pause, step)
+            else:
+                self._moved(slot, to, here, there)
+
+        self._clockwork.after(pause, step)
+
+    def _moved(self, slot: int, to: int, here: str, there: str) -> None:
+        self._happened(here, f"slot {slot} has moved to {there}")
+        self.slots(there).importing.discard(slot)
+        self._claim(there, lambda epoch, view: view.moved.__setitem__(slot, (epoch, to)))
+
+        def told() -> None:
+            self.slots(here).view.merge(self.slots(there).view)
+            del self.slots(here).migrating[slot]
+
+        self._clockwork.after(_TOLD * self._random.random(), told)
+
+    def move_at_once(self, slot: int) -> None:
+        """With all of its keys, in one step."""
+        source = self._believed_shard(slot)
+        to = (source + 1) % len(SHARDS)
+        here, there = self.pairs[source].master.name, self.pairs[to].master.name
+        if slot in self.slots(here).migrating or slot in self.slots(here).importing:
+            return
+        self._carry([place for place in self._keys(here) if slot_of(place[1]) == slot], here, there)
+        self._happened(here, f"slot {slot} has moved to {there}")
+        self._claim(there, lambda epoch, view: view.moved.__setitem__(slot, (epoch, to)))
+        self.slots(here).view.merge(self.slots(there).view)
+
+    def _believed_shard(self, slot: int) -> int:
+        return Slots("", self._layout, self._believed).shard(slot)
+
+    def _keys(self, name: str) -> list[tuple[Store, bytes]]:
+        return [(store, key) for store in self.nodes[name].server.stores.values() for key in store.present()]
+
+    def _carry(self, places: list[tuple[Store, bytes]], here: str, there: str) -> None:
+        source, to = server_of(self.nodes[here]), server_of(self.nodes[there])
+        for store, key in places:
+            value, end = store.values[key], store.ends.get(key)
+            self._happened(here, f"{key.decode()} moves to {there}")
+            to.apply([(store.number, key, value, end)])
+            to.store(store.number).touched(key, b"restore")
+            store.delete(key)
+        for server in (source, to):
+            server.flush_out()

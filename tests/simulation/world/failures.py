@@ -1,0 +1,133 @@
+"""What can befall servers that belong together: slots that move, nodes that die, hang and are cut off."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .cluster import NODES, Cluster
+from .excuses import Excused
+from .faults import FAULTS, RECOVERY, Sort
+from .kinds import SPREAD
+from .schedule import LONGEST_POLL, Fault, Schedule
+from .sentinel import SENTINELS
+from .server.cluster import slot_of
+from .topology import Group, Grouped
+
+if TYPE_CHECKING:
+    from .run import Run
+
+SETTLED = 2.0 + LONGEST_POLL
+"""Seconds in which everybody has asked again after a slot has moved: a fair queue may lose its order."""
+OF_PROCESSES = ("cut", "half cut", "half open", "black hole", "freeze", "kill")
+TARGETS = {
+    "cluster": (*NODES, "a0", "b0", "c0", "c0", "c1"),
+    "sentinel": ("m0", "m0", "m0", "m1", *SENTINELS),
+}
+"""What a fault of servers befalls, with how often: most want a name of `c0`."""
+OF_ONE_SERVER = ("no scripts", "out of memory")
+
+
+def _group(run: Run) -> Group:
+    assert isinstance(run.topology, Grouped)
+    return run.topology.group
+
+
+def _cluster(run: Run) -> Cluster:
+    group = _group(run)
+    assert isinstance(group, Cluster)
+    return group
+
+
+def _slot(run: Run, fault: Fault) -> int:
+    """That of the name which lives on this node at first."""
+    slots = map(slot_of, sorted({name.encode() for name in SPREAD}))
+    return next(
+        slot for slot in slots if _cluster(run).pair_at_first(slot) is _cluster(run).pair_of(fault.target)
+    )
+
+
+def _move(run: Run, fault: Fault) -> None:
+    _cluster(run).move(_slot(run, fault), fault.lasts)
+
+
+def _move_at_once(run: Run, fault: Fault) -> None:
+    _cluster(run).move_at_once(_slot(run, fault))
+
+
+def _hang(run: Run, fault: Fault) -> None:
+    node = run.servers[fault.target]
+    if not node.frozen:
+        node.freeze()
+        run.world.clockwork.after(fault.lasts, node.thaw)
+
+
+def _die(run: Run, fault: Fault) -> None:
+    """It comes back, with its data if `amount` says so."""
+    group = _group(run)
+    if not run.servers[fault.target].down:
+        group.stop(fault.target)
+        run.world.clockwork.after(fault.lasts, lambda: group.start(fault.target, keep=bool(fault.amount)))
+
+
+def _cut_off(run: Run, fault: Fault) -> None:
+    _group(run).cut_off(fault.target, fault.lasts)
+
+
+def _fail_over(run: Run, fault: Fault) -> None:
+    _group(run).fail_over(fault.target)
+
+
+def _lag(run: Run, fault: Fault) -> None:
+    """What the master changes reaches its replica only later."""
+    _group(run).pair_of(fault.target).stalled_until = run.world.now + fault.lasts
+
+
+# A failover may lose what the last moments have brought; who is in doubt finds out within RECOVERY.
+_FAILED = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.LEASE, Excused.RESULT), RECOVERY)
+# A slot that moves costs no lease.
+_MOVED = dict.fromkeys((Excused.UNANSWERED, Excused.IDLE, Excused.PLACE, Excused.RESULT), SETTLED)
+
+FAILURES: dict[str, Sort] = {
+    "hang": Sort(_hang, 3.0, of_server=True, excuses=_FAILED),
+    "death": Sort(_die, 3.0, (0.0, 1.0, 1.0), of_server=True, excuses=_FAILED),
+    "cut off": Sort(_cut_off, 3.0, of_server=True, excuses=_FAILED),
+    "planned failover": Sort(_fail_over, of_server=True, excuses=_FAILED),
+    "lag": Sort(_lag, 1.0, of_server=True, excuses=_FAILED),
+}
+MOVES: dict[str, Sort] = {
+    "move": Sort(_move, 2.5, of_server=True, excuses=_MOVED, leaves=False),
+    "move at once": Sort(_move_at_once, of_server=True, excuses=_MOVED, leaves=False),
+}
+SORTS = {**FAULTS, **FAILURES, **MOVES}
+
+
+def strike(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The schedule with some faults of servers and of processes.
+
+    Slots move or nodes fail, not both: no tool that moves slots survives that.
+    """
+    moves = schedule.kind.topology == "cluster" and rng.random() < 0.5
+    own = sorted(MOVES if moves else FAILURES)
+    sorts = rng.sample(own, rng.choice((1, 1, 2, len(own))))
+    sorts += rng.sample((*OF_PROCESSES, *OF_ONE_SERVER), rng.choice((0, 0, 1, 2)))
+    faults = []
+    for number in range(rng.choice((1, 2, 3, 5))):
+        what = rng.choice(sorts)
+        sort = SORTS[what]
+        # A lease whose keys are on two nodes for two thirds of its ttl is lost, and was told so.
+        longest = min(sort.longest, schedule.ttl / 3) if moves and schedule.kind.apart else sort.longest
+        faults.append(
+            Fault(
+                part=f"f{number}",
+                at=rng.choice((rng.uniform(0, 0.3), rng.uniform(0.1, 1.0), rng.uniform(0.1, 3.0))),
+                lasts=longest * rng.choice((rng.random(), rng.random() ** 3)),
+                what=what,
+                target=rng.choice(schedule.crews).part
+                if what in OF_PROCESSES
+                else rng.choice(TARGETS[schedule.kind.topology]),
+                amount=rng.choice(sort.amounts),
+            )
+        )
+    return replace(schedule, faults=tuple(sorted(faults, key=lambda fault: fault.at)))

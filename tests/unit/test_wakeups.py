@@ -1,0 +1,34 @@
+"""How a session finds out which way of hearing there is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.exceptions as driver
+
+from aiolocks._transport import faults
+from aiolocks._transport.wakeups import Wakeups
+
+
+@pytest.mark.parametrize(
+    "redirect", [driver.MovedError("1 127.0.0.1:7000"), driver.AskError("1 127.0.0.1:7000")], ids=type
+)
+async def test_a_node_that_has_lost_the_slot_of_the_trial_is_asked_again(redirect: Exception) -> None:
+    """A new connection tries the hearing out on a key; the slot of that key may move at this very moment."""
+    loop = asyncio.get_running_loop()
+
+    def ask(*words: Any) -> asyncio.Future[Any]:
+        answer = loop.create_future()
+        if words[0] in ("SET", "DEL"):
+            answer.set_exception(redirect)
+            answer.exception()
+        else:
+            answer.set_result(b"OK")
+        return answer
+
+    wakeups = Wakeups("keyspace", probe=lambda: b"probe", on_rung=lambda _, __: None, asking=True)
+    with pytest.raises(driver.ConnectionError, match="lost the slot") as caught:
+        await wakeups.begin(ask, protocol=3, database=0)
+    assert not faults.is_final(caught.value)
