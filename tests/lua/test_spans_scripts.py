@@ -1638,7 +1638,6 @@ FILES = [
 ]
 SPARED = {
     "if fields == entered and more == 0 then return end": "it saves a walk",
-    "return false": "without it, it is nothing, which is as good",
     "if at_once then redis.call('ZREM', ends, '') end": "see out of memory above",
     "if missing == 0 then break end": "it saves calls, which are counted in adversity/test_kinds_range.py",
 }
@@ -1652,8 +1651,8 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "if not mark or not waits_for_it then",
-        "if not mark then",
+        "waits_for_it and noted or '-'",
+        "noted or '-'",
         "test_who_does_not_wait_has_no_use_of_the_marks_of_his_session",
     ),
     Mutation(
