@@ -460,7 +460,7 @@ async def test_of_dead_waiters_nothing_stays_under_a_name_in_use(redis, prefix, 
         await spans.acquire(who, "r", ttl=ttl)
     await spans.acquire(OTHER, "r", ttl=MINUTE)
     for number in range(6):
-        await spans.wait(f"dead{number}", "w", marks=50)
+        await spans.wait(f"dead{number}", "w", number, number, marks=50)  # none gets the mark of another
     await asyncio.sleep((50 + SLACK) / 1000 + 0.1)
     await spans.die(*(f"dead{number}" for number in range(6)))
     assert await spans.renew(OTHER) == 1
