@@ -19,9 +19,8 @@ local others = number_in(queue)
 check()
 local wakes = purge(seat) > 0 or was_woken(flags, bell)
 local waits_for_it = has(flags, 'w')
-local _, _, _, mark = waiter(bell)
-local noted = mark
-if not mark or not waits_for_it then mark = '-' end
+local _, _, _, noted = waiter(bell)
+local mark = waits_for_it and noted or '-'
 local had, left, right, minted, metadata = holder(token)
 if had then
   keep(fence, ARGV[3])
@@ -40,11 +39,8 @@ else
       wait(bell, mode, a, b, mark_of(mode, a, b, mark, under, first), under, tonumber(ARGV[9]))
       sit_down(queue, bell, seat, not has(flags, 'q'))
     end
-    local rung = {}
-    if wakes then
-      local rank = redis.call('ZRANK', queue, bell .. seat) or 0
-      rung = settle(rank < WALK and 0 or rank + 1)
-    end
+    local rank = wakes and (redis.call('ZRANK', queue, bell .. seat) or 0)
+    local rung = rank and settle(rank < WALK and 0 or rank + 1) or {}
     local ms = remaining(mode, a, b, under)
     if ms == -2 then check_ends() end
     if has(flags, 'h') then table.insert(rung, 1, in_the_way(mode, a, b, under, 8, {whole(MICROSECONDS), ''})) end

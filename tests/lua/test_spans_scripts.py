@@ -460,7 +460,7 @@ async def test_of_dead_waiters_nothing_stays_under_a_name_in_use(redis, prefix, 
         await spans.acquire(who, "r", ttl=ttl)
     await spans.acquire(OTHER, "r", ttl=MINUTE)
     for number in range(6):
-        await spans.wait(f"dead{number}", "w", marks=50)
+        await spans.wait(f"dead{number}", "w", number, number, marks=50)  # none gets the mark of another
     await asyncio.sleep((50 + SLACK) / 1000 + 0.1)
     await spans.die(*(f"dead{number}" for number in range(6)))
     assert await spans.renew(OTHER) == 1
@@ -1638,7 +1638,6 @@ FILES = [
 ]
 SPARED = {
     "if fields == entered and more == 0 then return end": "it saves a walk",
-    "return false": "without it, it is nothing, which is as good",
     "if at_once then redis.call('ZREM', ends, '') end": "see out of memory above",
     "if missing == 0 then break end": "it saves calls, which are counted in adversity/test_kinds_range.py",
 }
@@ -1652,8 +1651,8 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "if not mark or not waits_for_it then",
-        "if not mark then",
+        "waits_for_it and noted or '-'",
+        "noted or '-'",
         "test_who_does_not_wait_has_no_use_of_the_marks_of_his_session",
     ),
     Mutation(

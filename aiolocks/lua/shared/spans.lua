@@ -9,9 +9,8 @@
 -- A writer that waits reserves (p): from then on no reader, upgradable or other writer enters where he wants to. Who is
 -- the first of all that wait passes the reservations of others, so that a wide span is not held up by narrow ones for
 -- ever. A reader or upgradable that waits for a writer inside gets his turn (t): he passes every reservation, and no
--- writer enters before him. So both sides alternate where both wait, and neither starves. The order counts from the first
--- refusal: it gives a waiter its place in the queue, in which every step that changes something looks for who is next.
--- (Phase-fair reader-writer locks: Brandenburg and Anderson 2010.)
+-- writer enters before him. So both sides alternate where both wait, and neither starves.
+-- (Phase-fair reader-writer locks: Brandenburg and Anderson 2010.) The first refusal gives a waiter its place in the order.
 -- An upgrade passes reservations and turns, whose owners may be waiting for it. It lets only those go first who were
 -- called (c): readers whose turn it was when a writer left, and who could enter then.
 --
@@ -99,9 +98,7 @@ local function purge(seat, at_once)
   if at_once then redis.call('ZREM', ends, '') end
   local over = redis.call('ZRANGEBYSCORE', ends, '-inf', NOW)
   for _, token in ipairs(over) do
-    if is_token(token) then
-      let_go(token, string.match(redis.call('HGET', spans, token) or '', '^(%l) (%S+) (%S+)'))
-    end
+    if is_token(token) then let_go(token, string.match(redis.call('HGET', spans, token) or '', '^(%l) (%S+) (%S+)')) end
   end
   local gone = redis.call('ZRANGEBYSCORE', waits, '-inf', NOW)
   for _, of in ipairs(gone) do
@@ -165,22 +162,19 @@ local function was_left(a, b)
   for _, left in ipairs(departed) do
     if left[1] <= tonumber(b) and tonumber(a) <= left[2] then return true end
   end
-  return false
 end
 
 -- Goes through the queue from a rank on: calls all readers that may enter and one upgradable, up to and with the first
--- writer that may, and gives the waiters their turns and reservations. A waiter that is called keeps its right until it
--- comes: a writer by a reservation, any other by a turn. So no newcomer passes a called writer, and the reservation of a
--- waiter that stands after it does not stop a called reader or upgradable.
+-- writer that may, and gives the waiters their turns and reservations. A called waiter keeps its right until it comes: a
+-- writer by a reservation, which no newcomer passes, any other by a turn, which passes the reservation of a later waiter.
 -- A waiter that stands after the end of the walk is woken to go on with it. Returns the bells that were rung.
 local function settle(rank)
-  local rung, looked, upgradable_called = {}, 0, false
-  while true do
+  local rung, upgradable_called = {}, false
+  for looked = 1, WALK + 1 do
     local entry, state = living(queue, rank)
     if not entry then break end
     local of = bell_of(queue, entry)
     local mode, a, b, mark, under = waiter(of)
-    looked = looked + 1
     if looked > WALK then
       if #rung == 0 and state == '' then ring(of) rung[1] = of end
       break
@@ -190,11 +184,8 @@ local function settle(rank)
       if mark == '-' and was_left(a, b) and has_turn(mode, a, b) then mark = 't' end
       local in_turn = mark == 't'
       local may_enter = not blocked(mode, a, b, mark, under, first) and (mode == 'r' or not upgradable_called)
-      if not may_enter then
-        mark = mark_of(mode, a, b, mark, under, first)
-      elseif mark == '-' then
-        mark = mode == 'w' and 'p' or 't'
-      end
+      if not may_enter then mark = mark_of(mode, a, b, mark, under, first) end
+      if may_enter and mark == '-' then mark = mode == 'w' and 'p' or 't' end
       if mark ~= had then wait(of, mode, a, b, mark, under, BELL_TTL) end
       if may_enter then
         if state == '' then ring(of) rung[#rung + 1] = of end
