@@ -113,6 +113,9 @@ class Referee:
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)
+        if self._kind.strict:
+            for waiter in self.waiting:  # one gets in after the other, each when it has heard or polled
+                waiter.free_since = None
         self._look()
 
     def weakened(self, attempt: Attempt, want: Want) -> None:
