@@ -24,11 +24,7 @@ SCHEDULES = 10
 MANY = 100_000
 
 # What the library does not do yet, by kind and by how it shows. A line goes when its defect is mended.
-_QUEUES = ("fairlock", "fair-semaphore")
 KNOWN = (
-    *((kind, "overtaken in the queue") for kind in _QUEUES),  # four of those in found.py
-    *((kind, "free for") for kind in _QUEUES),
-    *((kind, "left behind") for kind in _QUEUES),
     ("redlock", "left behind"),  # an entry in the queue of one master, for 10 s
     ("uniquejob", "left behind"),  # over the plain transport, a seat that was asked for behind its undo
     ("rwlock", "a reader passed a writer"),  # after another waiting writer has given up
@@ -76,17 +72,7 @@ def test_many_schedules_go_well(runner: Runner, kind: str, faulty: bool) -> None
     _go_well(runner, kind, 2_000_000, MANY // (2 * len(KINDS)), faulty=faulty)
 
 
-# Not mended yet: a bell that nobody needs stays for 2 s.
-_NOT_MENDED = {"the last waiter leaves its bell behind where the server did not know the scripts"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True)) if name in _NOT_MENDED else name
-        for name in FOUND
-    ],
-)
+@pytest.mark.parametrize("name", FOUND)
 def test_what_once_failed_goes_well(runner: Runner, name: str) -> None:
     assert runner.run(FOUND[name]).violations == ()
 

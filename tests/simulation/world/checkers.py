@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.support.history import Hold, fencing, fifo, phases, reservations
+from tests.support.history import Hold, Wait, fencing, fifo, phases, reservations
 
 from .clockwork import Clockwork
+from .faults import Strike
 from .kinds import Kind, Want
 
 LATE = 0.02
@@ -43,6 +44,10 @@ class Attempt:
     before: list[Hold] = field(default_factory=list)  # what it had before it was changed into less
 
     @property
+    def process(self) -> str:
+        return self.who.partition(".")[0]
+
+    @property
     def relied_on(self) -> bool:
         """Whether its holder may rely on it now."""
         return self.lease is not None and self.lease.remaining() > 0.0
@@ -59,7 +64,8 @@ class Referee:
         self.holding: dict[Attempt, None] = {}
         self.ended: list[Attempt] = []
         self.violations: list[str] = []
-        self.slow_until = 0.0  # what lies idle or comes late before then is explained
+        self.slow_until = 0.0  # what lies idle or comes late before then is explained, whoever waits
+        self.strikes: list[Strike] = []
         self.void_below = 0  # what has a smaller fencing token, the server has lost
         self.void_until = 0.0  # until when its holder need not know
         self.excused_until = 0.0  # errors before then, the faults explain
@@ -75,6 +81,17 @@ class Referee:
     def wrong(self, what: str) -> None:
         self._told("REFEREE", what)
         self.violations.append(what)
+
+    def struck(self, *targets: str, since: float = -math.inf, until: float = math.inf) -> bool:
+        """Whether a fault of one of these may be noticed in that time."""
+        return any(
+            strike.target in targets and strike.at <= until and since <= strike.until
+            for strike in self.strikes
+        )
+
+    def _slow_until(self, attempt: Attempt) -> float:
+        own = [strike.until for strike in self.strikes if strike.target == attempt.process]
+        return max([self.slow_until, *own])
 
     # -- what happens
 
@@ -209,7 +226,7 @@ class Referee:
     def _look_again(self, waiter: Attempt) -> None:
         if waiter not in self.waiting or waiter.free_since is None or waiter.idle_told:
             return
-        since = max(waiter.free_since, self.slow_until)
+        since = max(waiter.free_since, self._slow_until(waiter))
         if self.now - since < waiter.idle - 1e-6:
             self._clockwork.at(since + waiter.idle, self._look_again, waiter)
             return
@@ -219,7 +236,7 @@ class Referee:
     # -- time
 
     def _ended_in_time(self, attempt: Attempt) -> None:
-        late = self.now - max(attempt.limit, self.slow_until)
+        late = self.now - max(attempt.limit, self._slow_until(attempt))
         if late > LATE:
             self.wrong(f"{attempt.who} waited for {late:.3f} s more than it may")
 
@@ -229,8 +246,8 @@ class Referee:
         """What only the whole history shows; `seen` is when a server first executed something for a token."""
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
-        if self._kind.strict and not self.excused_until:
-            found += fifo(holds)
+        if self._kind.strict:
+            found += [violation for violation in fifo(holds) if not self._place_lost(violation.evidence[0])]
         # Of intervals, not every writer that waits reserves.
         if self._kind.name == "rwlock" and not self.excused_until:
             found += reservations(holds) + phases(holds)
@@ -238,11 +255,19 @@ class Referee:
             who = " and ".join(evidence.who for evidence in violation.evidence)
             self.wrong(f"{violation.what}: {who}")
 
+    def _place_lost(self, hold: Hold | Wait) -> bool:
+        """Whether a fault of its own process, or of the server, may have cost this waiter its place."""
+        assert isinstance(hold, Hold)
+        assert hold.queued is not None
+        targets = (hold.who.partition(".")[0], *self._kind.hosts)
+        return self.struck(*targets, since=hold.queued, until=hold.granted)
+
     def _as_granted(self, attempt: Attempt, seen: dict[str, float]) -> list[Hold]:
         """What it got, for each name; not what it became later."""
         first = [*attempt.before, attempt.hold][0]
         assert first is not None
-        queued = None if attempt.single else seen.get(attempt.token[:16])
+        # A single try passes nobody either, and has no place that it could lose.
+        queued = attempt.ended if attempt.single else seen.get(attempt.token[:16])
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
 
 

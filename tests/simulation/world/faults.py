@@ -30,6 +30,7 @@ class Sort:
         amounts: What to draw its amount from.
         of_server: Whether it befalls the server; a process otherwise.
         settles: Seconds after which nothing is late or idle any more because of it.
+        explains: Whether users may notice it at all.
     """
 
     strike: Callable[[Run, Fault], None]
@@ -37,6 +38,16 @@ class Sort:
     amounts: tuple[float, ...] = (0.0,)
     of_server: bool = False
     settles: float = RECOVERY
+    explains: bool = True
+
+
+@dataclass(frozen=True)
+class Strike:
+    """What a fault explains: of its target, a process or a server, from then until all has settled."""
+
+    target: str
+    at: float
+    until: float
 
 
 def _cut(run: Run, fault: Fault) -> None:
@@ -138,7 +149,7 @@ FAULTS: dict[str, Sort] = {
     "clock back": Sort(_clock_back, amounts=(0.1, 1.0, 5.0), of_server=True),
     "flush": Sort(_flush, of_server=True),
     "restart": Sort(_restart, 1.5, (0.0, 1.0), of_server=True),
-    "no scripts": Sort(_forget_scripts, of_server=True, settles=0.0),
+    "no scripts": Sort(_forget_scripts, of_server=True, explains=False),
     "out of memory": Sort(_out_of_memory, 1.0, of_server=True),
     "read only": Sort(_read_only, 1.0, of_server=True),
     "loading": Sort(_loading, 1.0, of_server=True),

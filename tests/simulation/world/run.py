@@ -8,7 +8,7 @@ import gc
 import logging
 import warnings
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self
 
 from redis.asyncio import Redis
@@ -19,12 +19,12 @@ from tests.support.hygiene import is_fence
 
 from .actors import Actors
 from .checkers import Referee
-from .faults import FAULTS, RECOVERY
+from .faults import FAULTS, RECOVERY, Strike
 from .kinds import NAMES, Want
 from .network import Wire
 from .process import Process
 from .randomness import Source, seeded
-from .schedule import Crew, Fault, Round, Schedule
+from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
 from .works import Ledger
 from .world import StuckError, World
 
@@ -39,6 +39,9 @@ LIMIT = 300.0
 """Seconds, of the world, that a schedule may take."""
 QUEUE_TTL = 10.0
 """Seconds that a queue outlives who stood in it."""
+PASSED_OVER = 2.0 + LONGEST_POLL
+"""Seconds, and a ttl, for which a process that nobody hears of can hold others up: its leases end, then it is
+passed over as dead, and one that was not woken instead of it polls."""
 SLACK = 1.1
 """Seconds that keys outlast what stands in them and was not let go of."""
 AFTERWARDS = 1.0
@@ -108,7 +111,7 @@ class Run:
                 crew.part, delays=crew.delays, rate=crew.rate, busy=crew.busy
             )
             self.mains[crew.part] = main = process.start(self._live(crew), crew.part)
-            main.add_done_callback(self._ended)
+            main.add_done_callback(partial(self._ended, crew.part))
             self._living += 1
         self._look_for_what_stays()
         for fault in self.schedule.faults:
@@ -140,8 +143,21 @@ class Run:
         lasting = self.schedule.kind.lasting
         return (bool(lasting) and lasting in key) or (bool(self.schedule.faults) and ".seen:" in key)
 
-    def _ended(self, _: object) -> None:
+    def _ended(self, name: str, _: object) -> None:
         self._living -= 1
+        self.world.clockwork.after(AFTERWARDS, self._look_for_bells_of, name)
+
+    def _look_for_bells_of(self, name: str) -> None:
+        """A process that has ended, and that no fault has touched, leaves none of its bells, whatever befell
+        others."""
+        if self.referee.struck(name, *self.servers):
+            return
+        own = self.world.trace.bells_of(name)
+        for server in self.servers.values():
+            server.server.sweep()
+            for store in server.server.stores.values():
+                for key in own.intersection(store.present()):
+                    self.referee.wrong(f"left behind: {key.decode()} of {name}")
 
     # -- what befalls it
 
@@ -150,13 +166,16 @@ class Run:
         if (process is not None and (process.dead or process.frozen)) or fault.target not in self._targets:
             return
         self.world.trace.happened(fault.target, f"FAULT {fault.what} ({fault.lasts:.3f} s, {fault.amount:g})")
+        referee, sort, ttl = self.referee, FAULTS[fault.what], self.schedule.ttl
         self._calm_at = max(self._calm_at, self.world.now + fault.lasts)
-        referee, sort = self.referee, FAULTS[fault.what]
-        referee.excused_until = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
-        settled = self.world.now + fault.lasts + fault.amount + sort.settles
-        referee.slow_until = max(
-            referee.slow_until, settled + (self.schedule.ttl if sort.settles >= RECOVERY else 0.0)
-        )
+        if sort.explains:
+            over = self.world.now + fault.lasts + fault.amount
+            settled = over + sort.settles + (ttl if sort.settles >= RECOVERY else 0.0)
+            referee.excused_until = self._calm_at + RECOVERY + fault.amount + ttl
+            referee.strikes.append(Strike(fault.target, self.world.now, settled))
+            # What befalls one process, others notice for a shorter time.
+            everybody = settled if sort.of_server else min(settled, over + ttl + PASSED_OVER)
+            referee.slow_until = max(referee.slow_until, everybody)
         sort.strike(self, fault)
 
     @property
@@ -170,8 +189,7 @@ class Run:
     def kill(self, name: str, *, silently: bool) -> None:
         """Ends a process between two of its steps."""
         if not self.mains[name].done():
-            self._living -= 1
-            self.mains[name].remove_done_callback(self._ended)
+            self._living -= 1  # its task is never stepped again
         self.processes[name].kill(silently=silently)
         self.ledger.dead.add(name)
         for attempt in self.actors[name].attempts if name in self.actors else ():
@@ -228,7 +246,7 @@ class Run:
             want = replace(want, low=0, high=10)
         final = Round(part=f"{crew.part}.end", after=0.0, want=want, timeout=None, cancel=None, hold=0.0)
         while not await actors.perform(final):
-            if self.world.now > self.referee.excused_until:
+            if self.world.now > max(self.referee.excused_until, self._calm_at):
                 self.referee.wrong(f"{crew.part} does not get in after the faults")
                 return
             await asyncio.sleep(0.1)
@@ -256,7 +274,7 @@ class Run:
             for worker in crew.workers
             for one in worker.rounds
         )
-        if self.schedule.faults:
+        if self.referee.strikes:
             # Of the dead, and of what the server did when nobody could tell it any more.
             calm = max(world.now, referee.excused_until) + QUEUE_TTL
             world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)

@@ -49,6 +49,16 @@ class Trace:
                         seen.setdefault(word[:16].decode(errors="replace"), when)
         return seen
 
+    def bells_of(self, process: str) -> set[bytes]:
+        """The bells that a process has named."""
+        return {
+            word
+            for _, where, what in self._events
+            if not isinstance(what, str) and f"←{process}#" in where
+            for word in what[0]
+            if b".bell." in word
+        }
+
     def text(self, *, whole: bool = False) -> str:
         """All of it; what opens connections and channels only if it is to be `whole`."""
         names: dict[str, str] = {}
