@@ -162,7 +162,7 @@ FOUND: dict[str, Schedule] = {
         ),
         jitter=0.1,
     ),
-    "a waiter gets in on the seat of one of its process that has left, before others that came earlier": _schedule(
+    "a waiter gets in before others, on the seat of one of its process that has left": _schedule(
         "fair-semaphore",
         4000512,
         1.0,
