@@ -335,6 +335,8 @@ class Acquisition:
                 self._engine.events.stuck(self._label.lower(), self._name, answer.detail)
             if not self.suspect():
                 self._go_on(until=until)
+                if answer.first:
+                    self._gate.goes_first(answer.first)
             return
         self._settle_place()
         self.error = answer.error

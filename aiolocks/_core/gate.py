@@ -220,13 +220,26 @@ class Gate:
     def give_up_seat(self, acquisition: Acquisition) -> None:
         """An arming may have put this one's seat back after it got in.
 
-        In a strict queue the other waiters of this session have seats of their own, and all these seats live
-        by the same bell: the bell stays for them.
+        In a strict queue the server keeps the bell for the other seats of this session, and only for these.
         """
         leaves = not (self.manner.strict and self.others_wait(acquisition))
         if leaves:
             self.left()
         self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
+
+    def goes_first(self, seat: str) -> None:
+        """That seat of this session stands before all others, but another waiter here has asked.
+
+        Requests can overtake each other. Then either its waiter sat down before those that came here earlier,
+        and is to ask; or it has left, and the request that gives its seat up is still on its way.
+        """
+        for acquisition in self._queue:
+            if acquisition.claim.token.startswith(seat):
+                if not self._closed:
+                    self._admit(acquisition)
+                return
+        if not any(asking.claim.token.startswith(seat) for asking in (self._head, *self._beside) if asking):
+            self._engine.undo(self._nobody(seat), 1.0)
 
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
@@ -401,9 +414,9 @@ class Gate:
         in_turn, self._in_turn = self._in_turn, False
         return in_turn or self.yielding
 
-    def _admit(self) -> None:
-        """The first in the queue asks."""
-        acquisition = next(iter(self._queue))
+    def _admit(self, acquisition: Acquisition | None = None) -> None:
+        """The first in the queue asks, or that one."""
+        acquisition = acquisition or next(iter(self._queue))
         del self._queue[acquisition]
         if self._head is None:
             self._head = acquisition

@@ -28,7 +28,7 @@ if not permits then
   if not duplicate and (busy or free() < 1 or not in_turn) then
     local stands, rung = standing(KEYS[9], ARGV[7], entry, ARGV[10])
     if stands ~= 'f' then
-      sit_down(queue, bell, seat, not has(flags, 'q'))
+      rung[#rung + 1] = sit_down(queue, bell, seat, has(flags, 'q'))
       be_seen(KEYS[9], entry, stands == 'w', rung)
       rung[#rung + 1] = wake(true, 0, entry)[1]
       if has(flags, 'h') then table.insert(rung, 1, told()) end

@@ -7,15 +7,14 @@
 --       here let go and told nobody, q has a bell, l takes it along, h is told who holds them, if refused
 --       9 retention of the value, ms
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
---      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, who holds them], bells rung…}
+--      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, who holds them], bells rung…
+--          [, or the entry of the queue that goes first, if it is another one of his own bell]}
 --      or {2, value that it was made with, current value}
 --      or {3, current value, bells rung…} when neither value allows so many: the asker has left the queue
 --
--- Invariant: with t, nobody gets in while somebody of another bell stands before him and lives; and who will not wait
--- gets in before nobody at all.
+-- Invariant: with t, nobody gets in before a living one of another bell, and who will not wait passes nobody.
 local token, ttl, wanted, seat, flags = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local fair, others = seat ~= NO_SEAT, number_in(queue)
-
 if ARGV[6] ~= '' then
   local first = first_value()
   if first and first ~= ARGV[6] then return {2, tonumber(first), capacity()} end
@@ -24,8 +23,8 @@ end
 local woken, owing = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)
 if not permits then
-  local first = has(flags, 't') and living(queue, 0)
-  local in_turn = not first or (has(flags, 'w') and bell_of(queue, first) == bell)
+  local entry, in_turn, ahead = bell .. seat, true, nil
+  if has(flags, 't') then in_turn, ahead = turn_of(queue, bell, entry, has(flags, 'w')) end
   if wanted > free() or not in_turn then
     keep(value, ARGV[9])  -- also for a waiter: what was resized stays so
     local too_few = wanted > capacity()
@@ -33,14 +32,16 @@ if not permits then
       stand_up(queue, bell, seat, has(flags, 'l'))
       return {3, capacity(), unpack(wake(fair, 0))}
     end
-    if fair and has(flags, 'w') then sit_down(queue, bell, seat, not has(flags, 'q')) end
+    local own = fair and has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q')) or nil
     -- What he cannot use is for others: for those behind him if he was woken from the queue, or else for all.
-    local rung, entry = {}, bell .. seat
-    if not in_turn or (owing and not fair) then
+    local rung = {}
+    if (not in_turn and not ahead) or (owing and not fair) then
       rung = wake(fair, 0, entry)
     elseif woken and not fair then
       rung = wake(fair, (redis.call('ZRANK', queue, entry) or -1) + 1)
     end
+    rung[#rung + 1] = own
+    rung[#rung + 1] = ahead
     local earliest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
     local remaining = earliest and math.max(0, earliest - NOW) or -1
     if wanted <= free() then remaining = -2 end

@@ -106,11 +106,11 @@ async def test_waiting_said_twice_is_one_place(jobs) -> None:
     assert await jobs.stand() == [seat(OTHER), seat(THIRD)]
 
 
-async def test_who_has_a_bell_that_is_gone_is_not_given_another_one(jobs) -> None:
+async def test_who_has_a_bell_that_is_gone_is_told_and_lives(jobs) -> None:
     await jobs.acquire(ME)
-    await jobs.acquire(OTHER, flags="wq")
 
-    assert await jobs.states(OTHER) == [None]
+    assert jobs.bell(OTHER) in await jobs.acquire(OTHER, flags="wq")
+    assert await jobs.states(OTHER) == [b"rung"]
 
 
 async def test_a_release_wakes_the_first_and_who_begins_leaves_the_queue(jobs) -> None:
@@ -127,10 +127,11 @@ async def test_who_begins_without_leaving_keeps_the_bell(jobs) -> None:
     """Others of his session have it too."""
     await jobs.acquire(ME)
     await jobs.acquire(OTHER, who="session")
+    await jobs.acquire(THIRD, who="session")
     await jobs.release(ME)
 
     assert (await jobs.acquire(OTHER, who="session", flags="wq"))[0] == 1
-    assert await jobs.stand() == []
+    assert await jobs.stand() == [seat(THIRD)]
     assert await jobs.stands("session")
 
 
@@ -1022,7 +1023,7 @@ async def test_who_gives_up_waiting_leaves_the_queue(jobs) -> None:
     assert await jobs.stand() == [seat(THIRD)]
     assert await jobs.states(OTHER) == [None]
     assert await jobs.release(THIRD, "") == [0]
-    assert await jobs.states(THIRD) == [b""]
+    assert await jobs.states(THIRD) == [None], "it was the last seat that lived by it"
 
 
 async def test_a_quiet_release_wakes_nobody(jobs) -> None:
@@ -1262,8 +1263,8 @@ MUTATIONS = [
         "test_while_one_runs_the_same_ticket_waits_and_then_is_a_duplicate",
     ),
     Mutation(
-        "job_acquire", "not has(flags, 'q'))", "true)",
-        "test_who_has_a_bell_that_is_gone_is_not_given_another_one",
+        "job_acquire", "sit_down(queue, bell, seat, has(flags, 'q'))", "sit_down(queue, bell, seat, false)",
+        "test_who_has_a_bell_that_is_gone_is_told_and_lives",
     ),
     Mutation(
         "shared/runs", "math.max(left, ms)", "ms",

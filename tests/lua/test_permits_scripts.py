@@ -892,13 +892,14 @@ async def test_while_the_first_is_on_his_way_the_next_is_woken(permits) -> None:
 
 async def test_of_a_fair_one_nobody_is_woken_but_the_first(permits) -> None:
     await permits.acquire(ME, 3)
-    for who in ("y", "x"):
-        await permits.arm(who, seat=FIRST)
+    for who, seat in (("y", FIRST), ("y", SECOND), ("x", FIRST)):
+        await permits.arm(who, seat=seat)
 
     assert await permits.release(ME, seat=SECOND) == [1, permits.bell("y")]
     assert await permits.release(ME, seat=SECOND) == [0]
     assert await permits.resize(9, seat=SECOND) == [1, 0]
-    assert (await permits.acquire(OTHER, who="y", seat=SECOND, flags="tpw"))[4:] == []
+    granted, *_, room = await permits.acquire(OTHER, who="y", seat=SECOND, flags="tpw")
+    assert (granted, room) == (1, 8)
     assert await permits.states("y", "x") == [b"rung", b""]
 
 
@@ -1000,6 +1001,40 @@ async def test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session(
 
     assert await permits.release(OTHER, who="x", seat=FIRST) == [0]
     assert await permits.waiting() == [permits.entry("x", SECOND)]
+    assert await permits.states("x") == [b""]
+
+
+async def test_a_bell_goes_with_the_last_seat_that_lives_by_it(permits) -> None:
+    """Whatever the one who leaves knows of the others of its session: some may have sat down since."""
+    await all_held(permits)
+    for who, seat in (("x", FIRST), ("x", SECOND), ("y", FIRST)):
+        await permits.arm(who, seat=seat)
+
+    await permits.release(OTHER, who="x", seat=FIRST, flags="rl")
+    assert await permits.states("x") == [b""]
+    await permits.release(OTHER, who="x", seat=SECOND, flags="r")
+    assert await permits.states("x", "y") == [None, b""]
+    assert await permits.waiting() == [permits.entry("y", FIRST)]
+
+
+async def test_a_release_of_who_sat_nowhere_leaves_the_bell_alone(permits) -> None:
+    """Another one of its session may be about to sit down."""
+    await all_held(permits)
+    await permits.arm("x", seat=FIRST)
+    await permits.redis.delete(permits.key("queue"))
+
+    await permits.release(OTHER, who="x", seat=SECOND, flags="r")
+    assert await permits.states("x") == [b""]
+
+
+async def test_in_a_long_queue_the_bell_stays(permits) -> None:
+    """It is gone by itself soon; to look through all of the queue would take too long."""
+    await all_held(permits)
+    for number in range(WALK + 1):
+        await permits.arm(f"y{number}", seat=FIRST)
+    await permits.arm("x", seat=FIRST)
+
+    await permits.release(OTHER, who="x", seat=FIRST, flags="rl")
     assert await permits.states("x") == [b""]
 
 
@@ -1147,9 +1182,24 @@ async def test_in_turn_takes_what_nobody_waits_for(permits) -> None:
 
 async def test_in_turn_takes_it_for_the_session_that_stands_first(permits) -> None:
     await permits.arm("x", seat=FIRST)
+    await permits.arm("x", seat=SECOND)
     await permits.arm("y")
 
     assert (await permits.acquire(ME, who="x", seat=SECOND, flags="twq"))[0] == 1
+
+
+async def test_in_turn_a_seat_of_its_own_session_does_not_carry_it_past_another(permits) -> None:
+    """It is told which seat goes first: its waiter is to ask, or has left and the seat is to go."""
+    await permits.arm("x", seat=FIRST)
+    await permits.arm("y")
+
+    ahead = permits.entry("x", FIRST)
+    assert await permits.acquire(ME, who="x", seat=SECOND, flags="tw") == [0, -2, ahead]
+    assert await permits.acquire(ME, who="x", seat=SECOND, flags="twq") == [0, -2, ahead]
+    assert await permits.states("x", "y") == [b"", b""]
+    await permits.release("0" * 32, who="x", seat=FIRST)
+    assert await permits.acquire(ME, who="x", seat=SECOND, flags="twq") == [0, -2]
+    await permits.release("0" * 32, who="y")
 
 
 async def test_in_turn_leaves_to_another_what_is_free_and_wakes_him(permits) -> None:
@@ -1242,15 +1292,17 @@ async def test_who_is_refused_in_turn_again_keeps_seat_and_bell(permits) -> None
     assert await permits.lasts(permits.queue, QUEUE)
 
 
-async def test_who_had_a_bell_that_is_gone_is_not_given_another_one(permits) -> None:
-    """He is to hang it up himself, so that he hears it."""
+async def test_who_had_a_bell_that_is_gone_is_told_and_lives(permits) -> None:
+    """He is to hang it up himself, so that he hears it; until then nobody takes him for dead."""
     await permits.acquire(ME, 3)
     await permits.acquire(OTHER, who="x", seat=FIRST, flags="tw")
     await permits.die("x")
 
-    await permits.acquire(OTHER, who="x", seat=FIRST, flags="twq")
-    assert await permits.states("x") == [None]
+    answer = await permits.acquire(OTHER, who="x", seat=FIRST, flags="twq")
+    assert answer[2:] == [permits.bell("x")]
+    assert await permits.states("x") == [b"rung"]
     assert await permits.waiting() == [permits.entry("x", FIRST)]
+    assert len(await permits.acquire(OTHER, who="x", seat=FIRST, flags="twq")) == 2
 
 
 async def test_who_is_refused_in_turn_and_will_not_wait_takes_no_seat(permits) -> None:
@@ -1626,39 +1678,39 @@ MUTATIONS = [
     ),
     Mutation(
         "permits_acquire",
-        "has(flags, 't') and living(queue, 0)",
-        "living(queue, 0)",
+        "if has(flags, 't') then in_turn",
+        "if true then in_turn",
         "test_without_in_turn_anybody_may_overtake",
     ),
     Mutation(
-        "permits_acquire",
-        "bell_of(queue, first) == bell",
-        "first == bell .. seat",
+        "shared/queue",
+        "bell_of(queue, other) ~= bell then\n",
+        "true then\n",
         "test_in_turn_takes_it_for_the_session_that_stands_first",
     ),
     Mutation(
         "permits_acquire",
-        "(has(flags, 'w') and bell_of(queue, first) == bell)",
-        "bell_of(queue, first) == bell",
+        "turn_of(queue, bell, entry, has(flags, 'w'))",
+        "turn_of(queue, bell, entry, true)",
         "test_in_turn_a_single_try_does_not_overtake_who_waits_in_its_own_session",
     ),
     Mutation(
         "permits_acquire",
-        "if fair and has(flags, 'w') then sit_down",
-        "if has(flags, 'w') then sit_down",
+        "local own = fair and has(flags, 'w') and",
+        "local own = has(flags, 'w') and",
         "test_who_is_refused_in_turn_and_will_not_wait_takes_no_seat",
     ),
     Mutation(
         "permits_acquire",
-        "if fair and has(flags, 'w') then sit_down",
-        "if fair then sit_down",
+        "local own = fair and has(flags, 'w') and",
+        "local own = fair and",
         "test_who_is_refused_in_turn_and_will_not_wait_takes_no_seat",
     ),
     Mutation(
         "permits_acquire",
-        ", not has(flags, 'q'))",
-        ", true)",
-        "test_who_had_a_bell_that_is_gone_is_not_given_another_one",
+        "sit_down(queue, bell, seat, has(flags, 'q'))",
+        "sit_down(queue, bell, seat, false)",
+        "test_who_had_a_bell_that_is_gone_is_told_and_lives",
     ),
     Mutation(
         "permits_acquire",
@@ -1894,21 +1946,57 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/queue",
-        "leaving or seat ~= NO_SEAT",
-        "true",
+        "if seat == NO_SEAT and not leaving then return end",
+        "",
         "test_a_release_leaves_the_place_of_its_session_there",
     ),
     Mutation(
         "shared/queue",
-        "leaving or seat ~= NO_SEAT",
-        "leaving",
+        "if seat == NO_SEAT and not leaving then return end",
+        "if not leaving then return end",
         "test_who_gets_in_on_his_seat_leaves_the_bell_to_the_others_of_his_session",
     ),
     Mutation(
         "shared/queue",
-        "if leaving then redis.call('DEL', bell) end",
-        "redis.call('DEL', bell)",
+        "(seat == NO_SEAT or not seated(queue, bell))",
+        "true",
         "test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session",
+    ),
+    Mutation(
+        "shared/queue",
+        "(seat == NO_SEAT or not seated(queue, bell))",
+        "leaving",
+        "test_a_bell_goes_with_the_last_seat_that_lives_by_it",
+    ),
+    Mutation(
+        "shared/queue",
+        "(stood or leaving)",
+        "true",
+        "test_a_release_of_who_sat_nowhere_leaves_the_bell_alone",
+    ),
+    Mutation(
+        "shared/queue",
+        "redis.call('ZCARD', queue) > WALK",
+        "false",
+        "test_in_a_long_queue_the_bell_stays",
+    ),
+    Mutation(
+        "shared/queue",
+        "string.sub(entry, 1, #bell) == bell",
+        "true",
+        "test_a_bell_goes_with_the_last_seat_that_lives_by_it",
+    ),
+    Mutation(
+        "shared/queue",
+        "not waits or bell_of(queue, other) ~= bell then",
+        "not waits then",
+        "test_in_turn_a_seat_of_its_own_session_does_not_carry_it_past_another",
+    ),
+    Mutation(
+        "shared/queue",
+        "had_bell and 'rung' or ''",
+        "''",
+        "test_who_had_a_bell_that_is_gone_is_told_and_lives",
     ),
     Mutation(
         "shared/fence",

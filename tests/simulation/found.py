@@ -26,12 +26,7 @@ def _round(
 
 
 def _crew(
-    wakeup: str,
-    delays: Delays,
-    *rounds: Round,
-    poll: float = 5.0,
-    rate: float = 1.0,
-    busy: float = 0.0,
+    wakeup: str, delays: Delays, *rounds: Round, poll: float = 5.0, rate: float = 1.0, busy: float = 0.0
 ) -> Crew:
     workers = tuple(
         Worker(part=part, rounds=tuple(own))
@@ -235,5 +230,61 @@ FOUND: dict[str, Schedule] = {
         _crew("tracking", NEAR, _round("p1.w0.r0", 0.1, 0.0, want=Want(mode="reader"), timeout=0.35)),
         _crew("tracking", NEAR, _round("p2.w0.r0", 0.2, 0.0)),
         faults=(Fault(part="f0", at=0.4, lasts=0.3, what="move", target="c0"),),
+    ),
+    "a waiter that gets in takes along the bell of one that has sat down since": _schedule(
+        "fairlock",
+        3000383,
+        5.0,
+        _crew(
+            "plain",
+            SPIKY,
+            _round("p0.w0.r0", 0.06326, 1.41308, cancel=0.20514),
+            poll=0.5,
+            rate=0.9989164205837046,
+            busy=0.0005,
+        ),
+        _crew(
+            "plain",
+            SPIKY,
+            _round("p1.w0.r0", 0.0, 0.0, cancel=0.03026, doing="adopt"),
+            _round("p1.w0.r1", 0.0, 1.46837, cancel=0.32715),
+            _round("p1.w1.r0", 0.01397, 0.0),
+            poll=0.5,
+            rate=1.0016106304978398,
+            busy=0.0005,
+        ),
+        _crew(
+            "poll",
+            NEAR,
+            _round("p2.w1.r0", 0.01585, 0.00557, cancel=0.02471),
+            poll=0.5,
+            rate=1.0036500941811828,
+            busy=0.0005,
+        ),
+        jitter=0.1,
+    ),
+    "a waiter gets in before others, on the seat of one of its process that has left": _schedule(
+        "fair-semaphore",
+        4000512,
+        1.0,
+        _crew(
+            "plain",
+            SPIKY,
+            _round("p0.w1.r0", 0.0, 0.0, want=Want(permits=2), doing="adopt"),
+            poll=0.064,
+            busy=0.0005,
+        ),
+        _crew(
+            "plain",
+            SPIKY,
+            _round("p3.w0.r2", 0.27731, 0.11635, cancel=0.33687),
+            _round("p3.w1.r0", 0.0, 0.05124, cancel=0.02377),
+            _round("p3.w1.r1", 0.01122, 0.0, want=Want(permits=2)),
+            _round("p3.w2.r0", 0.00396, 0.00269, want=Want(permits=2), cancel=0.02094),
+            _round("p3.w2.r1", 0.01336, 0.09181, want=Want(permits=3)),
+            _round("p3.w3.r0", 0.0321, 1.34609, cancel=0.10137),
+            poll=0.064,
+            busy=0.0005,
+        ),
     ),
 }

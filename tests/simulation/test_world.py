@@ -15,21 +15,13 @@ import pytest
 
 from tests.simulation.found import FOUND
 from tests.simulation.world.kinds import KINDS
-from tests.simulation.world.run import Outcome, Runner
+from tests.simulation.world.run import Runner
 from tests.simulation.world.schedule import drawn
 from tests.simulation.world.shrink import command, shrink
 
 SCHEDULES = 10
 """Of each kind, with faults and without, in every run of the tests: 260, some 20 s on one core."""
 MANY = 100_000
-
-# What the library does not do yet, by kind and by how it shows. A line goes when its defect is mended.
-_QUEUES = ("fairlock", "fair-semaphore")
-KNOWN = (
-    *((kind, "overtaken in the queue") for kind in _QUEUES),  # four of those in found.py
-    *((kind, "free for") for kind in _QUEUES),
-    *((kind, "left behind") for kind in _QUEUES),
-)
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +30,10 @@ def runner() -> Iterator[Runner]:
         yield runner
 
 
-def _new(outcome: Outcome) -> list[str]:
-    kind = outcome.schedule.kind.name
-    return [
-        violation
-        for violation in outcome.violations
-        if not any(kind == of and text in violation for of, text in KNOWN)
-    ]
-
-
 def _go_well(runner: Runner, kind: str, first: int, count: int, *, faulty: bool) -> None:
     for seed in range(first, first + count):
         outcome = runner.run(drawn(kind, seed, faulty=faulty))
-        if _new(outcome):
+        if outcome.failed:
             small = shrink(runner, outcome)
             told = "\n".join(outcome.violations)
             pytest.fail(
@@ -73,17 +56,7 @@ def test_many_schedules_go_well(runner: Runner, kind: str, faulty: bool) -> None
     _go_well(runner, kind, 2_000_000, MANY // (2 * len(KINDS)), faulty=faulty)
 
 
-# Not mended yet: a bell that nobody needs stays for 2 s.
-_NOT_MENDED = {"the last waiter leaves its bell behind where the server did not know the scripts"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True)) if name in _NOT_MENDED else name
-        for name in FOUND
-    ],
-)
+@pytest.mark.parametrize("name", FOUND)
 def test_what_once_failed_goes_well(runner: Runner, name: str) -> None:
     assert runner.run(FOUND[name]).violations == ()
 

@@ -705,6 +705,51 @@ def test_strictly_everybody_who_waits_has_a_seat(around) -> None:
     assert [waiter.noted for waiter in waiters] == [False, True, True]
 
 
+@pytest.mark.parametrize("whose", ["a waiter here", "one that has left"])
+def test_strictly_a_seat_before_all_others_is_used_or_given_up(around, whose) -> None:
+    """Requests can overtake each other: that waiter sat down before the one that asks."""
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    around.undo = Mock()
+    waiters = entered(gate, 3)
+    for number, waiter in enumerate(waiters):
+        waiter.claim.token = f"{number:032x}"[::-1]
+
+    if whose == "a waiter here":
+        gate.goes_first(waiters[2].claim.token[:16])
+        assert told(waiters) == [["at once"], [], ["woken"]]
+        gate.goes_first(waiters[2].claim.token[:16])  # it asks already
+        assert told(waiters) == [["at once"], [], ["woken"]]
+        assert not around.undo.called
+    else:
+        gate.goes_first("f" * 16)
+        assert told(waiters) == [["at once"], [], []]
+        assert [call.args[0].token for call in around.undo.call_args_list] == ["f" * 16]
+
+
+def test_strictly_nobody_asks_for_a_seat_while_it_is_held_here(around) -> None:
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    hold(gate)
+    (waiter,) = entered(gate, 1)
+    waiter.claim.token = "a" * 32
+
+    gate.goes_first("a" * 16)
+    assert waiter.told == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_strictly_a_seat_that_came_too_late_is_given_up_by_name(around, others) -> None:
+    """Not only the bell: the seat would live by the bell of the next waiter here."""
+    gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
+    around.undo = Mock()
+    waiter, *_ = entered(gate, 1 + others)
+    waiter.claim.token = "a" * 32
+    gate.arm(waiter.claim, until=0.0)
+
+    gate.give_up_seat(waiter)
+    assert [call.args[0].token for call in around.undo.call_args_list] == ["a" * 16]
+    assert gate.place.taken is bool(others)
+
+
 def test_strictly_every_hand_over_is_told_to_others(around) -> None:
     gate = make_gate_of(around, exclusive=True, eager=True, strict=True)
     holder = hold(gate, others=1)

@@ -24,7 +24,7 @@ LONGEST_STEP, LONGEST_SHARED = 60, 200
 
 # What servers know the scripts by. Whoever changes one changes its line here, and looks at tests/lua again.
 FROZEN = {
-    "job_acquire": "30f7c23e0fdf6f3206ef7af2e0a32c8ffe9b5718",
+    "job_acquire": "af0e217569cbe3cf5ad99243f8875d17c2ce2ec8",
     "job_enqueue": "98c18d070d5ed52f010d7dcaa7a8f7cbc3527a0d",
     "job_release": "f522dd1718034d64c4d2eeb85b6c64e8e4c1c662",
     "job_renew": "5df01cfe2608ce7830111a1c934cab209a8dfc15",
@@ -53,7 +53,7 @@ FROZEN = {
     "multi_renew": "d708715d3f3952dcf2966eb495f38a0489bac588",
     "multi_return": "873517baecc520a16464ccd9a0f1f6b12fe11d8e",
     "multi_seal": "87e6521a0af2739527f3074aef41351264537a3b",
-    "permits_acquire": "0bca3ab01314389cf4d3d4be68f437af7337d1e1",
+    "permits_acquire": "8c9e702f43fc8676359b0d3667324f398c902340",
     "permits_adopt": "dba53f1846887404ac057ac4f9eb48ef0304aa08",
     "permits_annotate": "d6e5155a404e8e9c860a2676b89e69a43c1734d1",
     "permits_available": "3bc8f5186a5e4dd29a1eef03cf48a492462b2cf8",
@@ -98,7 +98,7 @@ FROZEN = {
     "shared/mid_move_runs": "f87c0bfdccf0f78083e9093475d41deb76c0e683",
     "shared/nest": "6286e42f7e3324ccd23f9544b8146823e459922c",
     "shared/permits": "1e3e7a0fa6bab72c76e351a744a87135e1d041df",
-    "shared/queue": "a35a0fe4a64e0f4dc2e6ac7d771a84e6a9c2c51b",
+    "shared/queue": "9105473076ceb4815f19d1ad4d6fc75085b399fb",
     "shared/room": "8fa631252a1107c160913b6bb42400e505ce5ad8",
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
     "shared/spans": "67825ceb74c750be34eb686da9d2757be1aca6c6",

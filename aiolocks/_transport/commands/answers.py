@@ -62,9 +62,10 @@ class Refused:
             many permits there are, and of some holders token, ms left and lease, one after the other. Read by
             the commands that were refused (`holders`).
         lasting: No release ends it.
+        first: The seat that goes first, where it is one of this session but not the asker's; else empty.
     """
 
-    __slots__ = ("detail", "error", "lasting", "remaining_ms", "rung", "told")
+    __slots__ = ("detail", "error", "first", "lasting", "remaining_ms", "rung", "told")
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Refused:
         detail: str = "",
         told: Sequence[Any] = (),
         lasting: bool = False,
+        first: str = "",
     ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
@@ -82,6 +84,7 @@ class Refused:
         self.detail = detail
         self.told = told
         self.lasting = lasting
+        self.first = first
 
 
 Answer = Granted | Refused

@@ -163,12 +163,14 @@ class PermitCommands(Steps):
             raise self._made_otherwise(raw[1], raw[2])
         if raw[0] == 3:
             return Refused(None, raw[2:], error=self._too_many(raw[1]))
-        if raw[:2] == [0, -3]:
-            refused = answer(raw)
-            assert isinstance(refused, Refused)
-            refused.detail, refused.lasting = self._left_too_few(), True
-            return refused
-        return answer(raw)
+        found = answer(raw)
+        if isinstance(found, Refused):
+            last = found.rung[-1] if found.rung else b""
+            if len(last) == len(self.bell) + SEAT_LENGTH and last.startswith(self.bell):
+                found.rung, found.first = found.rung[:-1], last[len(self.bell) :].decode()
+            if raw[1] == -3:
+                found.detail, found.lasting = self._left_too_few(), True
+        return found
 
     def _rung(self, raw: Any) -> Sequence[bytes]:
         if raw[0] == 2:

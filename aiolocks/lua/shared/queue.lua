@@ -3,7 +3,8 @@
 -- Invariants:
 -- - a bell is empty while it hangs, 'rung' from when its owner was woken until he hangs it up anew, and gone when he
 --   is dead: nobody is passed over but the dead;
--- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung'.
+-- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung';
+-- - while somebody sits there with a seat of his own, no other one of his session takes their bell along.
 local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000
 local NO_SEAT = string.rep('0', SEAT)  -- of a bell that has one entry only
 local WALK = 64  -- so many of the queue are looked at in one step
@@ -32,16 +33,44 @@ local function living(queue, rank)
   end
 end
 
--- Takes a seat, or keeps the one that there is. Who has none yet gets a bell for as long as it takes him to hang it
--- up; who had one that is gone is not to believe that it still hangs.
-local function sit_down(queue, bell, seat, first_time)
-  redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
-  redis.call('PEXPIRE', queue, QUEUE_TTL)
-  if first_time then redis.call('SET', bell, '', 'NX', 'PX', BELL_TTL) end
+-- Whether nobody of another bell stands before that entry and lives, or before the end of the queue if it has no such
+-- entry, nor anybody at all if its owner is not to wait. If not, and the first one has his own bell: that one, which is
+-- for his session to use or to give up. It passes so many of its own bell as a walk goes.
+local function turn_of(queue, bell, entry, waits)
+  local first = living(queue, 0)
+  local other, rank = first, 0
+  while other and other ~= entry and rank < WALK do
+    if not waits or bell_of(queue, other) ~= bell then
+      return false, waits and bell_of(queue, first) == bell and first or nil
+    end
+    rank = rank + 1
+    other = living(queue, rank)
+  end
+  return true, nil
 end
 
--- Gives up a seat of one's own, or the session's place and bell if it is `leaving`.
+-- Takes a seat, or keeps the one that there is. A bell that is not there is put up for as long as its owner needs to
+-- hang it up himself: for one who has none yet it hangs; one who believes that his hangs (`had_bell`) would not hear
+-- it, and so it is rung, and he is told. Returns the bell then.
+local function sit_down(queue, bell, seat, had_bell)
+  redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
+  redis.call('PEXPIRE', queue, QUEUE_TTL)
+  local put_up = redis.call('SET', bell, had_bell and 'rung' or '', 'NX', 'PX', BELL_TTL)
+  return had_bell and put_up and bell or nil
+end
+
+-- Whether somebody has a seat with that bell, as far as a walk goes.
+local function seated(queue, bell)
+  for _, entry in ipairs(redis.call('ZRANGE', queue, 0, WALK - 1)) do
+    if #entry == #bell + SEAT and string.sub(entry, 1, #bell) == bell then return true end
+  end
+  return redis.call('ZCARD', queue) > WALK
+end
+
+-- Gives up a seat of one's own. The bell goes with the last seat that lives by it: who asks does not know of those who
+-- have sat down since. Without seats of their own, it is the session's place and bell, which go if it is `leaving`.
 local function stand_up(queue, bell, seat, leaving)
-  if leaving or seat ~= NO_SEAT then redis.call('ZREM', queue, bell .. seat) end
-  if leaving then redis.call('DEL', bell) end
+  if seat == NO_SEAT and not leaving then return end
+  local stood = redis.call('ZREM', queue, bell .. seat) == 1
+  if (stood or leaving) and (seat == NO_SEAT or not seated(queue, bell)) then redis.call('DEL', bell) end
 end

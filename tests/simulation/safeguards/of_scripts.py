@@ -125,14 +125,15 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "permits: in turn": Safeguard(
         "A strict queue lets nobody pass.",
-        lua("permits_acquire", without="local in_turn = not first or", instead="local in_turn = true or"),
+        lua("permits_acquire", without="in_turn, ahead = turn_of(queue, bell, entry, has(flags, 'w'))"),
         FAIR,
     ),
     "permits: refused is seated": Safeguard(
         "A strict queue gives a seat with the refusal.",
         lua(
             "permits_acquire",
-            without="if fair and has(flags, 'w') then sit_down(queue, bell, seat, not has(flags, 'q')) end",
+            without="fair and has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q'))",
+            instead="nil",
         ),
         FAIR,
     ),

@@ -132,6 +132,9 @@ class Referee:
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)
+        if self._kind.strict:
+            for waiter in self.waiting:  # one gets in after the other, each when it has heard or polled
+                waiter.free_since = None
         self._look()
 
     def weakened(self, attempt: Attempt, want: Want) -> None:
@@ -301,7 +304,8 @@ class Referee:
         """What it got, for each name; not what it became later."""
         first = [*attempt.before, attempt.hold][0]
         assert first is not None
-        queued = None if attempt.single else seen.get(attempt.token[:16])
+        # A single try passes nobody either, and has no place that it could lose.
+        queued = attempt.ended if attempt.single else seen.get(attempt.token[:16])
         if self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
             queued = None
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]

@@ -8,6 +8,7 @@ import gc
 import logging
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Self
 
@@ -39,6 +40,9 @@ LIMIT = 300.0
 """Seconds, of the world, that a schedule may take."""
 QUEUE_TTL = 10.0
 """Seconds that a queue outlives who stood in it."""
+PASSED_OVER = 2.0 + LONGEST_POLL
+"""Seconds, and a ttl, for which a process that nobody hears of can hold others up: its leases end, then it is
+passed over as dead, and one that was not woken instead of it polls."""
 SLACK = 1.1
 """Seconds that keys outlast what stands in them and was not let go of."""
 MARKS = 4 * LONGEST_POLL
@@ -89,6 +93,7 @@ class Run:
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
         self._living = 0
+        self._struck: set[str] = set()  # processes and servers of which a fault explains something
         self._calm_at = 0.0  # the faults are over then
         self._settled_at = 0.0  # and so is all that came of them
 
@@ -99,7 +104,7 @@ class Run:
                 crew.part, delays=crew.delays, rate=crew.rate, busy=crew.busy
             )
             self.mains[crew.part] = main = process.start(self._live(crew), crew.part)
-            main.add_done_callback(self._ended)
+            main.add_done_callback(partial(self._ended, crew.part))
             self._living += 1
         self._look_for_what_stays()
         for fault in self.schedule.faults:
@@ -144,8 +149,21 @@ class Run:
         excuses = self.referee.excuses
         return bool(self.ledger.dead or excuses.begun(Excused.PLACE) or excuses.begun(Excused.LEASE))
 
-    def _ended(self, _: object) -> None:
+    def _ended(self, name: str, _: object) -> None:
         self._living -= 1
+        self.world.clockwork.after(AFTERWARDS, self._look_for_bells_of, name)
+
+    def _look_for_bells_of(self, name: str) -> None:
+        """A process that has ended, and that no fault has touched, leaves none of its bells, whatever befell
+        others."""
+        if self.schedule.hasty or not self._struck.isdisjoint((name, *self.servers)):
+            return
+        own = self.world.trace.bells_of(name)
+        for server in self.servers.values():
+            server.server.sweep()
+            for store in server.server.stores.values():
+                for key in own.intersection(store.present()):
+                    self.referee.wrong(f"left behind: {key.decode()} of {name}")
 
     # -- what befalls it
 
@@ -158,6 +176,8 @@ class Run:
         self._settled_at = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
         sort = SORTS[fault.what]
         sort.excuse(self, fault)
+        if sort.excuses:
+            self._struck.add(fault.target)
         sort.strike(self, fault)
 
     @property
@@ -171,8 +191,7 @@ class Run:
     def kill(self, name: str, *, silently: bool) -> None:
         """Ends a process between two of its steps."""
         if not self.mains[name].done():
-            self._living -= 1
-            self.mains[name].remove_done_callback(self._ended)
+            self._living -= 1  # its task is never stepped again
         self.processes[name].kill(silently=silently)
         self.ledger.dead.add(name)
         for attempt in self.actors[name].attempts if name in self.actors else ():

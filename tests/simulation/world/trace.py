@@ -71,6 +71,16 @@ class Trace:
                     writers[rest[0]] = writers.pop(token)[0], when + int(rest[1]) / 1000
         return list(writers.values())
 
+    def bells_of(self, process: str) -> set[bytes]:
+        """The bells that a process has named."""
+        return {
+            word
+            for _, where, what in self._events
+            if not isinstance(what, str) and f"←{process}#" in where
+            for word in what[0]
+            if b".bell." in word
+        }
+
     def text(self, *, whole: bool = False) -> str:
         """All of it; what opens connections and channels only if it is to be `whole`."""
         names: dict[str, str] = {}
