@@ -19,7 +19,7 @@ from tests.support.hygiene import is_fence
 
 from .actors import Actors
 from .checkers import Referee
-from .faults import FAULTS, RECOVERY
+from .faults import FAULTS, NOTICED, RECOVERY
 from .kinds import NAMES, Want
 from .network import Wire
 from .process import Process
@@ -188,12 +188,13 @@ class Run:
     def _noticed_within(self) -> float:
         """Seconds in which a holder finds out that the server has lost its lease: with its next renewal, or
         where that may not get through, with the end of its lease."""
-        schedule = self.schedule
-        if any(fault.what not in ("flush", "no scripts") for fault in schedule.faults):
-            return schedule.ttl + 1.0
-        return schedule.ttl / 2 + max(
-            CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews
-        )
+        ttl, now = self.schedule.ttl, self.world.now
+        soon = ttl / 2 + self.ledger.travel
+        for fault in self.schedule.faults:
+            end = fault.at + fault.lasts + fault.amount + NOTICED
+            if fault.what not in ("flush", "no scripts", "kill") and fault.at < now + soon and now < end:
+                return ttl + 1.0
+        return soon
 
     # -- the processes
 
