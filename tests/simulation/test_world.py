@@ -21,7 +21,9 @@ from tests.simulation.world.shrink import command, shrink
 
 SCHEDULES = 10
 """Of each kind, with faults and without, in every run of the tests: 260, some 20 s on one core."""
-MANY = 100_000
+MANY = 5_000
+"""Of each kind, with faults and without, with `-m soak`. `python -m tests.simulation.world.many` runs as many
+in several processes."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_a_schedule_goes_well(runner: Runner, kind: str, faulty: bool) -> None:
 @pytest.mark.parametrize("faulty", [False, True], ids=["calm", "faulty"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_schedules_go_well(runner: Runner, kind: str, faulty: bool) -> None:
-    _go_well(runner, kind, 2_000_000, MANY // (2 * len(KINDS)), faulty=faulty)
+    _go_well(runner, kind, 2_000_000, MANY, faulty=faulty)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -77,9 +77,10 @@ def _first_for(run: Run, process: str) -> float:
     if actors is not None and all(attempt.ended < since for attempt in actors.attempts):
         return RECONNECTED  # none of its tasks waits, or did a moment ago
     poll = max((crew.poll for crew in schedule.crews if crew.part == process), default=0.0)
-    if not schedule.kind.spans:
-        return BELL_TTL + RECONNECTED
-    return max(BELL_TTL, MARKS * poll) + LONGEST_POLL + RECONNECTED  # nobody is told when marks end
+    waits = max(BELL_TTL, MARKS * poll) if schedule.kind.spans else BELL_TTL
+    return (
+        waits + LONGEST_POLL + RECONNECTED
+    )  # nobody is told of the end of a bell or a mark: the poll finds it
 
 
 def _cut(run: Run, fault: Fault) -> None:

@@ -19,7 +19,7 @@ from .actors import Actors
 from .checkers import Referee
 from .excuses import Excused
 from .failures import SORTS
-from .faults import RECOVERY
+from .faults import NOTICED, RECOVERY
 from .network import Wire
 from .node import Node
 from .process import Process
@@ -208,12 +208,13 @@ class Run:
     def _noticed_within(self) -> float:
         """Seconds in which a holder finds out that the server has lost its lease: with its next renewal, or
         where that may not get through, with the end of its lease."""
-        schedule = self.schedule
-        if any(fault.what not in ("flush", "no scripts") for fault in schedule.faults):
-            return schedule.ttl + 1.0
-        return schedule.ttl / 2 + max(
-            CONNECTED * (crew.delays.longest + crew.busy) for crew in schedule.crews
-        )
+        ttl, now = self.schedule.ttl, self.world.now
+        soon = ttl / 2 + self.ledger.travel
+        for fault in self.schedule.faults:
+            end = fault.at + fault.lasts + fault.amount + NOTICED
+            if fault.what not in ("flush", "no scripts", "kill") and fault.at < now + soon and now < end:
+                return ttl + 1.0
+        return soon
 
     def lose(self, token: str) -> None:
         """A server has lost this lease; its holder learns that at its next renewal."""
