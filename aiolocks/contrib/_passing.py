@@ -69,7 +69,8 @@ def _on_sqlite(connection: Connection, table: sa.Table, passage: Passage) -> Non
 def _on_mysql(connection: Connection, table: sa.Table, passage: Passage) -> None:
     write, read = statements_for_mysql(table, passage)
     connection.execute(write)
-    passage.ensure_passed(_pairs(connection.execute(read)))
+    seen: Any = connection.execute(read)
+    passage.ensure_passed(_pairs(seen))
 
 
 def statements_for_mysql(table: sa.Table, passage: Passage) -> tuple[mysql.Insert, Any]:
