@@ -47,7 +47,7 @@ async def test_it_is_made_by_one_call_in_many_processes_at_once(
 @pytest.mark.parametrize("schema", [None, "odd schema"])
 async def test_it_can_have_another_name(pg_engine: AsyncEngine, late: Late, schema: str | None) -> None:
     _, lease = await late("orders")
-    table = fence_table(sa.MetaData(), name='Odd "name"', schema=schema)
+    table = fence_table(sa.MetaData(), name='Odd "name" :x', schema=schema)
     async with pg_engine.connect() as connection:
         if schema is not None:
             await connection.execute(sa.schema.CreateSchema(schema))
@@ -59,7 +59,7 @@ async def test_it_can_have_another_name(pg_engine: AsyncEngine, late: Late, sche
 
 async def test_a_table_of_sqlite_can_have_another_name(tmp_path: object, late: Late) -> None:
     _, lease = await late("orders")
-    table = fence_table(sa.MetaData(), name='Odd "name"')
+    table = fence_table(sa.MetaData(), name='Odd "name" :x')
     engine = sa.create_engine("sqlite://")
     with engine.begin() as connection:
         create_fence_table(connection, table=table)
