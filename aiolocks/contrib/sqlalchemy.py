@@ -233,7 +233,8 @@ def ensure_written(result: object, lease: Lease) -> None:
         lease: The one that it was fenced with.
 
     Raises:
-        TypeError: The result is not that of an UPDATE or a DELETE.
+        TypeError: The result is not that of an UPDATE or a DELETE, or its rows were not counted, as before
+            SQLAlchemy 2.1 those of RETURNING on SQLite.
         StaleFenceError: No row was changed: a later lease has written, or there is no such row. Its `seen` is
             the smallest that it can be.
     """

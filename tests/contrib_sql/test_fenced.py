@@ -65,6 +65,7 @@ async def test_mapped_classes(engine: AsyncEngine, account: None, late: Late) ->
             ensure_written(await session.execute(fenced(update.values(balance=90), early)), early)
 
 
+@pytest.mark.parametrize("database", ["postgresql-read-committed"], indirect=True)
 async def test_returning(engine: AsyncEngine, account: None, late: Late) -> None:
     early, later = await late("account:17")
     update = sa.update(ACCOUNT).values(balance=1).where(ACCOUNT.c.id == 17).returning(ACCOUNT.c.id)
