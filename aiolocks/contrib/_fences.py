@@ -40,14 +40,17 @@ read before the fence is refused with `database is locked` if anything was writt
 Neither can return rows everywhere, so that the fence takes two statements there.
 
 **No deadlock between fences.** One statement writes all rows of one `fence()`, in the order of the names'
-bytes, whichever the order of the leases. Whoever waits for a row has only smaller ones; so there is no cycle.
+bytes, whichever the order of the leases. A transaction that waits for a row has only smaller ones, so that
+transactions cannot wait for each other in a circle.
 The table has one unique index, so that each row is one thing to wait for. Fences in several calls of one
 transaction, and other locks, can deadlock: 40P01 (`deadlock_detected`) reaches the caller.
 
 **A frozen transaction.** A process that stands still leaves its transaction open, and its successor waits for
 the row. The same statement that locks the row sets `idle_in_transaction_session_timeout`, for this
 transaction only, to what the lease has left: PostgreSQL ends the session when it has waited that long for a
-next statement. It is never set to more than it was. SQLite and MySQL have nothing of the kind.
+next statement. It is never set to more than it was. The successor gets the lock after the frozen one's lease
+has ended, and waits for at most what that lease had left at the fence: the last statement cannot be later
+than the freeze. SQLite and MySQL have nothing of the kind.
 
 **A refusal is an error of the statement.** On PostgreSQL the value of that setting is the refusal itself if
 there is one, which is no duration, so that the statement fails. The server rolls the transaction back, which
@@ -70,8 +73,7 @@ TABLE: Final = "aiolocks_fence"
 """Name of the table, where no other is given."""
 
 CREATE_KEY: Final = 0x61696F6C6F636B73
-"""Of the advisory lock under which the table is made: `CREATE TABLE IF NOT EXISTS` can collide with
-itself."""
+"""Of the advisory lock for making the table: two `CREATE TABLE IF NOT EXISTS` at once can collide."""
 
 _LONGEST_MS: Final = 2**31 - 1
 """The longest duration that PostgreSQL takes."""

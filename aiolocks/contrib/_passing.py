@@ -46,7 +46,8 @@ def _refuse_autocommit(connection: Connection) -> None:
 
 def _on_postgresql(connection: Connection, table: sa.Table, passage: Passage) -> None:
     quoted = connection.dialect.identifier_preparer.format_table(table)
-    statement = sa.text(statement_for_postgresql(quoted, ":names", ":tokens", ":left_ms"))
+    escaped = quoted.replace(":", "\\:")  # which would begin a parameter
+    statement = sa.text(statement_for_postgresql(escaped, ":names", ":tokens", ":left_ms"))
     values = {"names": list(passage.names), "tokens": list(passage.tokens), "left_ms": passage.left_ms}
     try:
         connection.execute(statement, values)
@@ -69,7 +70,8 @@ def _on_sqlite(connection: Connection, table: sa.Table, passage: Passage) -> Non
 def _on_mysql(connection: Connection, table: sa.Table, passage: Passage) -> None:
     write, read = statements_for_mysql(table, passage)
     connection.execute(write)
-    passage.ensure_passed(_pairs(connection.execute(read)))
+    seen: Any = connection.execute(read)
+    passage.ensure_passed(_pairs(seen))
 
 
 def statements_for_mysql(table: sa.Table, passage: Passage) -> tuple[mysql.Insert, Any]:

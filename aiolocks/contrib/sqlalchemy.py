@@ -229,16 +229,17 @@ def ensure_written(result: object, lease: Lease) -> None:
     """Returns if a fenced statement has changed a row.
 
     Args:
-        result: Of the statement; without RETURNING.
+        result: Of the statement, as `connection.execute()` or `session.execute()` has given it.
         lease: The one that it was fenced with.
 
     Raises:
-        TypeError: The result is not that of an UPDATE or a DELETE without RETURNING.
+        TypeError: The result is not that of an UPDATE or a DELETE, or its rows were not counted, as before
+            SQLAlchemy 2.1 those of RETURNING on SQLite.
         StaleFenceError: No row was changed: a later lease has written, or there is no such row. Its `seen` is
             the smallest that it can be.
     """
-    if not isinstance(result, CursorResult) or result.returns_rows:
-        raise TypeError("ensure_written needs the result of an UPDATE or a DELETE without RETURNING")
+    if not isinstance(result, CursorResult) or result.rowcount < 0:
+        raise TypeError(f"ensure_written needs the result of an UPDATE or a DELETE, not {result!r}")
     if result.rowcount == 0:
         raise unwritten(lease.name, fencing_token=lease.fencing_token)
 

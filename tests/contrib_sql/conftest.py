@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ KINDS = {
 }
 
 Late = Callable[[str], Awaitable[tuple[Lease, Lease]]]
-"""The `late` fixture: two leases of a name, of which the earlier one believes to be held: `await late("n")`."""
+"""The `late` fixture: two leases of a name, of which the earlier one seems to be held: `await late("n")`."""
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """Each database and isolation level in turn, with tables that are empty."""
     family, _, rest = request.param.partition("-")
     if family == "postgresql":
-        database = Database(postgres_url(request.getfixturevalue("postgres"), "asyncpg"), KINDS[request.param])
+        database = Database(
+            postgres_url(request.getfixturevalue("postgres"), "asyncpg"), KINDS[request.param]
+        )
     else:
         database = Database(f"sqlite+aiosqlite:///{tmp_path / 'test.db'}", journal=rest)
     make_tables(database)
@@ -51,10 +54,16 @@ def postgresql(postgres: str) -> Database:
 
 
 def make_tables(database: Database) -> None:
-    engine = sa.create_engine(database.blocking_url)
-    METADATA.drop_all(engine)
-    METADATA.create_all(engine)
-    engine.dispose()
+    engine = _engine(database.blocking_url)
+    with engine.begin() as connection:
+        METADATA.create_all(connection)
+        for table in METADATA.sorted_tables:
+            connection.execute(sa.delete(table))
+
+
+@functools.cache
+def _engine(url: str) -> sa.Engine:
+    return sa.create_engine(url, poolclass=sa.NullPool)
 
 
 @pytest.fixture

@@ -89,6 +89,13 @@ def wants_another_try(error: DBAPIError) -> bool:
     return sqlstate(error) in ("40001", "40P01") or "database is locked" in str(error.orig)
 
 
+def session_was_ended(error: DBAPIError) -> bool:
+    """Whether the server has ended the session, which was idle in a transaction for too long."""
+    # The second is how asyncpg puts it when a statement and the end of the session cross.
+    words = ("closed", "cannot switch to state")
+    return sqlstate(error) == "25P03" or any(word in str(error.orig) for word in words)
+
+
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
     """A server from a wheel; gives the directory of its socket."""

@@ -30,7 +30,8 @@ async def test_nothing_of_a_frozen_transaction_commits_once_the_fence_has_return
 ) -> None:
     async with Session(redis, prefix=prefix) as here, Session(connect(), prefix=prefix) as there:
         lanes = [
-            Lane(own(database, tmp_path, number), number, redis, prefix, (here, there)) for number in range(LANES)
+            Lane(own(database, tmp_path, number), number, redis, prefix, (here, there))
+            for number in range(LANES)
         ]
 
         async def run(number: int, lane: Lane) -> list[Round]:
@@ -49,7 +50,6 @@ async def test_nothing_of_a_frozen_transaction_commits_once_the_fence_has_return
         # Each wait of a fence ends by itself: PostgreSQL ends what is in the way, SQLite gives up.
         assert max(result.waited) <= TTL + SLACK, result
     endings = Counter(result.ended for result in results)
-    print(len(results), "rounds:", dict(endings), "longest wait", max(max(r.waited) for r in results))
     if rounds > 1000:
         assert {result.place for result in results} == set(range(PLACES))
         assert {"committed", "LockLostError", "StaleFenceError"} <= set(endings)

@@ -1,4 +1,4 @@
-"""What `fence` does on PostgreSQL alone: the time limit of a transaction that stands still, refusals, deadlocks."""
+"""What `fence` does on PostgreSQL alone: the limit for what stands still, refusals, deadlocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from aiolocks import Lease, Lock, Session, StaleFenceError
 from aiolocks.contrib.sqlalchemy import fence
 from tests.contrib_sql.conftest import Late
-from tests.contrib_sql.databases import FENCE, NOTE, sqlstate
+from tests.contrib_sql.databases import FENCE, NOTE, session_was_ended, sqlstate
 
 SLACK = 1.0
 """Seconds for which a busy machine may stand still."""
@@ -80,7 +80,7 @@ async def test_the_server_ends_what_stands_still_and_its_successor_goes_on(
         assert (await successor.scalars(sa.select(NOTE))).all() == []
     with pytest.raises(DBAPIError) as caught:
         await connection.execute(sa.insert(NOTE).values(name="orders", writer="frozen"))
-    assert sqlstate(caught.value) == "25P03" or "closed" in str(caught.value)
+    assert session_was_ended(caught.value)
     await connection.close()
 
 
@@ -113,9 +113,7 @@ async def test_a_refused_transaction_is_in_nobodys_way(pg_engine: AsyncEngine, l
             await fence(connection, later)
 
 
-async def test_several_fences_in_one_call_never_deadlock(
-    pg_engine: AsyncEngine, session: Session
-) -> None:
+async def test_several_fences_in_one_call_never_deadlock(pg_engine: AsyncEngine, session: Session) -> None:
     names = [f"n{number}" for number in range(6)]
     async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
         leases = [await stack.enter_async_context(Lock(session, name, ttl=60)) for name in names]
@@ -173,7 +171,9 @@ async def test_the_row_is_written_also_by_a_token_that_stands_there(
     assert len(versions) == 3
 
 
-async def test_a_fence_outlives_the_savepoint_that_has_fenced_again(pg_engine: AsyncEngine, late: Late) -> None:
+async def test_a_fence_outlives_the_savepoint_that_has_fenced_again(
+    pg_engine: AsyncEngine, late: Late
+) -> None:
     early, later = await late("orders")
     async with pg_engine.connect() as connection:
         await fence(connection, early)
