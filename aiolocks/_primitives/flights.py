@@ -133,7 +133,8 @@ class Flight:
         finally:
             del self._waiters[waiter]
             self._waiting_flights.pop(waiter, None)
-            if waiter.done() and not waiter.cancelled():
+            waiter.cancel()  # where the limit has ended the wait
+            if not waiter.cancelled():
                 waiter.exception()  # the session's end, of which a cancelled caller learns nothing
             if not self._waiters and self._outcome is None and not self._keeping:
                 self._leave()

@@ -2,8 +2,8 @@
 
 After the draft of the IETF, *The Idempotency-Key HTTP Header Field*. `IdempotencyMiddleware` is for ASGI
 applications, and needs no framework. `aiolocks.contrib.idempotency.fastapi` has a route class for FastAPI,
-`aiolocks.contrib.idempotency.aiohttp` a middleware for aiohttp, and `aiolocks.contrib.idempotency.sqlalchemy` a
-store that commits the record of a request with its effects.
+`aiolocks.contrib.idempotency.aiohttp` a middleware for aiohttp, and `aiolocks.contrib.idempotency.sqlalchemy`
+a store that commits the record of a request with its effects.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class IdempotencyMiddleware:
         ttl: Seconds after which the end of a process is known to others; see `SingleFlight`. It does not
             limit how long a handler may take.
         on_crash: What happens to a request when the process that worked on it has died, and without `store`
-            nobody knows whether it took effect: `"refuse"` answers 409 for as long as `keep`; `"run"` runs the
-            handler again.
+            nobody knows whether it took effect: `"refuse"` answers 409 for as long as `keep`; `"run"` runs
+            the handler again.
         store: Keeps the records in the user's database, in the transaction of the handler: then each request
             takes effect exactly once. See `Store`.
         keeps: Says by its status whether an answer is kept. Default: all but 429 and 5xx. What is not kept is
@@ -86,7 +86,7 @@ class IdempotencyMiddleware:
         source = source_of(client)
         check_scope(scope)
 
-        async def asked(request: Scope, body: bytes, receive: Receive, send: Send) -> tuple[Any, str]:
+        async def asked(request: Scope, _body: bytes, _receive: Receive, _send: Send) -> tuple[Any, str]:
             who = scope(request)
             return source, asker(await who if inspect.isawaitable(who) else who)
 

@@ -2,9 +2,9 @@
 
 Invariants:
 - a handler runs only in the task of an attempt, which no client and no lost lease cancels;
-- without a store, a handler begins only after the server has counted it as the first since `keep` seconds; the
-  count ends when the answer was recorded, or when it is known that nothing is to be recorded. A process that
-  dies leaves the count, and the next attempt is refused;
+- without a store, a handler begins only after the server has counted it as the first since `keep` seconds;
+  the count ends when the answer was recorded, or when it is known that nothing is to be recorded. A process
+  that dies leaves the count, and the next attempt is refused;
 - with a store, the answer is published only after the transaction with its record was committed.
 """
 
@@ -73,7 +73,7 @@ def fingerprint_of(method: str, path: str, query: bytes, body: bytes) -> str:
 
 def name_of(asker: str, key: str) -> str:
     """The name of the key of one user. Of the user, who may be told by a secret, it has a hash."""
-    who = hashlib.blake2b(asker.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    who = hashlib.blake2b(asker.encode(errors="surrogatepass"), digest_size=20).hexdigest()
     shown = quote(key, safe="")
     if len(shown) > _LONGEST_SHOWN:
         shown = "#" + hashlib.blake2b(key.encode(), digest_size=32).hexdigest()
@@ -108,7 +108,7 @@ class Once:
             Problem: There is another answer than the handler's.
             Exception: The handler raised it.
         """
-        attempt = _Attempt(self, client, name_of(asker, key), fingerprint, route, work)
+        attempt = _Attempt(self, client, name_of(asker, key), fingerprint=fingerprint, route=route, work=work)
         return await asyncio.shield(self.task(attempt.run()))
 
     def task(self, work: Any) -> asyncio.Task[Any]:
@@ -153,7 +153,9 @@ class _Attempt:
         "_work",
     )
 
-    def __init__(self, once: Once, client: Any, name: str, fingerprint: str, route: str, work: Work) -> None:
+    def __init__(
+        self, once: Once, client: Any, name: str, *, fingerprint: str, route: str, work: Work
+    ) -> None:
         self._once = once
         self._policy = once.policy
         self._client = client
