@@ -55,7 +55,7 @@ async def payments(engine: AsyncEngine) -> dict[str, int]:
     """How often each key was paid."""
     async with engine.connect() as connection:
         counts = sa.select(PAYMENTS.c.key, sa.func.count()).group_by(PAYMENTS.c.key)
-        return {key: count for key, count in await connection.execute(counts)}
+        return {row[0]: row[1] for row in await connection.execute(counts)}
 
 
 async def serve_payments(redis_url: str, database_url: str | None, ttl: float) -> None:

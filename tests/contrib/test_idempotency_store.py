@@ -83,7 +83,7 @@ async def test_effect_and_record_commit_together(
     desk = Desk(session, store)
     for _ in range(3):
         assert await desk.ask() == ANSWER
-    with pytest.raises(Problem, match="^422"):
+    with pytest.raises(Problem, match=r"^422"):
         await desk.ask(fingerprint="g" * 64)
     assert (desk.asked, await payments(engine)) == (1, {"k": 1})
 
@@ -95,7 +95,7 @@ async def test_what_is_not_kept_is_rolled_back(
     with pytest.raises(RuntimeError, match="out of money"):
         await desk.ask(RuntimeError("out of money"))
     assert (await desk.ask(Record(503, (), b""))).status == 503
-    with pytest.raises(Problem, match="^500"):
+    with pytest.raises(Problem, match=r"^500"):
         await desk.ask(Unkept("the answer is streamed"))
     assert await payments(engine) == {}
     assert await desk.ask() == ANSWER
