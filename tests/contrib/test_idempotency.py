@@ -6,13 +6,15 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from aiolocks import Session
-from aiolocks.contrib.idempotency import _once
+from aiolocks.contrib.idempotency import Stored, _once
 from tests.conftest import Connect, OwnServer
 from tests.contrib import tills
 from tests.contrib.serving import HalfClient
@@ -309,3 +311,63 @@ async def test_many_at_once_are_one(serves: Serves, session: Session, http: http
         answers = await asyncio.gather(*(sent(http, url, "ok", f"k{n % 5}") for n in range(50)))
         assert till.rung_up == 5
         assert len({answer.content for answer in answers}) == 5
+
+
+@each
+async def test_a_lost_lease_neither_cancels_the_work_nor_repeats_it(
+    serves: Serves, session: Session, redis: Redis, http: httpx.AsyncClient, prefix: str
+) -> None:
+    till = Till()
+    async with serves(till, session, ttl=0.3) as url:
+        first = asyncio.create_task(sent(http, url, "wait"))
+        await eventually(lambda: till.rung_up == 1, within=5)
+        lost = session.statistics().losses
+        async for key in redis.scan_iter(f"{prefix}:singleflight:*"):
+            await redis.delete(key)
+        await eventually(lambda: session.statistics().losses > lost, within=5)
+        await asyncio.sleep(0.1)
+        till.closed.set()
+        assert (await first).content == b"receipt 1 \0\xff"
+        assert whole(await sent(http, url, "wait")) == whole(await first)
+        assert till.rung_up == 1
+
+
+@each
+async def test_with_a_store_no_work_stands_without_a_record(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till, store = Till(), Memory()
+    async with serves(till, session, store=store, max_answer=25_000) as url:
+        if serves is tills.aiohttp:  # its handlers send their answers themselves: what was answered is done
+            assert (await sent(http, url, "stream")).content == CHUNK * 10
+            assert reason(await sent(http, url, "stream")) == (409, "not-kept")
+        else:
+            assert reason(await sent(http, url, "stream")) == (500, "answer-too-long")
+        sizes = len(store.records)
+        assert (sizes, store.undone) == ((1, 0) if serves is tills.aiohttp else (0, 1))
+        for _ in range(2):
+            assert (await sent(http, url, "ok", "l")).content == b"receipt 2 \0\xff"
+        assert (len(store.records), till.rung_up) == (sizes + 1, 2)
+
+
+class Memory:
+    """A store as a user may write one."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Stored] = {}
+        self.undone = 0
+
+    async def find(self, key: str) -> Stored | None:
+        return self.records.get(key)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Memory]:
+        before = len(self.records)
+        try:
+            yield self
+        finally:
+            self.undone += len(self.records) == before
+
+    async def commit(self, key: str, record: Stored, *, keep: float) -> None:
+        assert key not in self.records
+        self.records[key] = record

@@ -106,7 +106,7 @@ class Exchange:
         task: Callable[[Any], asyncio.Task[Any]],
     ) -> None:
         # Ways around `send`, as for the file whose name is sent, would pass the record by.
-        extensions = scope.get("extensions") or {}
+        extensions: dict[str, Any] = scope.get("extensions") or {}
         kept = {name: value for name, value in extensions.items() if not name.startswith("http.response.")}
         self._scope = {**scope, "extensions": kept}
         self._app = app

@@ -44,6 +44,9 @@ Work = Callable[[], Awaitable[Record | Unkept]]
 
 _LONGEST_SHOWN: Final = 160
 
+_NO_ANSWER: Final = b""
+"""In a store: the request was done, and its answer was sent and is gone."""
+
 
 @final
 class _Failed(Exception):  # noqa: N818 - the way in which an answer that is not kept leaves SingleFlight
@@ -256,16 +259,20 @@ class _Attempt:
             async with store.transaction() as transaction:
                 answer = await self._work()
                 if isinstance(answer, Unkept):
-                    log.error("%s: rolled back: %s", self._name, answer.why)
-                    raise _Failed(error=problems.answer_too_long())
+                    if not answer.sent:
+                        log.error("%s: rolled back: %s", self._name, answer.why)
+                        raise _Failed(error=problems.answer_too_long())
+                    log.warning("%s: the answer is not in its record: %s", self._name, answer.why)
+                    await self._commit(transaction, _NO_ANSWER)
+                    return answer
                 if not self._policy.keeps(answer.status):
                     raise _Failed(answer=answer)
                 if answer.status < 400:
-                    await self._commit(transaction, answer)
+                    await self._commit(transaction, answer.dumps())
             if answer.status >= 400:
                 # A handler that refused its request has no effects; the refusal is kept by itself.
                 async with store.transaction() as transaction:
-                    await self._commit(transaction, answer)
+                    await self._commit(transaction, answer.dumps())
         except _Uncommitted as uncommitted:
             # Another was faster, or the commit came through and its confirmation did not.
             found = None
@@ -276,8 +283,8 @@ class _Attempt:
             return found
         return answer
 
-    async def _commit(self, transaction: Transaction, answer: Record) -> None:
-        record = Stored(self._fingerprint, answer.dumps())
+    async def _commit(self, transaction: Transaction, answer: bytes) -> None:
+        record = Stored(self._fingerprint, answer)
         try:
             await transaction.commit(self._name, record, keep=self._policy.keep)
         except Exception as error:
@@ -291,6 +298,8 @@ class _Attempt:
             return None
         if stored.fingerprint != self._fingerprint:
             raise _Failed(error=problems.reused())
+        if stored.answer == _NO_ANSWER:
+            raise _Failed(error=problems.not_kept())
         return Record.loads(stored.answer)
 
     # -- where Redis has no record

@@ -135,7 +135,7 @@ def of_another(reason: str) -> Problem:
     Args:
         reason: That of the problem which ended the other one; empty if its handler failed.
     """
-    for problem in (crashed(), answer_too_long(), reused()):
+    for problem in (crashed(), answer_too_long(), reused(), not_kept()):
         if problem.reason == reason:
             return problem
     return failed()

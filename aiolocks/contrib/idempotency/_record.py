@@ -45,14 +45,16 @@ class Unkept:
 
     Attributes:
         why: The obstacle, for the log.
-        answer: The answer, where it is whole and only the first client can have it.
+        answer: The answer, where it is the caller's to send.
+        sent: Whether the client has it: then what the handler did must stand.
     """
 
-    __slots__ = ("answer", "why")
+    __slots__ = ("answer", "sent", "why")
 
-    def __init__(self, why: str, answer: Any = None) -> None:
+    def __init__(self, why: str, answer: Any = None, *, sent: bool = False) -> None:
         self.why = why
         self.answer = answer
+        self.sent = sent
 
 
 @final

@@ -36,8 +36,8 @@ def idempotency_middleware(
 
     The keys are in the session of `session_ctx`. An answer that the handler streams (a `StreamResponse`, a
     `FileResponse`) reaches the first client only; its key is answered 409 from then on. With `store`, the
-    transaction is rolled back and the answer is 500, unless the handler has begun to send its answer: then
-    the connection ends.
+    transaction is rolled back and the answer is 500, unless the handler has sent its answer itself: then the
+    transaction is committed, and the key is answered 409.
 
     Args:
         scope: Says who asks: a function of the request, `async` or not, that returns a str. The key of
@@ -77,10 +77,6 @@ def idempotency_middleware(
                 work=work,
             )
         except Problem as problem:
-            if request.writer.output_size > 0:
-                # The client would take an answer in the middle of an answer for a part of it. After an
-                # exception, aiohttp closes the connection.
-                raise RuntimeError(str(problem)) from None
             answer = problem.record(policy.documentation)
         if isinstance(answer, Unkept):
             unkept: web.StreamResponse = answer.answer
@@ -118,7 +114,7 @@ async def _answer(handler: Handler, request: web.Request) -> web.StreamResponse:
 
 def _recorded(answer: web.StreamResponse, most: int) -> Record | Unkept:
     if not isinstance(answer, web.Response) or answer.prepared:
-        return Unkept("the answer is streamed", answer)
+        return Unkept("the answer is streamed", answer, sent=answer.prepared)
     body: Any = answer.body
     if body is None:
         body = b""

@@ -80,17 +80,19 @@ class _Asking:
 
     def __init__(self, scope: Callable[..., Any]) -> None:
         self._scope = scope
-        self._apps: WeakKeyDictionary[Any, App] = WeakKeyDictionary()
+        self._apps: WeakKeyDictionary[Any, dict[str, App]] = WeakKeyDictionary()
 
     async def __call__(
         self, scope: Scope, body: bytes, receive: Receive, send: Send
     ) -> tuple[Any, str] | None:
         app = scope["app"]
-        solving = self._apps.get(app)
+        # FastAPI takes those parameters from the path that its path has.
+        path = "/" + "/".join(f"{{{name}}}" for name in scope.get("path_params", ()))
+        known = self._apps.setdefault(app, {})
+        solving = known.get(path)
         if solving is None:
-            solving = self._apps[app] = APIRoute(
-                "/", self._endpoint(), dependency_overrides_provider=app, methods=[*_METHODS]
-            ).app
+            route = APIRoute(path, self._endpoint(), dependency_overrides_provider=app)
+            solving = known[path] = route.app
         solved: dict[str, Any] = {**scope, "state": {**scope.get("state", {})}}
         messages: list[Message] = []
 
@@ -118,9 +120,6 @@ class _Asking:
             return Response(status_code=204)
 
         return endpoint
-
-
-_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE", "GET")
 
 
 def _with_ours(extra: dict[str, Any] | None, policy: Policy) -> dict[str, Any]:
