@@ -74,12 +74,12 @@ async def serve_payments(redis_url: str, database_url: str | None, ttl: float) -
                 await send({"type": "lifespan.shutdown.complete"})
                 return
             key = (await receive())["body"].decode()
-            await asyncio.sleep(random.uniform(0, 0.03))
+            await asyncio.sleep(random.uniform(0, 0.2))
             if store is None:
                 await redis.rpush("payments", key)
             else:
                 await (await store.session()).execute(sa.insert(PAYMENTS).values(key=key))
-            await asyncio.sleep(random.uniform(0, 0.03))
+            await asyncio.sleep(random.uniform(0, 0.2))
             headers = [(b"x-receipt", secrets.token_urlsafe(6).encode())]
             await send({"type": "http.response.start", "status": 201, "headers": headers})
             await send({"type": "http.response.body", "body": secrets.token_bytes(50)})
