@@ -133,9 +133,7 @@ async def test_without_a_store_no_key_is_paid_twice(
 async def test_without_a_store_no_key_is_paid_twice_however_often(
     server: Server, redis: Redis, workers: Workers, http: httpx.AsyncClient
 ) -> None:
-    await pay_without_a_store(
-        server, redis, workers, http, size=4, keys=100, duplicates=10, kills=25, over=60
-    )
+    await pay_without_a_store(server, redis, workers, http, size=4, keys=100, duplicates=10, kills=25)
 
 
 async def pay_without_a_store(
