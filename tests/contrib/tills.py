@@ -4,10 +4,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
 
+import httpx
+import pytest
 from aiohttp import web
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
@@ -144,4 +146,31 @@ def aiohttp(till: Till, session: Session, **options: Any) -> AbstractAsyncContex
     return aiohttp_serves(app)
 
 
-Send = Callable[..., Awaitable[Any]]
+each = pytest.mark.parametrize("serves", [asgi, fastapi, aiohttp], ids=lambda it: it.__name__)
+
+
+async def sent(
+    http: httpx.AsyncClient,
+    url: str,
+    do: Any,
+    key: str | None = '"k"',
+    *,
+    method: str = "POST",
+    **headers: str,
+) -> httpx.Response:
+    own = {} if key is None else {"Idempotency-Key": key}
+    own |= {name.replace("_", "-"): value for name, value in headers.items()}
+    path = url if url.count("/") > 2 else f"{url}/pay"
+    return await http.request(method, path, content=json.dumps({"do": do}), headers=own)
+
+
+def whole(answer: httpx.Response) -> Any:
+    """What is the same in each replay."""
+    headers = [pair for pair in answer.headers.raw if pair[0].lower() != b"date"]
+    return answer.status_code, headers, answer.content
+
+
+def reason(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == answer.status_code
+    return answer.status_code, answer.json()["reason"]

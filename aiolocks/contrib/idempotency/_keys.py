@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ._problems import Problem, malformed
+from ._problems import malformed
 
 LONGEST: Final = 255
 """Characters of a key; a UUID has 36."""
@@ -42,6 +42,3 @@ def parsed(values: Sequence[str]) -> str | None:
     if not key or len(key) > LONGEST:
         raise malformed(f"The key must have 1 to {LONGEST} characters.")
     return key
-
-
-__all__ = ["LONGEST", "Problem", "parsed"]

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
-from urllib.parse import quote
 
 from ..._primitives.singleflight import SingleFlight
 from ..._primitives.turnstile import Turnstile
@@ -32,6 +30,7 @@ from ...errors import (
 )
 from .._holds import Holds
 from . import _problems as problems
+from ._identity import name_of
 from ._policy import Policy
 from ._problems import Problem
 from ._record import RECORDS, Record, Unkept
@@ -41,8 +40,6 @@ log: Final = logging.getLogger("aiolocks.requests")
 
 Work = Callable[[], Awaitable[Record | Unkept]]
 """Runs the handler."""
-
-_LONGEST_SHOWN: Final = 160
 
 _NO_ANSWER: Final = b""
 """In a store: the request was done, and its answer was sent and is gone."""
@@ -63,24 +60,6 @@ class _Failed(Exception):  # noqa: N818 - the way in which an answer that is not
             raise self.error
         assert self.answer is not None
         return self.answer
-
-
-def fingerprint_of(method: str, path: str, query: bytes, body: bytes) -> str:
-    """The hash of a request."""
-    digest = hashlib.sha256()
-    for part in (method.encode(), path.encode(errors="surrogatepass"), query):
-        digest.update(b"%d:%b" % (len(part), part))
-    digest.update(body)
-    return digest.hexdigest()
-
-
-def name_of(asker: str, key: str) -> str:
-    """The name of the key of one user. Of the user, who may be told by a secret, it has a hash."""
-    who = hashlib.blake2b(asker.encode(errors="surrogatepass"), digest_size=20).hexdigest()
-    shown = quote(key, safe="")
-    if len(shown) > _LONGEST_SHOWN:
-        shown = "#" + hashlib.blake2b(key.encode(), digest_size=32).hexdigest()
-    return f"idempotency:{who}:{shown}"
 
 
 @final
@@ -336,6 +315,3 @@ class _Uncommitted(Exception):  # noqa: N818 - it says by which of several await
     def __init__(self, error: Exception) -> None:
         self.error = error
         super().__init__()
-
-
-__all__ = ["Once", "Problem", "Record", "Unkept", "Work", "fingerprint_of", "name_of"]
