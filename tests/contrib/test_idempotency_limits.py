@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -13,9 +14,11 @@ import pytest
 
 from aiolocks import Session
 from aiolocks.contrib.idempotency import Stored, _once
+from tests.adversity.tools import asleep
 from tests.conftest import Connect, OwnServer
 from tests.contrib import tills
 from tests.contrib.tills import CHUNK, Serves, Till, each, reason, sent
+from tests.support.waiting import eventually
 
 
 @pytest.mark.leaves_keys("*:turnstile*")
@@ -152,6 +155,25 @@ async def test_with_a_store_no_work_stands_without_a_record(
         for _ in range(2):
             assert (await sent(http, url, "ok", "l")).content == b"receipt 2 \0\xff"
         assert (len(store.records), till.rung_up) == (sizes + 1, 2)
+
+
+@each
+async def test_a_failure_that_was_waited_for_in_another_process_may_be_tried_again(
+    serves: Serves, session: Session, connect: Connect, http: httpx.AsyncClient, prefix: str
+) -> None:
+    till = Till()
+    async with Session(connect(), prefix=prefix) as other:
+        async with serves(till, session) as url, serves(till, other, wait=20) as there:
+            first = asyncio.create_task(sent(http, url, "burn"))
+            await eventually(lambda: till.rung_up == 1, within=5)
+            second = asyncio.create_task(sent(http, there, "burn"))
+            await eventually(lambda: asleep(other), within=5)
+            till.closed.set()
+            assert (await first).status_code == 500
+            assert reason(await second) == (503, "failed")
+            assert (await second).headers["retry-after"] == "1"
+            assert (await sent(http, there, "burn")).status_code == 500
+            assert till.rung_up == 2
 
 
 class Memory:

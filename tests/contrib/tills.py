@@ -42,10 +42,10 @@ class Till:
     async def ring_up(self, body: bytes) -> Answer:
         self.rung_up += 1
         do = json.loads(body)["do"]
-        if do == "wait":
+        if do in ("wait", "burn"):
             await self.closed.wait()
         self.ended += 1
-        if do == "raise":
+        if do in ("raise", "burn"):
             raise RuntimeError("out of paper")
         headers = [
             ("Content-Type", "text/plain"),
