@@ -16,7 +16,7 @@ from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.term import NEVER
 from .._transport.commands.flight import Left
-from ..errors import BackendError, ConfigurationError, LockError, LockLostError
+from ..errors import BackendError, ConfigurationError, LockError, LockLostError, LockTimeoutError
 from .outcomes import Outcome, comes_of_cancellation
 from .runs import ended_at, runs
 from .serializers import Serializer
@@ -50,7 +50,9 @@ class Flight:
 
     __slots__ = (
         "__weakref__",
+        "_begun",
         "_binding",
+        "_busy",
         "_commands",
         "_ended_at",
         "_engine",
@@ -92,6 +94,10 @@ class Flight:
             engine, "singleflight", "SingleFlight", name, options=options, fingerprint=fingerprint
         )
         self._runs: set[int] = set()  # our own
+        self._begun = False
+        # Done once a run goes on, here or elsewhere. The commands have this future, and not this object: a
+        # cycle would be left to the garbage collector.
+        self._busy = self._commands.busy = engine.loop.create_future()
         self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
         self._outcome: Outcome | None = None
@@ -100,8 +106,15 @@ class Flight:
         self._task = engine.loop.create_task(self._fly(), name=f"aiolocks-singleflight-{name!r}")
         self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
 
-    async def join(self) -> Outcome | None:
+    async def join(self, fn: Callable[[], Awaitable[Any]], limit: float | None) -> Outcome | None:
         """Waits for the end; None for who came when it had ended already, elsewhere, unknown to us.
+
+        Args:
+            fn: The caller's function: its own run has no limit.
+            limit: Seconds to wait once a run of another caller goes on.
+
+        Raises:
+            LockTimeoutError: That run lasts longer.
 
         Cancelled, it ends this wait alone, and the call if nobody else waits here.
         """
@@ -114,16 +127,32 @@ class Flight:
         if caller is not None:
             self._waiting_flights[waiter] = caller
         try:
+            if limit is not None:
+                await self._within_limit(waiter, fn, limit)
             in_time = await waiter
         finally:
             del self._waiters[waiter]
             self._waiting_flights.pop(waiter, None)
-            if waiter.done() and not waiter.cancelled():
+            waiter.cancel()  # where the limit has ended the wait
+            if not waiter.cancelled():
                 waiter.exception()  # the session's end, of which a cancelled caller learns nothing
             if not self._waiters and self._outcome is None and not self._keeping:
                 self._leave()
                 self._task.cancel()
         return self._outcome if in_time else None
+
+    async def _within_limit(
+        self, waiter: asyncio.Future[bool], fn: Callable[[], Awaitable[Any]], limit: float
+    ) -> None:
+        """Returns when the end is there, or when the caller's own function runs."""
+        await asyncio.wait((waiter, self._busy), return_when=asyncio.FIRST_COMPLETED)
+        if not waiter.done() and not self._runs_own(fn):
+            await asyncio.wait((waiter,), timeout=limit)
+        if not waiter.done() and not self._runs_own(fn):
+            raise LockTimeoutError("SingleFlight", self._name, blocking_timeout=limit, remaining=None)
+
+    def _runs_own(self, fn: Callable[[], Awaitable[Any]]) -> bool:
+        return self._begun and self._fn is fn
 
     def _needs(self, caller: Flight) -> bool:
         """Whether this call is that one, or waits for it, also by way of others."""
@@ -226,6 +255,8 @@ class Flight:
         task = asyncio.current_task()
         assert task is not None
         _within.set(weakref.ref(self))
+        self._begun = True
+        self._commands.tell_busy()
         try:
             awaitable: object = self._fn()
             if not inspect.isawaitable(awaitable):

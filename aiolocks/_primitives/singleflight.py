@@ -8,7 +8,15 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Never, TypeVar, final
 
-from .._core.arguments import SHORTEST_TTL, Options, Seconds, lock_name, reject_slips, seconds
+from .._core.arguments import (
+    SHORTEST_TTL,
+    Options,
+    Seconds,
+    lock_name,
+    optional_seconds,
+    reject_slips,
+    seconds,
+)
 from .._core.clock import milliseconds
 from .._core.session import engine_of, source_of
 from ..errors import FingerprintError
@@ -22,7 +30,7 @@ _DIGEST_BYTES: Final = 16
 
 # What the same thing is called elsewhere, or what is easily taken for it.
 _SLIPS: Final = {
-    "blocking_timeout": "asyncio.timeout() around do()",
+    "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
     "cache": "keep= (how long a value is kept)",
     "cache_ttl": "keep= (how long a value is kept)",
     "ex": "keep= (how long a value is kept)",
@@ -33,7 +41,7 @@ _SLIPS: Final = {
     "name": "do(key, fn): one SingleFlight serves any number of keys",
     "prefix": "Session(client, prefix=...)",
     "timeout": "ttl= (how long a runner that died holds up the others), or asyncio.timeout() around do()",
-    "wait": "asyncio.timeout() around do()",
+    "wait": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
 }
 
 
@@ -109,7 +117,12 @@ class SingleFlight:
         self._serializer = serializer
 
     async def do(
-        self, key: str, fn: Callable[[], Awaitable[T]], *, fingerprint: str | bytes | None = None
+        self,
+        key: str,
+        fn: Callable[[], Awaitable[T]],
+        *,
+        fingerprint: str | bytes | None = None,
+        blocking_timeout: Seconds | None = None,
     ) -> T:
         """Gives what `fn` gives, or raises what it raises, whoever has called it.
 
@@ -123,8 +136,14 @@ class SingleFlight:
                 `CancelledError` comes out of it by itself, all callers get a `RuntimeError`.
             fingerprint: What the request is, for a key that a client chose: the body of a POST. Only a hash
                 of it is stored. None is a fingerprint like another: give it always or never.
+            blocking_timeout: Seconds to wait for the run of another caller, from the moment at which this
+                session knows that the run goes on; 0 ends the call at that moment. A value that is kept is
+                returned all the same, and the time that `fn` takes does not count. None waits for as long
+                as the run takes.
 
         Raises:
+            LockTimeoutError: The run of another caller did not end within `blocking_timeout`; this call has
+                not run `fn`.
             FingerprintError: The key is in use, or its value kept, for another fingerprint.
             RemoteCallError: The function raised, elsewhere.
             ResultNotKeptError: The work was done, but others cannot have its value: the serializer did not
@@ -149,6 +168,7 @@ class SingleFlight:
         name = lock_name(key, "key")
         _check_function(fn)
         digest = _digest(fingerprint)
+        limit = optional_seconds("blocking_timeout", blocking_timeout)
         engine = engine_of(self._source, self)
         slot = ("singleflight", name)
         while True:
@@ -166,7 +186,7 @@ class SingleFlight:
                 )
             elif flight.fingerprint != digest:
                 raise FingerprintError(name)
-            outcome = await flight.join()
+            outcome = await flight.join(fn, limit)
             if outcome is not None:
                 value: T = outcome.get()
                 return value

@@ -166,7 +166,7 @@ def locked(
                 found = name_of(request)
                 if not isinstance(found, str) and inspect.isawaitable(found):
                     found = await found
-                session, gone = _session_of(request), functools.partial(_gone, request)
+                session, gone = session_of_request(request), functools.partial(_gone, request)
                 async with holding(session, lock_name(found), recipe, gone) as lease:
                     request[LEASE], begun = lease, True
                     return await handler(*args, **kwargs)
@@ -196,7 +196,8 @@ def _request_of(args: tuple[object, ...]) -> web.Request:
     )
 
 
-def _session_of(request: web.Request) -> Session:
+def session_of_request(request: web.Request) -> Session:
+    """The session of the application that serves this request."""
     session = request.config_dict.get(SESSION)
     if session is None:
         raise RuntimeError(

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from aiolocks import Lease, Lock, Session
 from tests.conftest import Connect
-from tests.contrib_sql.databases import METADATA, Database, postgres_url, running_postgres
+from tests.contrib_sql.databases import METADATA, Database
+from tests.support.postgres import postgres_url, running_postgres
 
 KINDS = {
     "postgresql-read-committed": "READ COMMITTED",

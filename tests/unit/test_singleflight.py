@@ -51,7 +51,7 @@ def test_it_tells_its_times() -> None:
         ({"serializer": "json"}, TypeError, "must have dumps and loads"),
         ({"timeout": 3}, TypeError, r"did you mean ttl= .* or asyncio.timeout\(\) around do"),
         ({"expire": 3}, TypeError, "did you mean keep="),
-        ({"blocking_timeout": 3}, TypeError, "did you mean asyncio.timeout"),
+        ({"blocking_timeout": 3}, TypeError, r"did you mean do\(key, fn, blocking_timeout="),
         ({"key": "k"}, TypeError, "one SingleFlight serves any number of keys"),
         ({"sleep": 3}, TypeError, r"did you mean Session\("),
         ({"nonsense": 3}, TypeError, "has no argument 'nonsense'$"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, final
 
 from ...errors import FingerprintError, LockError
@@ -48,6 +49,10 @@ class FlightCommands(Steps):
     Invariant: `_told` is the first run that one of them was told of, or was granted: all that come later were
     begun while he waited.
 
+    Attributes:
+        busy: Done when the server has said that a run goes on, or that another session is next; None if
+            nobody asks.
+
     Args:
         kind: Whose name space it is.
         fingerprint: Of the request that they have in common, hexadecimal; empty for none.
@@ -55,7 +60,7 @@ class FlightCommands(Steps):
         session: Who stands in the queue: an id of which no two sessions have the same.
     """
 
-    __slots__ = ("_fingerprint", "_leaving", "_lock", "_name", "_run", "_told", "bell")
+    __slots__ = ("_fingerprint", "_leaving", "_lock", "_name", "_run", "_told", "bell", "busy")
 
     def __init__(
         self, prefix: str, kind: str, name: str, *, fingerprint: str, retention_ms: int, session: str
@@ -71,6 +76,7 @@ class FlightCommands(Steps):
         self.bell = self._lock.bell
         self._told: int | None = None
         self._leaving: tuple[str, int, int, str, bytes] | None = None
+        self.busy: asyncio.Future[Any] | None = None
 
     def leave(self, token: str, run: int, *, tag: str, payload: bytes, keep_ms: int) -> None:
         """What that run is to leave: from now on its release publishes it."""
@@ -132,11 +138,16 @@ class FlightCommands(Steps):
             return Granted(int(raw[1]), raw[2])
         if raw[0] == 0:
             self._tell(int(raw[2]))
+            self.tell_busy()
             return Refused(None if raw[1] < 0 else raw[1])
         if raw[0] == 2:
             left = Left(int(raw[1]), None if raw[2] < 0 else raw[2], raw[3].decode(), raw[4])
             return Refused(None, raw[5:], error=left)
         return Refused(None, raw[1:], error=FingerprintError(self._name))
+
+    def tell_busy(self) -> None:
+        if self.busy is not None and not self.busy.done():
+            self.busy.set_result(None)
 
     def _tell(self, run: int) -> None:
         if self._told is None and run:

@@ -1,0 +1,14 @@
+"""Requests that are sent again are not done again: the header `Idempotency-Key`.
+
+After the draft of the IETF, *The Idempotency-Key HTTP Header Field*. `IdempotencyMiddleware` is for ASGI
+applications, and needs no framework. `aiolocks.contrib.idempotency.fastapi` has a route class for FastAPI,
+`aiolocks.contrib.idempotency.aiohttp` a middleware for aiohttp, and `aiolocks.contrib.idempotency.sqlalchemy`
+a store that commits the record of a request with its effects.
+"""
+
+from __future__ import annotations
+
+from ._middleware import IdempotencyMiddleware
+from ._store import Store, Stored, Transaction
+
+__all__ = ["IdempotencyMiddleware", "Store", "Stored", "Transaction"]

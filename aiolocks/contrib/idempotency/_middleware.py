@@ -1,0 +1,168 @@
+"""The middleware for ASGI applications."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Unpack, final
+
+from ..._core.session import source_of
+from . import _problems as problems
+from ._asgi import App, Exchange, HungUpError, Receive, Scope, Send, answer_with, body_of
+from ._identity import fingerprint_of
+from ._keys import parsed
+from ._once import Once
+from ._policy import Options, Policy, asker, check_scope
+from ._problems import Problem
+from ._record import Record, Unkept
+
+Asked = Callable[[Scope, bytes, Receive, Send], Awaitable[tuple[Any, str] | None]]
+"""Client or session, and who asks; None when the request was answered."""
+
+_SEEN: Final = "aiolocks.idempotency"
+"""In the scope of a request that has a middleware already, outside of this one."""
+
+
+@final
+class IdempotencyMiddleware:
+    """Does each request with an `Idempotency-Key` once, and answers it again from its record.
+
+    ```python
+    app = IdempotencyMiddleware(app, redis, scope=lambda scope: user_of(scope))
+    ```
+
+    With Starlette: `app.add_middleware(IdempotencyMiddleware, client=redis, scope=...)`. For FastAPI, see
+    `aiolocks.contrib.idempotency.fastapi`; for aiohttp, `aiolocks.contrib.idempotency.aiohttp`.
+
+    The first request with a key runs the handler. Later ones with this key, of the same user and with the
+    same method, path, query and body, get its status, headers and body, byte for byte. What the middleware
+    itself answers is `application/problem+json`.
+
+    A client that hangs up does not cancel the handler, which then does not see that the client is gone. The
+    answer is collected, and is sent when it is whole and recorded. Websockets, other methods, and requests
+    without a key pass.
+
+    Args:
+        app: The application.
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        scope: Says who asks: a function of the ASGI scope, `async` or not, that returns a str. The key of
+            another user is another key. What it raises ends the request, and nothing is recorded.
+        header: The name of the header.
+        methods: The methods that the header counts for.
+        required: Whether a request of these methods without a key is refused with 400.
+        wait: Seconds that a request waits for the first one with its key, before the answer is 409.
+        keep: Seconds that an answer is kept, and a key refused after a crash.
+        ttl: Seconds after which the end of a process is known to others; see `SingleFlight`. It does not
+            limit how long a handler may take.
+        on_crash: What happens to a request when the process that worked on it has died, and without `store`
+            nobody knows whether it took effect: `"refuse"` answers 409 for as long as `keep`; `"run"` runs
+            the handler again.
+        store: Keeps the records in the user's database, in the transaction of the handler: then each request
+            takes effect exactly once. See `Store`.
+        keeps: Says by its status whether an answer is kept. Default: all but 429 and 5xx. What is not kept is
+            given to the requests that wait for it in this process, and the next one runs the handler.
+        max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs.
+        max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
+            and the key is answered 409 from then on. With `store` the transaction is rolled back, and the
+            answer is 500.
+        retry_after: Seconds for `Retry-After` of an answer that says that the first request is running.
+            Default: the median of the last 15 requests of the same method and path in this process.
+        documentation: URL of a page for clients about the key, for the `type` of the answers and a `Link`.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+
+    __slots__ = ("_protected",)
+
+    def __init__(
+        self,
+        app: App,
+        client: Any,
+        *,
+        scope: Callable[[Scope], str | Awaitable[str]],
+        **options: Unpack[Options],
+    ) -> None:
+        source = source_of(client)
+        check_scope(scope)
+
+        async def asked(request: Scope, _body: bytes, _receive: Receive, _send: Send) -> tuple[Any, str]:
+            who = scope(request)
+            return source, asker(await who if inspect.isawaitable(who) else who)
+
+        self._protected = Protected(app, Policy.of(options), asked)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the server."""
+        await self._protected(scope, receive, send)
+
+
+@final
+class Protected:
+    """An application whose requests with a key are done once.
+
+    Args:
+        app: The application.
+        policy: The options.
+        asked: Says who asks, and where the keys are.
+    """
+
+    __slots__ = ("_app", "_asked", "_header", "_once", "_policy")
+
+    def __init__(self, app: App, policy: Policy, asked: Asked) -> None:
+        self._app = app
+        self._policy = policy
+        self._asked = asked
+        self._header = policy.header.lower().encode("ascii")
+        self._once = Once(policy)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in self._policy.methods or _SEEN in scope:
+            await self._app(scope, receive, send)
+            return
+        try:
+            key = parsed(
+                [value.decode("latin-1") for name, value in scope["headers"] if name == self._header]
+            )
+            if key is None and self._policy.required:
+                raise problems.missing(self._policy.header)
+            if key is not None:
+                await self._once_for(key, {**scope, _SEEN: True}, receive, send)
+        except Problem as problem:
+            await answer_with(problem.record(self._policy.documentation), send)
+            return
+        except HungUpError:
+            return
+        if key is None:
+            await self._app(scope, receive, send)
+
+    async def _once_for(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await body_of(dict(scope["headers"]), receive, self._policy.max_body)
+        asked = await self._asked(scope, body, receive, send)
+        if asked is None:
+            return
+        client, who = asked
+        exchange = Exchange(
+            self._app,
+            scope,
+            body,
+            receive,
+            send,
+            max_answer=self._policy.max_answer,
+            whole=self._policy.store is not None,
+            task=self._once.task,
+        )
+        method, path = scope["method"], scope["path"]
+        answer: Record | Unkept = await self._once.serve(
+            client,
+            asker=who,
+            key=key,
+            fingerprint=fingerprint_of(method, path, scope.get("query_string", b""), body),
+            route=f"{method} {path}",
+            work=exchange.answer,
+        )
+        if isinstance(answer, Record):
+            await answer_with(answer, send)
+        # In this task, so that a server that stops waits for it.
+        await asyncio.shield(exchange.ended())

@@ -1,0 +1,317 @@
+"""One request under its key, for all frameworks: done once, and answered again from the record.
+
+Invariants:
+- a handler runs only in the task of an attempt, which no client and no lost lease cancels;
+- without a store, a handler begins only after the server has counted it as the first since `keep` seconds;
+  the count ends when the answer was recorded, or when it is known that nothing is to be recorded. A process
+  that dies leaves the count, and the next attempt is refused;
+- with a store, the answer is published only after the transaction with its record was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+from ..._primitives.singleflight import SingleFlight
+from ..._primitives.turnstile import Turnstile
+from ...errors import (
+    BackendError,
+    FingerprintError,
+    LockError,
+    LockLostError,
+    LockTimeoutError,
+    RemoteCallError,
+    ResultNotKeptError,
+    SessionClosedError,
+)
+from .._holds import Holds
+from . import _problems as problems
+from ._identity import name_of
+from ._policy import Policy
+from ._problems import Problem
+from ._record import RECORDS, Record, Unkept
+from ._store import Stored, Transaction
+
+log: Final = logging.getLogger("aiolocks.requests")
+
+Work = Callable[[], Awaitable[Record | Unkept]]
+"""Runs the handler."""
+
+_NO_ANSWER: Final = b""
+"""In a store: the request was done, and its answer was sent and is gone."""
+
+
+@final
+class _Failed(Exception):  # noqa: N818 - the way in which an answer that is not kept leaves SingleFlight
+    """The handler ended without an answer that is to be kept."""
+
+    def __init__(self, *, answer: Record | Unkept | None = None, error: BaseException | None = None) -> None:
+        self.answer = answer
+        self.error = error
+        # SingleFlight tells waiters elsewhere its text.
+        super().__init__(error.reason if isinstance(error, Problem) else "")
+
+    def get(self) -> Record | Unkept:
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
+
+@final
+class Once:
+    """What the requests of one application have in common."""
+
+    __slots__ = ("_durations", "_running", "policy")
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._durations = Holds()
+        self._running: set[asyncio.Task[Any]] = set()  # an event loop alone would not keep them
+
+    async def serve(
+        self, client: Any, *, asker: str, key: str, fingerprint: str, route: str, work: Work
+    ) -> Record | Unkept:
+        """The answer to one request. Cancelled, it leaves the work alone.
+
+        Args:
+            client: Redis client or session.
+            asker: The user.
+            key: The key.
+            fingerprint: The hash of the request.
+            route: Requests with the same one take about the same time.
+            work: Runs the handler; called once at the most.
+
+        Raises:
+            Problem: There is another answer than the handler's.
+            Exception: The handler raised it.
+        """
+        attempt = _Attempt(self, client, name_of(asker, key), fingerprint=fingerprint, route=route, work=work)
+        return await asyncio.shield(self.task(attempt.run()))
+
+    def task(self, work: Any) -> asyncio.Task[Any]:
+        """A task that lives until it has ended."""
+        task: asyncio.Task[Any] = asyncio.create_task(work, name="aiolocks-idempotency")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # where its client has hung up, nobody else asks
+
+    def lasted(self, route: str, duration: float) -> None:
+        self._durations.add(duration, route, None)
+
+    def retry_after(self, route: str) -> float:
+        """Seconds after which a request that is running may have ended."""
+        if self.policy.retry_after is not None:
+            return self.policy.retry_after
+        return self._durations.median(route, None) or 1.0
+
+
+@final
+class _Attempt:
+    """One request with a key, until it has its answer.
+
+    Args:
+        name: The name of the key.
+    """
+
+    __slots__ = (
+        "_client",
+        "_counted",
+        "_fingerprint",
+        "_name",
+        "_once",
+        "_policy",
+        "_route",
+        "_task",
+        "_work",
+    )
+
+    def __init__(
+        self, once: Once, client: Any, name: str, *, fingerprint: str, route: str, work: Work
+    ) -> None:
+        self._once = once
+        self._policy = once.policy
+        self._client = client
+        self._name = name
+        self._fingerprint = fingerprint
+        self._route = route
+        self._work = work
+        self._task: asyncio.Task[Record | Unkept] | None = None  # the handler's, once it has begun
+        self._counted: Turnstile | None = None
+
+    async def run(self) -> Record | Unkept:
+        policy = self._policy
+        flight = SingleFlight(
+            self._client, ttl=policy.ttl, keep=0.0 if policy.store else policy.keep, serializer=RECORDS
+        )
+        try:
+            answer: Record | Unkept = await flight.do(
+                self._name, self._fly, fingerprint=self._fingerprint, blocking_timeout=policy.wait
+            )
+        except _Failed as failed:
+            return failed.get()
+        except FingerprintError:
+            raise problems.reused() from None
+        except LockTimeoutError:
+            raise problems.running(self._once.retry_after(self._route)) from None
+        except RemoteCallError as error:
+            raise problems.of_another(error.message) from None
+        except ResultNotKeptError as error:
+            return await self._of_unkept(error)
+        except (BackendError, SessionClosedError, LockLostError) as error:
+            return await self._without_redis(error)
+        await self._uncount()
+        return answer
+
+    async def _fly(self) -> Record | Unkept:
+        """What SingleFlight runs, and runs again after it has lost its lease."""
+        if self._task is None:
+            self._task = self._once.task(self._begin())
+        return await asyncio.shield(self._task)
+
+    async def _begin(self) -> Record | Unkept:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        if self._policy.store is None and self._policy.on_crash == "refuse":
+            await self._count()
+        try:
+            answer = await (self._plain() if self._policy.store is None else self._transact())
+        except _Failed:
+            await self._uncount()
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the event loop ends, and nobody knows how far the handler has come
+            await self._uncount()
+            raise _Failed(error=error) from error
+        self._once.lasted(self._route, loop.time() - since)
+        return answer
+
+    # -- without a store
+
+    async def _plain(self) -> Record | Unkept:
+        answer = await self._work()
+        if isinstance(answer, Record) and not self._policy.keeps(answer.status):
+            raise _Failed(answer=answer)
+        return answer
+
+    async def _count(self) -> None:
+        turnstile = Turnstile(self._client, self._name, window=self._policy.keep)
+        try:
+            place = await turnstile.__aenter__()
+        except (BackendError, SessionClosedError) as error:
+            log.warning("a request was refused: %s", error)
+            raise _Failed(error=problems.unavailable()) from error
+        if place != 1:
+            log.error("%s: a request was begun, and its process ended without a record", self._name)
+            raise _Failed(error=problems.crashed())
+        self._counted = turnstile
+
+    async def _uncount(self) -> None:
+        """The outcome is known to all: later attempts do not need the count."""
+        turnstile, self._counted = self._counted, None
+        if turnstile is None:
+            return
+        try:
+            await turnstile.__aexit__(None, None, None)
+        except LockError as error:
+            log.warning("%s: the end of a request is not known to be noted: %s", self._name, error)
+
+    # -- with a store
+
+    async def _transact(self) -> Record | Unkept:
+        store = self._policy.store
+        assert store is not None
+        if (found := await self._found()) is not None:
+            return found
+        try:
+            async with store.transaction() as transaction:
+                answer = await self._work()
+                if isinstance(answer, Unkept):
+                    if not answer.sent:
+                        log.error("%s: rolled back: %s", self._name, answer.why)
+                        raise _Failed(error=problems.answer_too_long())
+                    log.warning("%s: the answer is not in its record: %s", self._name, answer.why)
+                    await self._commit(transaction, _NO_ANSWER)
+                    return answer
+                if not self._policy.keeps(answer.status):
+                    raise _Failed(answer=answer)
+                if answer.status < 400:
+                    await self._commit(transaction, answer.dumps())
+            if answer.status >= 400:
+                # A handler that refused its request has no effects; the refusal is kept by itself.
+                async with store.transaction() as transaction:
+                    await self._commit(transaction, answer.dumps())
+        except _Uncommitted as uncommitted:
+            # Another was faster, or the commit came through and its confirmation did not.
+            found = None
+            with contextlib.suppress(Exception):
+                found = await self._found()
+            if found is None:
+                raise uncommitted.error from None
+            return found
+        return answer
+
+    async def _commit(self, transaction: Transaction, answer: bytes) -> None:
+        record = Stored(self._fingerprint, answer)
+        try:
+            await transaction.commit(self._name, record, keep=self._policy.keep)
+        except Exception as error:
+            raise _Uncommitted(error) from error
+
+    async def _found(self) -> Record | None:
+        store = self._policy.store
+        assert store is not None
+        stored = await store.find(self._name)
+        if stored is None:
+            return None
+        if stored.fingerprint != self._fingerprint:
+            raise _Failed(error=problems.reused())
+        if stored.answer == _NO_ANSWER:
+            raise _Failed(error=problems.not_kept())
+        return Record.loads(stored.answer)
+
+    # -- where Redis has no record
+
+    async def _of_unkept(self, error: ResultNotKeptError) -> Record | Unkept:
+        """The work is done, and Redis does not have the answer. The count stays: Redis may not know."""
+        if error.here and (self._task is not None or isinstance(error.value, Record)):
+            answer: Record | Unkept = error.value
+            return answer
+        if self._policy.store is not None:
+            try:
+                found = await self._found()
+            except _Failed as failed:
+                return failed.get()
+            if found is not None:
+                return found
+        raise problems.not_kept()
+
+    async def _without_redis(self, error: LockError) -> Record | Unkept:
+        if self._task is None:
+            log.warning("a request was refused: %s", error)
+            raise problems.unavailable() from error
+        log.warning("%s: Redis has no record of a request that is worked on: %s", self._name, error)
+        try:
+            return await asyncio.shield(self._task)
+        except _Failed as failed:
+            return failed.get()
+
+
+@final
+class _Uncommitted(Exception):  # noqa: N818 - it says by which of several awaits the error came
+    """The commit has raised."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__()

@@ -1,0 +1,111 @@
+"""The options that all middlewares have, checked when the application is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, final
+
+from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, reject_slips, seconds
+from ._store import Store
+
+OnCrash = Literal["refuse", "run"]
+
+
+class Options(TypedDict, total=False):
+    """The options of `IdempotencyMiddleware`, which describes them."""
+
+    header: str
+    methods: Collection[str]
+    required: bool
+    wait: Seconds
+    keep: Seconds
+    ttl: Seconds
+    on_crash: OnCrash
+    store: Store | None
+    keeps: Callable[[int], bool]
+    max_body: int
+    max_answer: int
+    retry_after: Seconds | None
+    documentation: str | None
+
+
+def final_answer(status: int) -> bool:
+    """Whether an answer with this status is kept: all but 429 and 5xx."""
+    return status < 500 and status != 429
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The options, checked.
+
+    Raises:
+        TypeError, ValueError: An option is not as it should be.
+    """
+
+    header: str = "Idempotency-Key"
+    methods: Collection[str] = ("POST", "PATCH")
+    required: bool = False
+    wait: float = 0.0
+    keep: float = 86_400.0
+    ttl: float = 30.0
+    on_crash: OnCrash = "refuse"
+    store: Store | None = None
+    keeps: Callable[[int], bool] = final_answer
+    max_body: int = 1024 * 1024
+    max_answer: int = 512 * 1024
+    retry_after: float | None = None
+    documentation: str | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Policy:
+        """What the user has given."""
+        given: Any = options
+        reject_slips(
+            "the middleware", {name: given[name] for name in given if name not in Options.__annotations__}
+        )
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        # Arguments are checked for callers without a type checker.
+        methods: Any = self.methods
+        if isinstance(methods, str):
+            raise TypeError('methods must be a collection, as ("POST", "PATCH"), and not a str')
+        object.__setattr__(self, "methods", frozenset(method.upper() for method in methods))
+        header: Any = self.header
+        if not isinstance(header, str) or not header.isascii() or not header:
+            raise ValueError(f"header must be the name of a header, not {header!r}")
+        object.__setattr__(self, "wait", seconds("wait", self.wait))
+        object.__setattr__(self, "keep", seconds("keep", self.keep, least=1.0))
+        object.__setattr__(self, "ttl", seconds("ttl", self.ttl, least=SHORTEST_TTL))
+        object.__setattr__(self, "retry_after", optional_seconds("retry_after", self.retry_after))
+        if self.on_crash not in ("refuse", "run"):
+            raise ValueError(f'on_crash must be "refuse" or "run", not {self.on_crash!r}')
+        if not callable(self.keeps):
+            raise TypeError(f"keeps must be a function of a status, not {self.keeps!r}")
+        for name in ("max_body", "max_answer"):
+            size: Any = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise ValueError(f"{name} must be a number of bytes, not {size!r}")
+        for method in ("find", "transaction"):
+            if self.store is not None and not callable(getattr(self.store, method, None)):
+                raise TypeError(
+                    f"store must have find and transaction, as SQLAlchemyStore has, not {self.store!r}"
+                )
+
+
+def check_scope(scope: object) -> None:
+    """The function that says who asks."""
+    if not callable(scope):
+        raise TypeError(
+            "scope must be a function that returns who asks, as the id of a user: the key of another user is "
+            f"another key; not {type(scope).__name__}"
+        )
+
+
+def asker(given: object) -> str:
+    """What that function has returned, checked."""
+    if not isinstance(given, str) or not given:
+        raise TypeError(f"scope must return who asks as a str that is not empty, not {given!r}")
+    return given

@@ -1,0 +1,76 @@
+"""An answer as it is kept, and sent again byte for byte."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from ..._primitives.serializers import Serializer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The answer of a handler, whole.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Name and value of each header, in the order of the handler.
+        body: The body.
+    """
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+    def dumps(self) -> bytes:
+        """One line of JSON, and the body as it is."""
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in self.headers]
+        head = json.dumps([self.status, headers], separators=(",", ":"))
+        return head.encode("ascii") + b"\n" + self.body
+
+    @classmethod
+    def loads(cls, data: bytes) -> Record:
+        """What `dumps` gave."""
+        head, _, body = data.partition(b"\n")
+        status, headers = json.loads(head)
+        pairs = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+        return cls(status, tuple(pairs), body)
+
+
+@final
+class Unkept:
+    """An answer that its first client has, or gets, and that nobody can have again.
+
+    Attributes:
+        why: The obstacle, for the log.
+        answer: The answer, where it is the caller's to send.
+        sent: Whether the client has it: then what the handler did must stand.
+    """
+
+    __slots__ = ("answer", "sent", "why")
+
+    def __init__(self, why: str, answer: Any = None, *, sent: bool = False) -> None:
+        self.why = why
+        self.answer = answer
+        self.sent = sent
+
+
+@final
+class _Records:
+    """How records travel. An `Unkept` cannot: SingleFlight then remembers that the work was done."""
+
+    __slots__ = ()
+
+    def dumps(self, value: Any, /) -> bytes:
+        if isinstance(value, Unkept):
+            raise TypeError(value.why)
+        assert isinstance(value, Record)
+        return value.dumps()
+
+    def loads(self, data: bytes, /) -> Any:
+        return Record.loads(data)
+
+
+RECORDS: Final[Serializer] = _Records()

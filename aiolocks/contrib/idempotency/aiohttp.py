@@ -1,0 +1,136 @@
+"""Idempotency keys for aiohttp.
+
+```python
+app = web.Application(middlewares=[idempotency_middleware(scope=user_of, required=True)])
+app.cleanup_ctx.append(session_ctx("redis://localhost:6379"))
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Unpack
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from ..aiohttp import session_of_request
+from . import _problems as problems
+from ._identity import fingerprint_of
+from ._keys import parsed
+from ._once import Once
+from ._policy import Options, Policy, asker, check_scope
+from ._problems import Problem
+from ._record import Record, Unkept
+
+__all__ = ["idempotency_middleware"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def idempotency_middleware(
+    *, scope: Callable[[web.Request], str | Awaitable[str]], **options: Unpack[Options]
+) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """A middleware that does each request with an `Idempotency-Key` once.
+
+    The keys are in the session of `session_ctx`. An answer that the handler streams (a `StreamResponse`, a
+    `FileResponse`) reaches the first client only; its key is answered 409 from then on. With `store`, the
+    transaction is rolled back and the answer is 500, unless the handler has sent its answer itself: then the
+    transaction is committed, and the key is answered 409.
+
+    Args:
+        scope: Says who asks: a function of the request, `async` or not, that returns a str. The key of
+            another user is another key. What it raises ends the request, and nothing is recorded.
+        **options: As those of `IdempotencyMiddleware`.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+    check_scope(scope)
+    policy = Policy.of(options)
+    once = Once(policy)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in policy.methods:
+            return await handler(request)
+        try:
+            key = parsed(request.headers.getall(policy.header, []))
+            if key is None:
+                if policy.required:
+                    raise problems.missing(policy.header)
+                return await handler(request)
+            request, body = await _with_body(request, policy.max_body)
+            who = scope(request)
+            who = asker(await who if inspect.isawaitable(who) else who)
+
+            async def work() -> Record | Unkept:
+                return _recorded(await _answer(handler, request), policy.max_answer)
+
+            answer = await once.serve(
+                session_of_request(request),
+                asker=who,
+                key=key,
+                fingerprint=fingerprint_of(request.method, request.path, request.query_string.encode(), body),
+                route=f"{request.method} {request.path}",
+                work=work,
+            )
+        except Problem as problem:
+            answer = problem.record(policy.documentation)
+        if isinstance(answer, Unkept):
+            unkept: web.StreamResponse = answer.answer
+            return unkept
+        return _response(answer)
+
+    return middleware
+
+
+async def _with_body(request: web.Request, most: int) -> tuple[web.Request, bytes]:
+    """The request with its body; aiohttp's own limit counts too, if it is less.
+
+    Raises:
+        Problem: The body is longer.
+    """
+    limit = request.client_max_size
+    most = min(most, limit) if limit else most
+    with contextlib.suppress(RuntimeError):  # another middleware has read the body, which the request keeps
+        request = request.clone(client_max_size=max(1, most))  # a limit of 0 would be none
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise problems.too_long(most) from None
+    if len(body) > most:
+        raise problems.too_long(most)
+    return request, body
+
+
+async def _answer(handler: Handler, request: web.Request) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as answer:
+        return answer
+
+
+def _recorded(answer: web.StreamResponse, most: int) -> Record | Unkept:
+    if not isinstance(answer, web.Response) or answer.prepared:
+        return Unkept("the answer is streamed", answer, sent=answer.prepared)
+    body: Any = answer.body
+    if body is None:
+        body = b""
+    if not isinstance(body, (bytes, bytearray)):
+        return Unkept("the answer is streamed", answer)
+    if len(body) > most:
+        return Unkept("the answer is longer than max_answer", answer)
+    headers = [*answer.headers.items()]
+    headers += [("Set-Cookie", cookie.OutputString()) for cookie in answer.cookies.values()]
+    pairs = ((name.encode(), value.encode(errors="surrogateescape")) for name, value in headers)
+    return Record(answer.status, tuple(pairs), bytes(body))
+
+
+def _response(record: Record) -> web.Response:
+    headers = CIMultiDict(
+        (name.decode(), value.decode(errors="surrogateescape")) for name, value in record.headers
+    )
+    return web.Response(status=record.status, headers=headers, body=record.body)

@@ -1,0 +1,168 @@
+"""Idempotency keys for the routes of a FastAPI router.
+
+```python
+app = FastAPI(lifespan=session_lifespan("redis://localhost:6379"))
+payments = APIRouter(route_class=idempotent_route(scope=user_id, required=True))
+
+
+@payments.post("/payments")
+async def pay(payment: Payment) -> Receipt:
+    ...
+```
+
+A route class, and not a dependency: a dependency can neither see the answer of the handler nor give another
+one in its place.
+"""
+
+# Annotations are objects here, for FastAPI looks at them.
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any, Final, Unpack
+from weakref import WeakKeyDictionary
+
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from ..._core.session import Session
+from ..fastapi import current_session
+from ._asgi import App, Message, Receive, Scope, Send
+from ._middleware import Protected
+from ._policy import Options, Policy, asker, check_scope
+from ._problems import CONTENT_TYPE
+
+__all__ = ["idempotent_route"]
+
+_ASKED: Final = "aiolocks.idempotency.asked"
+
+
+def idempotent_route(
+    *, scope: Callable[..., str | Awaitable[str]], **options: Unpack[Options]
+) -> type[APIRoute]:
+    """A class for the routes of a router, which do each request with an `Idempotency-Key` once.
+
+    The OpenAPI document shows the header, and the answers 400, 409, 413 and 422. The keys are in the session
+    of `session_lifespan`; in tests, in that of `app.dependency_overrides[current_session]`.
+
+    Dependencies of the route run only for the first request with a key; `scope` runs for each, before it.
+    Let it refuse a request whose user it does not know: that is not recorded.
+
+    Args:
+        scope: Says who asks: a dependency that returns a str, as a function of the `Request`, or of
+            parameters as a handler has them, `Annotated[User, Depends(current_user)]` among them.
+        **options: As those of `IdempotencyMiddleware`.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+    check_scope(scope)
+    policy = Policy.of(options)
+    asking = _Asking(scope)
+
+    class IdempotentRoute(APIRoute):
+        """A route whose requests with a key are done once."""
+
+        def __init__(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
+            methods: set[str] = {method.upper() for method in given.get("methods") or ("GET",)}
+            if methods & set(policy.methods):
+                given["openapi_extra"] = _with_ours(given.get("openapi_extra"), policy)
+            super().__init__(path, endpoint, **given)
+            self._protected = Protected(super().handle, policy, asking)
+
+        async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+            """Called by the router."""
+            await self._protected(scope, receive, send)
+
+    return IdempotentRoute
+
+
+class _Asking:
+    """Solves the dependency that says who asks, as FastAPI does for a route of its own."""
+
+    def __init__(self, scope: Callable[..., Any]) -> None:
+        self._scope = scope
+        self._apps: WeakKeyDictionary[Any, dict[str, App]] = WeakKeyDictionary()
+
+    async def __call__(
+        self, scope: Scope, body: bytes, receive: Receive, send: Send
+    ) -> tuple[Any, str] | None:
+        app = scope["app"]
+        # FastAPI takes those parameters from the path that its path has.
+        path = "/" + "/".join(f"{{{name}}}" for name in scope.get("path_params", ()))
+        known = self._apps.setdefault(app, {})
+        solving = known.get(path)
+        if solving is None:
+            route = APIRoute(path, self._endpoint(), dependency_overrides_provider=app)
+            solving = known[path] = route.app
+        solved: dict[str, Any] = {**scope, "state": {**scope.get("state", {})}}
+        messages: list[Message] = []
+
+        async def whole() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def collect(message: MutableMapping[str, Any]) -> None:
+            messages.append(message)
+
+        await solving(solved, whole, collect)
+        if _ASKED in solved:
+            session, who = solved[_ASKED]
+            return session, asker(who)
+        for message in messages:  # an exception of the dependency, as its handler has it: 401, 403, 422
+            await send(message)
+        return None
+
+    def _endpoint(self) -> Callable[..., Any]:
+        async def endpoint(
+            request: Request,
+            session: Annotated[Session, Depends(current_session)],
+            who: Annotated[Any, Depends(self._scope)],
+        ) -> Response:
+            request.scope[_ASKED] = session, who
+            return Response(status_code=204)
+
+        return endpoint
+
+
+def _with_ours(extra: dict[str, Any] | None, policy: Policy) -> dict[str, Any]:
+    """What FastAPI adds to the operation: the header and its answers."""
+    problem = {
+        "content": {
+            CONTENT_TYPE: {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "type": {"type": "string"},
+                        "title": {"type": "string"},
+                        "status": {"type": "integer"},
+                        "detail": {"type": "string"},
+                        "reason": {"type": "string"},
+                    },
+                }
+            }
+        }
+    }
+    retry = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    answers = {
+        "400": {"description": f"The {policy.header} is missing or malformed", **problem},
+        "409": {
+            "description": "The first request with this key is running, or its answer is not known",
+            "headers": retry,
+            **problem,
+        },
+        "413": {"description": "The request is too long", **problem},
+        "422": {
+            "description": "The key was used for another request, or the request is not valid",
+            **problem,
+        },
+    }
+    parameter = {
+        "name": policy.header,
+        "in": "header",
+        "required": policy.required,
+        "schema": {"type": "string"},
+        "description": "A string of your own, such as a UUID: new for each new request, and the same when "
+        "the request is sent again.",
+    }
+    given = dict(extra or {})
+    given["parameters"] = [*given.get("parameters", ()), parameter]
+    given["responses"] = {**answers, **given.get("responses", {})}
+    return given

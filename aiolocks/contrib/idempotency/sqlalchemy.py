@@ -1,0 +1,151 @@
+"""Records in the user's own database, by SQLAlchemy: each request takes effect exactly once.
+
+```python
+store = SQLAlchemyStore(async_sessionmaker(engine), metadata=Base.metadata)
+app.add_middleware(IdempotencyMiddleware, client=redis, scope=..., store=store)
+
+
+@app.post("/payments")
+async def pay(session: Annotated[AsyncSession, Depends(store.session)]) -> ...:
+    session.add(...)  # committed with the record, when the answer is there
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, final
+
+try:
+    from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, delete, insert, select
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "sqlalchemy":
+        raise
+    raise ModuleNotFoundError(
+        "aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: pip install aiolocks[sqlalchemy]",
+        name=error.name,
+    ) from error
+
+from ._store import Stored
+
+__all__ = ["SQLAlchemyStore"]
+
+
+@final
+class SQLAlchemyStore:
+    """Keeps records in a table, and gives handlers the transaction in which their record is committed.
+
+    The handler takes its session from `session()`, and does not commit it: the session is committed when the
+    answer is whole, with the record, before the client gets the answer. The transaction is rolled back if the
+    handler raises, if its answer is not kept (429, 5xx), or if the answer is a refusal (4xx), which is then
+    recorded by itself. What the handler does in other sessions, or elsewhere, is not a part of it.
+
+    The primary key of the table decides: of two transactions with one key, the second one cannot commit,
+    whatever has happened to Redis.
+
+    Args:
+        sessions: Makes sessions, as `async_sessionmaker(engine)`.
+        metadata: Where the table is declared, so that Alembic finds it: `Base.metadata`. Default: one of its
+            own.
+        table: The name of the table.
+
+    Attributes:
+        table: The table: `create_all` and Alembic make it.
+    """
+
+    __slots__ = ("__weakref__", "_current", "_sessions", "table")
+
+    def __init__(
+        self,
+        sessions: async_sessionmaker[Any],
+        *,
+        metadata: MetaData | None = None,
+        table: str = "aiolocks_idempotency",
+    ) -> None:
+        self._sessions = sessions
+        self._current: ContextVar[AsyncSession | None] = ContextVar("aiolocks_idempotency", default=None)
+        self.table = Table(
+            table,
+            MetaData() if metadata is None else metadata,
+            Column("key", String(250), primary_key=True),
+            Column("fingerprint", String(64), nullable=False),
+            Column("answer", LargeBinary(2**24), nullable=False),
+            Column("expires_at", DateTime(timezone=True), nullable=False, index=True),
+        )
+
+    async def session(self) -> AsyncSession:
+        """The session of the request that is being worked on; a dependency for FastAPI.
+
+        Raises:
+            RuntimeError: The request has no key, or there is no request.
+        """
+        session = self._current.get()
+        if session is None:
+            raise RuntimeError(
+                "there is no transaction with an idempotency key here: the request has no key (required=True "
+                "refuses such requests), or its middleware does not have this store"
+            )
+        return session
+
+    async def create(self, connection: AsyncConnection) -> None:
+        """Makes the table if it is not there."""
+        await connection.run_sync(self.table.create, checkfirst=True)
+
+    async def purge(self) -> int:
+        """Removes the records that count no more; how many. To be called now and then, as by a cron job."""
+        async with self._sessions.begin() as session:
+            result: Any = await session.execute(delete(self.table).where(self.table.c.expires_at <= _now()))
+            removed: int = result.rowcount
+            return removed
+
+    async def find(self, key: str) -> Stored | None:
+        """Called by the middleware."""
+        columns = self.table.c
+        wanted = select(columns.fingerprint, columns.answer).where(
+            columns.key == key, columns.expires_at > _now()
+        )
+        async with self._sessions() as session:
+            row = (await session.execute(wanted)).one_or_none()
+        return None if row is None else Stored(row.fingerprint, bytes(row.answer))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[_Transaction, None]:
+        """Called by the middleware."""
+        async with self._sessions() as session:
+            outer = self._current.set(session)
+            try:
+                yield _Transaction(session, self.table)
+            finally:
+                self._current.reset(outer)
+
+
+@final
+class _Transaction:
+    """The session of one request. Its exit rolls back what was not committed."""
+
+    def __init__(self, session: AsyncSession, table: Table) -> None:
+        self._session = session
+        self._table = table
+
+    async def commit(self, key: str, record: Stored, *, keep: float) -> None:
+        table, session, now = self._table, self._session, _now()
+        # The handler's own statements come first: what is wrong with them has nothing to do with the record.
+        await session.flush()
+        await session.execute(delete(table).where(table.c.key == key, table.c.expires_at <= now))
+        await session.execute(
+            insert(table).values(
+                key=key,
+                fingerprint=record.fingerprint,
+                answer=record.answer,
+                expires_at=now + timedelta(seconds=keep),
+            )
+        )
+        await session.commit()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,176 @@
+"""Idempotency keys, in each framework, by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Session
+from tests.conftest import Connect
+from tests.contrib.serving import HalfClient
+from tests.contrib.tills import Serves, Till, each, reason, sent, whole
+from tests.support.waiting import eventually
+
+
+@each
+async def test_it_is_done_once_and_answered_byte_for_byte(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till = Till()
+    async with serves(till, session) as url:
+        first = await sent(http, url, "ok")
+        assert (first.status_code, first.content) == (201, b"receipt 1 \0\xff")
+        assert first.headers.get_list("set-cookie") == ["a=1", "b=2"]
+        for key in ('"k"', "k", '"k";v=1'):
+            assert whole(await sent(http, url, "ok", key)) == whole(first)
+        assert till.rung_up == 1
+
+        # Another key, another user, no key, another method: done.
+        for other in ({"key": '"l"'}, {"x_user": "you"}, {"key": None}, {"method": "PUT"}):
+            assert (await sent(http, url, "ok", **other)).status_code == 201
+        assert till.rung_up == 5
+
+
+@each
+async def test_the_table_of_the_draft(serves: Serves, session: Session, http: httpx.AsyncClient) -> None:
+    till = Till()
+    async with serves(till, session, required=True, documentation="https://shop/keys") as url:
+        missing = await sent(http, url, "ok", None)
+        assert reason(missing) == (400, "missing")
+        assert missing.headers["link"] == '<https://shop/keys>; rel="describedby"'
+        assert reason(await sent(http, url, "ok", '"')) == (400, "malformed")
+        assert till.rung_up == 0
+
+        # Running: another one is refused, and one with another payload is told so.
+        first = asyncio.create_task(sent(http, url, "wait"))
+        await eventually(lambda: till.rung_up == 1, within=5)
+        running = await sent(http, url, "wait")
+        assert reason(running) == (409, "running")
+        assert int(running.headers["retry-after"]) >= 1
+        assert reason(await sent(http, url, "ok")) == (422, "reused")
+        till.closed.set()
+        assert (await first).status_code == 201
+
+        # Finished: replayed, and never for another method, path or body.
+        assert whole(await sent(http, url, "wait")) == whole(await first)
+        assert reason(await sent(http, url, "ok")) == (422, "reused")
+        assert reason(await sent(http, url, "wait", method="PATCH")) == (422, "reused")
+        assert reason(await sent(http, f"{url}/refund", "wait")) == (422, "reused")
+        assert reason(await sent(http, f"{url}/pay?now=1", "wait")) == (422, "reused")
+        assert till.rung_up == 1
+
+
+@each
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_it_waits_for_the_first(
+    serves: Serves, session: Session, connect: Connect, http: httpx.AsyncClient, prefix: str, elsewhere: bool
+) -> None:
+    till = Till()
+    async with Session(connect(), prefix=prefix) as other:
+        async with (
+            serves(till, session, wait=20, header="Request-Id") as url,
+            serves(till, other if elsewhere else session, wait=20, header="Request-Id") as there,
+        ):
+            first = asyncio.create_task(sent(http, url, "wait", None, request_id="k"))
+            await eventually(lambda: till.rung_up == 1, within=5)
+            second = asyncio.create_task(sent(http, there, "wait", None, request_id="k"))
+            await asyncio.sleep(0.1)
+            assert not second.done()
+            till.closed.set()
+            assert whole(await second) == whole(await first)
+            assert till.rung_up == 1
+
+
+@each
+async def test_another_process_says_at_once_that_the_first_is_running(
+    serves: Serves, session: Session, connect: Connect, http: httpx.AsyncClient, prefix: str
+) -> None:
+    till = Till()
+    async with Session(connect(), prefix=prefix) as other:
+        async with serves(till, session) as url, serves(till, other, retry_after=7) as there:
+            first = asyncio.create_task(sent(http, url, "wait"))
+            await eventually(lambda: till.rung_up == 1, within=5)
+            running = await sent(http, there, "wait")
+            assert reason(running) == (409, "running")
+            assert running.headers["retry-after"] == "7"
+            till.closed.set()
+            assert whole(await first) == whole(await sent(http, there, "wait"))
+
+
+@each
+async def test_failures_and_refusals_to_come_again_are_not_kept(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till = Till()
+    async with serves(till, session) as url:
+        for number, do in enumerate((503, 429, "raise")):
+            key = f"k{number}"
+            statuses = [(await sent(http, url, do, key)).status_code for _ in range(2)]
+            assert statuses == [500 if do == "raise" else do] * 2
+            assert till.rung_up == 2 * number + 2
+        first = await sent(http, url, 404, "l")
+        assert whole(await sent(http, url, 404, "l")) == whole(first)
+        assert till.rung_up == 7
+
+
+@each
+async def test_keeps_chooses_what_is_kept(serves: Serves, session: Session, http: httpx.AsyncClient) -> None:
+    till = Till()
+    async with serves(till, session, keeps=lambda status: status != 404) as url:
+        assert [(await sent(http, url, 404, "k")).status_code for _ in range(2)] == [404, 404]
+        assert till.rung_up == 2
+        assert whole(await sent(http, url, 503, "l")) == whole(await sent(http, url, 503, "l"))
+
+
+@each
+async def test_a_client_that_hangs_up_does_not_cancel_the_work(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till = Till()
+    async with serves(till, session) as url:
+        client = HalfClient(url, "POST /pay HTTP/1.1\r\nIdempotency-Key: k\r\nX:", body=b'{"do": "wait"}')
+        async with client:
+            await eventually(lambda: till.rung_up == 1, within=5)
+            client.hang_up()
+        await asyncio.sleep(0.2)
+        till.closed.set()
+        await eventually(lambda: till.ended == 1, within=5)
+        again = await eventually(lambda: not_running(http, url), within=5)
+        assert again.content == b"receipt 1 \0\xff"
+        assert till.rung_up == 1
+
+
+async def not_running(http: httpx.AsyncClient, url: str) -> httpx.Response | None:
+    answer = await http.post(f"{url}/pay", content=b'{"do": "wait"}', headers={"Idempotency-Key": "k"})
+    return None if answer.status_code == 409 else answer
+
+
+@each
+async def test_many_at_once_are_one(serves: Serves, session: Session, http: httpx.AsyncClient) -> None:
+    till = Till()
+    async with serves(till, session, wait=20) as url:
+        answers = await asyncio.gather(*(sent(http, url, "ok", f"k{n % 5}") for n in range(50)))
+        assert till.rung_up == 5
+        assert len({answer.content for answer in answers}) == 5
+
+
+@each
+async def test_a_lost_lease_neither_cancels_the_work_nor_repeats_it(
+    serves: Serves, session: Session, redis: Redis, http: httpx.AsyncClient, prefix: str
+) -> None:
+    till = Till()
+    async with serves(till, session, ttl=0.3) as url:
+        first = asyncio.create_task(sent(http, url, "wait"))
+        await eventually(lambda: till.rung_up == 1, within=5)
+        lost = session.statistics().losses
+        async for key in redis.scan_iter(f"{prefix}:singleflight:*"):
+            await redis.delete(key)
+        await eventually(lambda: session.statistics().losses > lost, within=5)
+        await asyncio.sleep(0.1)
+        till.closed.set()
+        assert (await first).content == b"receipt 1 \0\xff"
+        assert whole(await sent(http, url, "wait")) == whole(await first)
+        assert till.rung_up == 1

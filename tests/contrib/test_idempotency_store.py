@@ -1,0 +1,184 @@
+"""Records in the user's own transaction: effect and record commit together, or neither."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from aiolocks import Session
+from aiolocks.contrib.idempotency import Stored, _once
+from aiolocks.contrib.idempotency._once import Once
+from aiolocks.contrib.idempotency._policy import Policy
+from aiolocks.contrib.idempotency._problems import Problem
+from aiolocks.contrib.idempotency._record import Record, Unkept
+from aiolocks.contrib.idempotency.sqlalchemy import SQLAlchemyStore, _Transaction
+from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
+from tests.support.postgres import postgres_url, running_postgres
+
+ANSWER = Record(201, ((b"a", b"b"),), b"\0paid\xff")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with running_postgres() as socket:
+        yield postgres_url(socket, "asyncpg")
+
+
+@pytest.fixture(params=["sqlite", "READ COMMITTED", "SERIALIZABLE"])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    isolation = None if request.param == "sqlite" else request.param
+    url = f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
+    if isolation is not None:
+        url = request.getfixturevalue("postgres")
+    async with database(url, isolation=isolation) as engine:
+        async with engine.begin() as connection:
+            await connection.run_sync(METADATA.drop_all)
+            await connection.run_sync(METADATA.create_all)
+            await connection.execute(sa.text("DROP TABLE IF EXISTS aiolocks_idempotency"))
+        yield engine
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine) -> SQLAlchemyStore:
+    store = store_of(engine)
+    async with engine.begin() as connection:
+        await store.create(connection)
+        await store.create(connection)  # is there already
+    return store
+
+
+class Desk:
+    """Requests to one service with a store, without HTTP."""
+
+    def __init__(self, session: Session, store: SQLAlchemyStore, **options: Any) -> None:
+        self._session = session
+        self._store = store
+        self._once = Once(Policy.of({"store": store, **options}))
+        self.asked = 0
+
+    async def ask(self, answer: Any = ANSWER, *, key: str = "k", fingerprint: str = "f" * 64) -> Any:
+        async def work() -> Record | Unkept:
+            self.asked += 1
+            await (await self._store.session()).execute(sa.insert(PAYMENTS).values(key=key))
+            if isinstance(answer, BaseException):
+                raise answer
+            given: Record | Unkept = await answer() if callable(answer) else answer
+            return given
+
+        return await self._once.serve(
+            self._session, asker="me", key=key, fingerprint=fingerprint, route="r", work=work
+        )
+
+
+async def test_effect_and_record_commit_together(
+    session: Session, store: SQLAlchemyStore, engine: AsyncEngine
+) -> None:
+    desk = Desk(session, store)
+    for _ in range(3):
+        assert await desk.ask() == ANSWER
+    with pytest.raises(Problem, match=r"^422"):
+        await desk.ask(fingerprint="g" * 64)
+    assert (desk.asked, await payments(engine)) == (1, {"k": 1})
+
+
+async def test_what_is_not_kept_is_rolled_back(
+    session: Session, store: SQLAlchemyStore, engine: AsyncEngine
+) -> None:
+    desk = Desk(session, store)
+    with pytest.raises(RuntimeError, match="out of money"):
+        await desk.ask(RuntimeError("out of money"))
+    assert (await desk.ask(Record(503, (), b""))).status == 503
+    with pytest.raises(Problem, match=r"^500"):
+        await desk.ask(Unkept("the answer is streamed"))
+    assert await payments(engine) == {}
+    assert await desk.ask() == ANSWER
+    assert (desk.asked, await payments(engine)) == (4, {"k": 1})
+
+
+async def test_a_refusal_is_kept_without_its_effects(
+    session: Session, store: SQLAlchemyStore, engine: AsyncEngine
+) -> None:
+    desk = Desk(session, store)
+    for _ in range(2):
+        assert (await desk.ask(Record(402, (), b"no"))).body == b"no"
+    assert (desk.asked, await payments(engine)) == (1, {})
+
+
+async def test_of_two_at_the_same_time_one_commits(
+    session: Session, store: SQLAlchemyStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover, where two processes have the run of one key."""
+    begun = asyncio.Barrier(2)
+    desk = Desk(session, store)
+    postgres = engine.dialect.name == "postgresql"  # SQLite lets one write at a time
+
+    async def receipt() -> Record:
+        if postgres:
+            await begun.wait()
+        return Record(201, (), b"%d" % desk.asked)
+
+    monkeypatch.setattr(_once.SingleFlight, "do", unguarded)
+    answers = await asyncio.gather(desk.ask(receipt), desk.ask(receipt))
+    assert answers[0] == answers[1]
+    assert desk.asked == 2 or not postgres
+    assert await payments(engine) == {"k": 1}
+
+
+async def unguarded(_flight: Any, _name: str, fn: Any, **_: Any) -> Any:
+    return await fn()
+
+
+async def test_a_commit_whose_confirmation_is_lost_is_found(
+    session: Session, store: SQLAlchemyStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(session, store)
+    commit = _Transaction.commit
+
+    async def lost(transaction: Any, key: str, record: Stored, *, keep: float) -> None:
+        await commit(transaction, key, record, keep=keep)
+        raise ConnectionError("the database is gone")
+
+    async def refused(transaction: Any, key: str, record: Stored, *, keep: float) -> None:
+        raise ConnectionError("the database is gone")
+
+    monkeypatch.setattr(_Transaction, "commit", refused)
+    with pytest.raises(ConnectionError):
+        await desk.ask()
+    assert await payments(engine) == {}
+    monkeypatch.setattr(_Transaction, "commit", lost)
+    assert await desk.ask() == ANSWER
+    assert await payments(engine) == {"k": 1}
+
+
+async def test_records_end_with_keep(session: Session, store: SQLAlchemyStore, engine: AsyncEngine) -> None:
+    desk = Desk(session, store, keep=1)
+    await desk.ask()
+    await asyncio.sleep(1.05)
+    await desk.ask()  # in place of the one that has ended
+    assert await payments(engine) == {"k": 2}
+    assert await store.purge() == 0
+    await asyncio.sleep(1.05)
+    assert await store.purge() == 1
+
+
+async def test_outside_of_a_request_there_is_no_session(store: SQLAlchemyStore) -> None:
+    with pytest.raises(RuntimeError, match="no transaction with an idempotency key"):
+        await store.session()
+
+
+async def test_the_primary_key_decides(store: SQLAlchemyStore) -> None:
+    record = Stored("f" * 64, b"a")
+    async with store.transaction() as transaction:
+        await transaction.commit("k", record, keep=60)
+    with pytest.raises(IntegrityError):
+        async with store.transaction() as transaction:
+            await transaction.commit("k", record, keep=60)
+    assert await store.find("k") == record
+    assert await store.find("l") is None
