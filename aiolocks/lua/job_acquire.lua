@@ -4,7 +4,7 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 --       and of a ticket   10 run   11 about
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 seat   6 flags: q has a bell, l takes
---       it along, h is told who runs, if refused   7 how many may wait, or '' for any number   8 ticket, or '' for none
+--       it along, a shares it with nobody, h is told who runs, if refused   7 how many may wait, or '' for any number   8 ticket, or '' for none
 --       9 what becomes of the key as it begins: g given up, k kept, e but not for longer than it was, once the run has
 --       ended   10 what the bells of the session have in their names   11 limit: how many may run at once
 -- Returns {1, fencing token, how many stand in the queue, 0, bells rung…}
@@ -38,7 +38,7 @@ if not permits then
     duplicate = 'f'
   end
   if duplicate then
-    stand_up(queue, bell, seat, has(flags, 'l'))
+    stand_up(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
     be_gone(KEYS[9], entry, false)
     return {2, duplicate, unpack(wake(true, 0))}
   end
@@ -46,7 +46,7 @@ if not permits then
   minted, metadata = seal(fence, MICROSECONDS, ARGV[3]), ARGV[4]
 end
 go(token, minted, metadata, ARGV[11], ttl, ARGV[3])
-stand_up(queue, bell, seat, has(flags, 'l'))
+stand_up(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
 be_gone(KEYS[9], entry, true)
 local rung = wake(true, 0)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, 0, unpack(rung)}

@@ -3,8 +3,8 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 --       and of a ticket   10 run   11 about
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes the next, l leaves the queue with its bell,
---       d the ticket was done, f and frees its key, k it was not, and keeps its key for the retry, e its key has its own
---       time again   5 ticket
+--       a which nobody shares, d the ticket was done, f and frees its key, k it was not, and keeps its key for the retry,
+--       e its key has its own time again   5 ticket
 -- Returns {1 when freed, 0 when the token does not run, bells rung…}
 --
 -- Invariant: a ticket is done by nobody but who has run it without a gap until here.
@@ -17,7 +17,7 @@ if held then
   if run then end_ticket(ticket, flags) end
 end
 if run and redis.call('GET', run) == ARGV[1] then redis.call('DEL', run) end
-stand_up(queue, bell, ARGV[3], has(flags, 'l'))
+stand_up(queue, bell, ARGV[3], has(flags, 'l'), has(flags, 'a'))
 local rung = {}
 if has(flags, 'r') then rung = wake(true, 0) end
 be_gone(KEYS[9], bell .. ARGV[3], false)  -- last: the dead have been dropped from the queue then

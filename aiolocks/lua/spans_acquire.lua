@@ -32,15 +32,16 @@ else
     if wakes then settle(0) end
     return {0, -3}
   end
-  local first = waits_for_it and is_first(bell, seat)
+  local first, own = waits_for_it and is_first(bell, seat), nil
   if blocked(mode, a, b, mark, under, first) then
     if waits_for_it then
       take('c', bell)  -- whoever was called has come, and cannot enter after all
       wait(bell, mode, a, b, mark_of(mode, a, b, mark, under, first), under, tonumber(ARGV[9]))
-      sit_down(queue, bell, seat, not has(flags, 'q'))
+      own = sit_down(queue, bell, seat, has(flags, 'q'))
     end
     local rank = wakes and (redis.call('ZRANK', queue, bell .. seat) or 0)
     local rung = rank and settle(rank < WALK and 0 or rank + 1) or {}
+    rung[#rung + 1] = own
     local ms = remaining(mode, a, b, under)
     if ms == -2 then check_ends() end
     if has(flags, 'h') then table.insert(rung, 1, in_the_way(mode, a, b, under, 8, {whole(MICROSECONDS), ''})) end

@@ -18,7 +18,7 @@ from aiolocks._transport.commands import QUEUED, WAITING, Granted, Refused
 from aiolocks._transport.commands.jobs import Errand, JobCommands, enqueueing, withdrawing
 from tests.lua.job_scripts import JobScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, about
+from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, WALK, about
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:uniquejob*")  # without a ttl, where a test has put them there
 
@@ -133,6 +133,19 @@ async def test_who_begins_without_leaving_keeps_the_bell(jobs) -> None:
     assert (await jobs.acquire(OTHER, who="session", flags="wq"))[0] == 1
     assert await jobs.stand() == [seat(THIRD)]
     assert await jobs.stands("session")
+
+
+async def test_a_bell_that_nobody_shares_goes_from_a_long_queue_too(jobs) -> None:
+    await jobs.acquire(ME)
+    await jobs.wait(THIRD, *(f"{number:032x}" for number in range(WALK)), OTHER)
+    await jobs.arm(FOURTH, seat=seat(FOURTH))
+
+    await jobs.release(OTHER, "rla")
+    assert (await jobs.acquire(FOURTH, room=1, session=THIRD, flags="wqla"))[:2] == [2, b"f"]
+    await jobs.release(ME)
+    assert (await jobs.acquire(THIRD, flags="wqla"))[0] == 1
+
+    assert await jobs.states(OTHER, THIRD, FOURTH) == [None, None, None]
 
 
 async def test_nobody_passes_who_waits_and_he_is_woken(jobs) -> None:
@@ -1265,6 +1278,17 @@ MUTATIONS = [
     Mutation(
         "job_acquire", "sit_down(queue, bell, seat, has(flags, 'q'))", "sit_down(queue, bell, seat, false)",
         "test_who_has_a_bell_that_is_gone_is_told_and_lives",
+    ),
+    *(
+        Mutation(
+            file, f"has(flags, 'a')) {behind}", f"false) {behind}",
+            "test_a_bell_that_nobody_shares_goes_from_a_long_queue_too",
+        )
+        for file, behind in (
+            ("job_acquire", "be_gone(KEYS[9], entry, false)"),
+            ("job_acquire", "be_gone(KEYS[9], entry, true)"),
+            ("job_release", "local rung"),
+        )
     ),
     Mutation(
         "shared/runs", "math.max(left, ms)", "ms",

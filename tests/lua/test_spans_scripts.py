@@ -957,13 +957,14 @@ async def test_a_refusal_gives_a_place_in_the_queue_and_a_bell_for_the_time_unti
     assert await spans.states("x") == [None], "though it did not say that it has one"
 
 
-async def test_a_waiter_whose_bell_is_gone_gets_none_that_it_does_not_hear(spans) -> None:
+async def test_a_waiter_whose_bell_is_gone_is_told_and_gets_one_that_was_rung(spans) -> None:
     await spans.acquire(ME, "w")
     await spans.wait("x", "r")
     await spans.die("x")
-    await spans.come("x", "r", flags="wq")
+    answer = await spans.come("x", "r", flags="wq")
 
-    assert await spans.states("x") == [None]
+    assert spans.bell("x") in answer[2:]
+    assert await spans.states("x") == [b"rung"]
 
 
 async def test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed(spans) -> None:
@@ -1912,15 +1913,21 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "sit_down(queue, bell, seat, not has(flags, 'q'))",
+        "sit_down(queue, bell, seat, has(flags, 'q'))",
         "",
         "test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed",
     ),
     Mutation(
         "spans_acquire",
-        "not has(flags, 'q')",
-        "true",
-        "test_a_waiter_whose_bell_is_gone_gets_none_that_it_does_not_hear",
+        "has(flags, 'q'))",
+        "false)",
+        "test_a_waiter_whose_bell_is_gone_is_told_and_gets_one_that_was_rung",
+    ),
+    Mutation(
+        "spans_acquire",
+        "rung[#rung + 1] = own",
+        "",
+        "test_a_waiter_whose_bell_is_gone_is_told_and_gets_one_that_was_rung",
     ),
     Mutation(
         "spans_acquire",

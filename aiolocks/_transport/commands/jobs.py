@@ -90,7 +90,7 @@ class JobCommands(Steps):
         caller: Who of them, where the server is to tell them apart.
     """
 
-    __slots__ = ("_key", "_keys", "_limit", "_session", "_waiting", "bell", "errand")
+    __slots__ = ("_alone", "_key", "_keys", "_limit", "_session", "_waiting", "bell", "errand")
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class JobCommands(Steps):
         inside = f"{errand.run}." if errand is not None and beside else ""
         self._session = f"bell.{session}"
         who = f"{self._session}.{caller}" if caller else self._session
+        self._alone = "a" if caller else ""  # nobody shares its bell
         self.bell = key(prefix, _KIND, job, f"{inside}{who}")
         self._keys: tuple[bytes, ...] = (
             key(prefix, _KIND, job, slots),
@@ -141,7 +142,7 @@ class JobCommands(Steps):
             self._retention(ttl_ms),
             metadata,
             token[:SEAT_LENGTH],
-            letters(standing),
+            letters(standing) + self._alone,
             self._waiting,
             self._ticket,
             begin,
@@ -160,7 +161,7 @@ class JobCommands(Steps):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        flags = leave_letters(ring=ring, leave=leave)
+        flags = leave_letters(ring=ring, leave=leave) + self._alone
         if self.errand is not None:
             flags += self.errand.outcome
         args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)

@@ -69,8 +69,10 @@ end
 
 -- Gives up a seat of one's own. The bell goes with the last seat that lives by it: who asks does not know of those who
 -- have sat down since. Without seats of their own, it is the session's place and bell, which go if it is `leaving`.
-local function stand_up(queue, bell, seat, leaving)
+-- Who is `alone` shares his bell with nobody.
+local function stand_up(queue, bell, seat, leaving, alone)
   if seat == NO_SEAT and not leaving then return end
   local stood = redis.call('ZREM', queue, bell .. seat) == 1
-  if (stood or leaving) and (seat == NO_SEAT or not seated(queue, bell)) then redis.call('DEL', bell) end
+  if not (stood or leaving) then return end
+  if alone or seat == NO_SEAT or not seated(queue, bell) then redis.call('DEL', bell) end
 end
