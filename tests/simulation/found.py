@@ -287,4 +287,18 @@ FOUND: dict[str, Schedule] = {
             busy=0.0005,
         ),
     ),
+    "a reader that is refused beside another one at the end of its time waits on": _schedule(
+        "rwlock",
+        4000061,
+        2.0,
+        _crew(
+            "tracking",
+            NEAR,
+            _round("p0.w0.r0", 0.00856, 0.00133, want=_READER),
+            _round("p0.w1.r0", 0.01097, 0.19982, cancel=0.10342),
+            _round("p0.w2.r0", 0.0, 0.162, want=_READER),
+            _round("p0.w3.r0", 0.00868, 0.10797, want=_READER, timeout=0.03173),
+            busy=0.01,
+        ),
+    ),
 }

@@ -1026,6 +1026,31 @@ async def test_a_bell_that_came_with_a_refusal_is_taken_along(make_session, tran
     await head
 
 
+async def test_a_wait_ends_in_time_that_was_refused_beside_another_at_its_end(
+    make_session, transport
+) -> None:
+    """The timer of its deadline has run out while the question was under way."""
+    session = make_session(backoff=SLOW)
+    transport.lateness = 1.0  # the refusal comes first
+    semaphore = Semaphore(session, "name", 3)
+    first = asyncio.create_task(semaphore.acquire())
+    await turns()
+    head = asyncio.create_task(semaphore.acquire())
+    beside = asyncio.create_task(semaphore.acquire(blocking_timeout=1))
+    await turns()
+    (await transport.asked("permits_acquire")).reply([1, b"17", 0, 2])
+    await transport.asked("permits_acquire")
+    asked_beside = await transport.asked("permits_acquire")
+    await asyncio.sleep(1.1)
+
+    refuse(asked_beside)
+    await turns()
+
+    assert isinstance(beside.exception(), LockTimeoutError)
+    await cancel(head)
+    await first
+
+
 # -- what is told --------------------------------------------------------------------------------------------
 
 
