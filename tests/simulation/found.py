@@ -301,4 +301,11 @@ FOUND: dict[str, Schedule] = {
             busy=0.01,
         ),
     ),
+    "a release of which all masters lost the first answer is told that the lease was lost": _schedule(
+        "redlock",
+        4000050,
+        1.0,
+        _crew("tracking", NEAR, _round("p0.w1.r0", 0.0, 0.07382, timeout=0.55857)),
+        faults=(Fault(part="f1", at=0.05, lasts=0.1, what="lost answer", target="p0"),),
+    ),
 }
