@@ -308,4 +308,27 @@ FOUND: dict[str, Schedule] = {
         _crew("tracking", NEAR, _round("p0.w1.r0", 0.0, 0.07382, timeout=0.55857)),
         faults=(Fault(part="f1", at=0.05, lasts=0.1, what="lost answer", target="p0"),),
     ),
+    "writers that have reserved wait for each other, behind a reader that came later": _schedule(
+        "rangelock",
+        4000341,
+        5.0,
+        _crew(
+            "tracking",
+            NEAR,
+            _round("p0.w2.r0", 0.07844, 0.01954, want=Want(low=0, high=4)),
+            _round("p0.w3.r0", 0.0, 0.15222, want=Want(mode="upgradable", low=1, high=5)),
+        ),
+        _crew(
+            "keyspace",
+            FAR,
+            _round("p2.w0.r0", 0.0188, 4.12292, want=Want(mode="reader", low=0, high=4)),
+            _round("p2.w0.r1", 0.0, 0.01524, want=Want(mode="reader", low=0, high=2)),
+            _round("p2.w1.r0", 0.00385, 0.0, want=Want(low=0, high=4)),
+            _round("p2.w2.r0", 0.19941, 0.02023, want=Want(low=2, high=3), doing="downgrade"),
+        ),
+        faults=tuple(
+            Fault(part=f"f{number}", at=at, lasts=0.0, what="clock back", target="redis", amount=5.0)
+            for number, at in enumerate((0.12755, 0.6749))
+        ),
+    ),
 }

@@ -15,6 +15,8 @@
 -- called (c): readers whose turn it was when a writer left, and who could enter then.
 --
 -- Invariants:
+-- - where nothing is held, somebody can enter: a waiter that has its turn, or else the first of all that wait. The order
+--   of the others decides nothing, for it changes where a waiter is taken for dead, or the server's clock is set back;
 -- - left and right ends of a span stand and go together, in one script: what stands in one set only hides another;
 -- - spans is a hash: token -> 'mode a b fencing-token metadata' of who holds, bell -> 'mode a b mark under' of who waits;
 -- - ends are the holders' deadlines, waits those of the waiters, ms: each has its own, and dies with its owner;
@@ -111,8 +113,9 @@ end
 local function blocked(mode, a, b, mark, under, first)
   local writers, upgradables = overlapping('w', a, b), overlapping('u', a, b)
   if writers > 0 then return true end
-  if mode == 'r' then return mark ~= 't' and overlapping('p', a, b) > 0 end
-  if mode == 'u' then return upgradables > 0 or (mark ~= 't' and overlapping('p', a, b) > 0) end
+  local passes = first or mark == 't'
+  if mode == 'r' then return not passes and overlapping('p', a, b) > 0 end
+  if mode == 'u' then return upgradables > 0 or (not passes and overlapping('p', a, b) > 0) end
   if overlapping('r', a, b) > 0 then return true end
   if under ~= '-' then return upgradables > 1 or overlapping('c', a, b) > 0 end  -- one of them is its own
   if upgradables > 0 or overlapping('t', a, b) > 0 then return true end
