@@ -187,6 +187,9 @@ class Acquisition:
     def _wait_behind(self) -> None:
         """Somebody else asks for it."""
         self._stage = Stage.QUEUED
+        if self._deadline is not None and self._engine.now() >= self._deadline:
+            self._out_of_time()  # its timer did nothing: the question that was refused now was under way
+            return
         self._behind = self._behind or self._gate.held_here
         self._tell_waiting()
         if self._inside and self._deadline is None:

@@ -69,6 +69,9 @@ class Ballot(Generic[T]):
     def open(self) -> list[Errand]:
         return [Errand(master, self._vote) for master in range(len(self._labels))]
 
+    def repeated(self, master: int) -> None:
+        """The vote of this master was sent more than once: its answer may be that to the second request."""
+
     def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
         """One has answered; what is to be sent now."""
         if phase == VOTE:
@@ -149,9 +152,13 @@ class Voting(Ballot[bool]):
 
 @final
 class Freeing(Ballot[Released]):
-    """Let go by a majority; the rest goes on in the background."""
+    """Let go by a majority; the rest goes on in the background.
 
-    __slots__ = ("_freed", "_not_held", "_rung")
+    A master that is asked again because its first reply was lost, and then answers "not the holder", did let
+    go the first time.
+    """
+
+    __slots__ = ("_freed", "_not_held", "_repeated", "_rung")
 
     frees = True
 
@@ -159,15 +166,20 @@ class Freeing(Ballot[Released]):
         super().__init__(labels, vote)
         self._freed: set[int] = set()
         self._not_held: set[int] = set()
+        self._repeated: set[int] = set()
         self._rung: dict[bytes, None] = {}
 
     @property
     def executed(self) -> bool:
         return bool(self._freed)
 
+    def repeated(self, master: int) -> None:
+        self._repeated.add(master)
+
     def _voted(self, master: int, reply: Any) -> None:
         released = cast("Released", reply)
-        (self._freed if released.freed else self._not_held).add(master)
+        freed = released.freed or master in self._repeated
+        (self._freed if freed else self._not_held).add(master)
         self._rung.update(dict.fromkeys(released.rung))
 
     def _decide(self) -> list[Errand]:

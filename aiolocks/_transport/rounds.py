@@ -238,11 +238,13 @@ class Round:
     # -- what comes back
 
     def _replied(self, errand: Errand, master: Master, reply: Any) -> None:
-        del self._calls[errand]
+        call = self._calls.pop(errand)
         master.answered()
         if errand.command.script is not None:
             master.known.add(errand.command.script)
         if not self._stopped:
+            if call.unconfirmed and errand.phase == VOTE:
+                self._ballot.repeated(errand.master)
             self._go_on(self._ballot.replied(errand.master, errand.phase, reply))
 
     def _failed(self, errand: Errand, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback

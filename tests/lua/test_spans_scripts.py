@@ -935,12 +935,12 @@ async def test_a_reservation_that_goes_leaves_the_next_writer_one(spans) -> None
 
 async def test_a_reader_that_is_called_is_not_stopped_by_a_writer_that_came_after_it(spans) -> None:
     await spans.acquire(ME, "r")
-    for who, mode in (("x", "w"), ("r", "r"), ("y", "w")):
+    for who, mode in (("x", "w"), ("q", "r"), ("r", "r"), ("y", "w")):
         await spans.wait(who, mode)
 
-    assert await spans.release(token_of("x"), who="x", flags="rl") == [0, spans.bell("r")]
+    assert await spans.release(token_of("x"), who="x", flags="rl") == [0, spans.bell("q"), spans.bell("r")]
     assert await spans.mark("y") == "p"
-    assert (await spans.come("r", "r"))[0] == 1
+    assert (await spans.come("r", "r"))[0] == 1  # before the one that stands first
 
 
 async def test_a_refusal_gives_a_place_in_the_queue_and_a_bell_for_the_time_until_it_is_armed(spans) -> None:
@@ -1158,6 +1158,26 @@ async def test_who_waits_longest_reserves_at_once(spans) -> None:
     await spans.come("x", "w", flags="w")
 
     assert await spans.mark("x") == "p"
+
+
+async def test_the_first_of_all_that_wait_passes_reservations_that_wait_for_each_other(spans) -> None:
+    """As after the server's clock was set back: a waiter that came later stands before all others."""
+    for mode in "ru":
+        await spans.clear()
+        await spans.acquire(ME, "r", 0, 1)
+        await spans.wait("narrow", "w", 0, 1)
+        await spans.acquire(OTHER, "r", 3, 4)
+        await spans.wait("wide", "w", 0, 4)
+        await spans.redis.zadd(spans.key("queue"), {spans.bell("wide") + SEAT.encode(): 1})
+        await spans.come("wide", "w", 0, 4, flags="w")
+        assert [await spans.mark(who) for who in ("narrow", "wide")] == ["p", "p"]
+        await spans.wait("late", mode, 0, 1)
+        await spans.redis.zadd(spans.key("queue"), {spans.bell("late") + SEAT.encode(): 0})
+        assert await spans.mark("late") == "-"
+        await spans.release(OTHER, flags="")
+
+        assert (mode, (await spans.release(ME))[1:]) == (mode, [spans.bell("late")])
+        assert (mode, (await spans.come("late", mode, 0, 1))[0]) == (mode, 1)
 
 
 # -- upgrades ------------------------------------------------------------------------------------------------
@@ -1785,17 +1805,23 @@ MUTATIONS = [
     Mutation("shared/spans", "if writers > 0 then return true end", "", "test_who_enters_beside_whom"),
     Mutation(
         "shared/spans",
-        "mode == 'r' then return mark ~= 't' and ",
-        "mode == 'r' then return ",
+        "first or mark == 't'",
+        "first",
         "test_phases_alternate",
     ),
     Mutation(
         "shared/spans",
-        "return mark ~= 't' and overlapping('p', a, b) > 0 end\n  if mode == 'u'",
+        "return not passes and overlapping('p', a, b) > 0 end\n  if mode == 'u'",
         "return false end\n  if mode == 'u'",
         "test_a_writer_that_waits_keeps_new_ones_out",
     ),
-    Mutation("shared/spans", "upgradables > 0 or (mark", "(mark", "test_who_enters_beside_whom"),
+    Mutation(
+        "shared/spans",
+        "first or mark == 't'",
+        "mark == 't'",
+        "test_the_first_of_all_that_wait_passes_reservations_that_wait_for_each_other",
+    ),
+    Mutation("shared/spans", "upgradables > 0 or (not", "(not", "test_who_enters_beside_whom"),
     Mutation(
         "shared/spans",
         "if overlapping('r', a, b) > 0 then return true end",

@@ -287,4 +287,48 @@ FOUND: dict[str, Schedule] = {
             busy=0.0005,
         ),
     ),
+    "a reader that is refused beside another one at the end of its time waits on": _schedule(
+        "rwlock",
+        4000061,
+        2.0,
+        _crew(
+            "tracking",
+            NEAR,
+            _round("p0.w0.r0", 0.00856, 0.00133, want=_READER),
+            _round("p0.w1.r0", 0.01097, 0.19982, cancel=0.10342),
+            _round("p0.w2.r0", 0.0, 0.162, want=_READER),
+            _round("p0.w3.r0", 0.00868, 0.10797, want=_READER, timeout=0.03173),
+            busy=0.01,
+        ),
+    ),
+    "a release of which all masters lost the first answer is told that the lease was lost": _schedule(
+        "redlock",
+        4000050,
+        1.0,
+        _crew("tracking", NEAR, _round("p0.w1.r0", 0.0, 0.07382, timeout=0.55857)),
+        faults=(Fault(part="f1", at=0.05, lasts=0.1, what="lost answer", target="p0"),),
+    ),
+    "writers that have reserved wait for each other, behind a reader that came later": _schedule(
+        "rangelock",
+        4000341,
+        5.0,
+        _crew(
+            "tracking",
+            NEAR,
+            _round("p0.w2.r0", 0.07844, 0.01954, want=Want(low=0, high=4)),
+            _round("p0.w3.r0", 0.0, 0.15222, want=Want(mode="upgradable", low=1, high=5)),
+        ),
+        _crew(
+            "keyspace",
+            FAR,
+            _round("p2.w0.r0", 0.0188, 4.12292, want=Want(mode="reader", low=0, high=4)),
+            _round("p2.w0.r1", 0.0, 0.01524, want=Want(mode="reader", low=0, high=2)),
+            _round("p2.w1.r0", 0.00385, 0.0, want=Want(low=0, high=4)),
+            _round("p2.w2.r0", 0.19941, 0.02023, want=Want(low=2, high=3), doing="downgrade"),
+        ),
+        faults=tuple(
+            Fault(part=f"f{number}", at=at, lasts=0.0, what="clock back", target="redis", amount=5.0)
+            for number, at in enumerate((0.12755, 0.6749))
+        ),
+    ),
 }

@@ -17,6 +17,7 @@ from aiolocks import (
     LeaseState,
     Lock,
     LockTimeoutError,
+    RWLock,
     Semaphore,
     Session,
     SessionClosedError,
@@ -1024,6 +1025,49 @@ async def test_a_bell_that_came_with_a_refusal_is_taken_along(make_session, tran
     assert set("ql") <= set(again.command.args[7])
     grant(again)
     await head
+
+
+async def test_a_wait_ends_in_time_that_was_refused_beside_another_at_its_end(
+    make_session, transport
+) -> None:
+    """The timer of its deadline has run out while the question was under way."""
+    session = make_session(backoff=SLOW)
+    transport.lateness = 1.0  # the refusal comes first
+    semaphore = Semaphore(session, "name", 3)
+    first = asyncio.create_task(semaphore.acquire())
+    await turns()
+    head = asyncio.create_task(semaphore.acquire())
+    beside = asyncio.create_task(semaphore.acquire(blocking_timeout=1))
+    await turns()
+    (await transport.asked("permits_acquire")).reply([1, b"17", 0, 2])
+    await transport.asked("permits_acquire")
+    asked_beside = await transport.asked("permits_acquire")
+    await asyncio.sleep(1.1)
+
+    refuse(asked_beside)
+    await turns()
+
+    assert isinstance(beside.exception(), LockTimeoutError)
+    await cancel(head)
+    await first
+
+
+async def test_a_waiter_that_leaves_is_taken_back_for_as_long_as_its_marks_last(
+    make_session, transport
+) -> None:
+    """However short its ttl is: while the server does not answer, others wait for the marks."""
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
+    task = asyncio.create_task(RWLock(session, "name", ttl=1).reader.acquire())
+    refuse(await transport.asked("spans_acquire"))
+    again = await transport.asked("spans_acquire")
+    await turns()
+    refuse(again)
+    await turns()
+
+    await cancel(task)
+
+    undo = await transport.asked("spans_release")
+    assert undo.until - asyncio.get_running_loop().time() == pytest.approx(4 * 5)
 
 
 # -- what is told --------------------------------------------------------------------------------------------

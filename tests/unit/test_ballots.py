@@ -390,6 +390,20 @@ def test_not_released_where_a_majority_has_nothing() -> None:
     assert not ballot.outcome.freed  # type: ignore[union-attr]
 
 
+def test_a_master_that_is_asked_again_and_has_nothing_did_release() -> None:
+    ballot: Freeing = put(COMMANDS.release(TOKEN, 1000), THREE)
+    for master in (0, 1):
+        ballot.repeated(master)
+        ballot.replied(master, VOTE, released(False))
+    assert ballot.outcome.freed  # type: ignore[union-attr]
+
+    ballot = put(COMMANDS.release(TOKEN, 1000), THREE)
+    ballot.repeated(0)
+    for master in range(3):
+        ballot.replied(master, VOTE, released(False))
+    assert not ballot.outcome.freed  # type: ignore[union-attr] # the others were asked only once
+
+
 def test_a_release_is_waited_for_to_the_last() -> None:
     ballot: Freeing = put(COMMANDS.release(TOKEN, 1000), THREE)
     ballot.failed(0, VOTE, SILENT)

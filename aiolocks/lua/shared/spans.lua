@@ -13,8 +13,8 @@
 -- (Phase-fair reader-writer locks: Brandenburg and Anderson 2010.) The first refusal gives a waiter its place in the order.
 -- An upgrade passes reservations and turns, whose owners may be waiting for it. It lets only those go first who were
 -- called (c): readers whose turn it was when a writer left, and who could enter then.
---
 -- Invariants:
+-- - where nothing is held, somebody can enter: a waiter that has its turn, or else the first of all that wait;
 -- - left and right ends of a span stand and go together, in one script: what stands in one set only hides another;
 -- - spans is a hash: token -> 'mode a b fencing-token metadata' of who holds, bell -> 'mode a b mark under' of who waits;
 -- - ends are the holders' deadlines, waits those of the waiters, ms: each has its own, and dies with its owner;
@@ -109,10 +109,10 @@ end
 
 -- Whether that one cannot enter now, with the mark that he has. `first`: nobody has waited for longer.
 local function blocked(mode, a, b, mark, under, first)
-  local writers, upgradables = overlapping('w', a, b), overlapping('u', a, b)
+  local writers, upgradables, passes = overlapping('w', a, b), overlapping('u', a, b), first or mark == 't'
   if writers > 0 then return true end
-  if mode == 'r' then return mark ~= 't' and overlapping('p', a, b) > 0 end
-  if mode == 'u' then return upgradables > 0 or (mark ~= 't' and overlapping('p', a, b) > 0) end
+  if mode == 'r' then return not passes and overlapping('p', a, b) > 0 end
+  if mode == 'u' then return upgradables > 0 or (not passes and overlapping('p', a, b) > 0) end
   if overlapping('r', a, b) > 0 then return true end
   if under ~= '-' then return upgradables > 1 or overlapping('c', a, b) > 0 end  -- one of them is its own
   if upgradables > 0 or overlapping('t', a, b) > 0 then return true end

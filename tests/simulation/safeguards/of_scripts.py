@@ -175,7 +175,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "No reader passes a writer that waits.",
         lua(
             "spans",
-            without="if mode == 'r' then return mark ~= 't' and overlapping('p', a, b) > 0 end",
+            without="if mode == 'r' then return not passes and overlapping('p', a, b) > 0 end",
             instead="if mode == 'r' then return false end",
         ),
         ("rwlock",),
@@ -184,7 +184,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A reader that has waited for a writer enters before the next.",
         lua(
             "spans",
-            without="if mode == 'r' then return mark ~= 't' and overlapping('p', a, b) > 0 end",
+            without="if mode == 'r' then return not passes and overlapping('p', a, b) > 0 end",
             instead="if mode == 'r' then return overlapping('p', a, b) > 0 end",
         ),
         ("rwlock",),

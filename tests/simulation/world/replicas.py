@@ -12,7 +12,7 @@ from .node import Node
 from .server.replication import Change, Replicated
 from .server.store import SortedSet
 
-_TOKEN = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+_TOKEN = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{32}){1,2}(?![0-9a-f])")  # two parts: its owner, and itself
 _RETRY = 0.02
 """Seconds after which a replica that hangs is tried again."""
 
