@@ -137,7 +137,7 @@ async def test_who_begins_without_leaving_keeps_the_bell(jobs) -> None:
 
 async def test_a_bell_that_nobody_shares_goes_from_a_long_queue_too(jobs) -> None:
     await jobs.acquire(ME)
-    await jobs.wait(THIRD, *(f"{number:032x}" for number in range(WALK)), OTHER)
+    await jobs.wait(THIRD, *(f"{number:032x}" for number in range(WALK + 1)), OTHER)
     await jobs.arm(FOURTH, seat=seat(FOURTH))
 
     await jobs.release(OTHER, "rla")
@@ -1281,11 +1281,11 @@ MUTATIONS = [
     ),
     *(
         Mutation(
-            file, f"has(flags, 'a')) {behind}", f"false) {behind}",
+            file, f"has(flags, 'a'))\n{behind}", f"false)\n{behind}",
             "test_a_bell_that_nobody_shares_goes_from_a_long_queue_too",
         )
         for file, behind in (
-            ("job_acquire", "be_gone(KEYS[9], entry, false)"),
+            ("job_acquire", "    be_gone(KEYS[9], entry, false)"),
             ("job_acquire", "be_gone(KEYS[9], entry, true)"),
             ("job_release", "local rung"),
         )

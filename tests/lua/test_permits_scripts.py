@@ -1958,13 +1958,13 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/queue",
-        "(seat == NO_SEAT or not seated(queue, bell))",
+        "alone or seat == NO_SEAT or not seated(queue, bell)",
         "true",
         "test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session",
     ),
     Mutation(
         "shared/queue",
-        "(seat == NO_SEAT or not seated(queue, bell))",
+        "alone or seat == NO_SEAT or not seated(queue, bell)",
         "leaving",
         "test_a_bell_goes_with_the_last_seat_that_lives_by_it",
     ),

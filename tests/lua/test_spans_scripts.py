@@ -1939,7 +1939,7 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "sit_down(queue, bell, seat, has(flags, 'q'))",
+        "own = sit_down(queue, bell, seat, has(flags, 'q'))",
         "",
         "test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed",
     ),

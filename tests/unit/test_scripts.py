@@ -24,9 +24,9 @@ LONGEST_STEP, LONGEST_SHARED = 60, 200
 
 # What servers know the scripts by. Whoever changes one changes its line here, and looks at tests/lua again.
 FROZEN = {
-    "job_acquire": "af0e217569cbe3cf5ad99243f8875d17c2ce2ec8",
+    "job_acquire": "3ed2c9b0d6e84ea1b58a6cb445f8e9ef2a2923c3",
     "job_enqueue": "98c18d070d5ed52f010d7dcaa7a8f7cbc3527a0d",
-    "job_release": "f522dd1718034d64c4d2eeb85b6c64e8e4c1c662",
+    "job_release": "e689d0ae4d4e34aca2ee43c2593f73d8a238d204",
     "job_renew": "5df01cfe2608ce7830111a1c934cab209a8dfc15",
     "job_withdraw": "d6dc49400345f9206a716ea10b87615eb023e46c",
     "flight_acquire": "03384c0163dcc0cd83b59f740a9714d11a1443bf",
@@ -75,7 +75,7 @@ FROZEN = {
     "reentrant_owned": "a4b4aca65399af51714d738f4e456fdea528e7e8",
     "reentrant_release": "983f6f08f3ee95e61fd7a633b8b4768ba393c023",
     "reentrant_renew": "8186a1232ab56c0d86d554a778e927e45bcde6bd",
-    "spans_acquire": "9718c1ca35631580f0b0eac711d18673d6dc0b99",
+    "spans_acquire": "6a59a7ecbeafa23bdebe52a18276125111457d48",
     "spans_adopt": "8ef87570b02e8c937166eee6d094afde312e85f1",
     "spans_annotate": "d6f9eebb24da077f0aad9b449aca9f449c238f6a",
     "spans_change": "3f5887026f9dcd38e58fc6d6647da14122ea3b82",
@@ -98,10 +98,10 @@ FROZEN = {
     "shared/mid_move_runs": "f87c0bfdccf0f78083e9093475d41deb76c0e683",
     "shared/nest": "6286e42f7e3324ccd23f9544b8146823e459922c",
     "shared/permits": "1e3e7a0fa6bab72c76e351a744a87135e1d041df",
-    "shared/queue": "9105473076ceb4815f19d1ad4d6fc75085b399fb",
+    "shared/queue": "90405ceba66f0e034174ba2021a545293e7a3833",
     "shared/room": "8fa631252a1107c160913b6bb42400e505ce5ad8",
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
-    "shared/spans": "67825ceb74c750be34eb686da9d2757be1aca6c6",
+    "shared/spans": "48e126741c403f6a28ddac9fecf3331a5fd5f5eb",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
