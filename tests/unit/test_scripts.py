@@ -101,7 +101,7 @@ FROZEN = {
     "shared/queue": "9105473076ceb4815f19d1ad4d6fc75085b399fb",
     "shared/room": "8fa631252a1107c160913b6bb42400e505ce5ad8",
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
-    "shared/spans": "67825ceb74c750be34eb686da9d2757be1aca6c6",
+    "shared/spans": "48e126741c403f6a28ddac9fecf3331a5fd5f5eb",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
