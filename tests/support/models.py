@@ -328,8 +328,11 @@ class RangesModel(Model):
             self.perhaps -= self._readers_behind(want)
 
     def leave(self, waiter: int) -> None:
+        want = self.waiting[waiter]
         super().leave(waiter)
         self._forget(waiter)
+        if want.mode == "writer":  # they may have come before the next writer, which had no reservation yet
+            self.perhaps |= self._readers_behind(want) - self.passing
 
     def downgrade(self, lease: int) -> bool:
         """A writer becomes a reader, without a gap."""
