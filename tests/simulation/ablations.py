@@ -30,7 +30,8 @@ def found(name: str, most: int) -> tuple[int, str] | None:
     with Runner() as runner:
         for count in range(1, most + 1):
             turn, which = divmod(count - 1, len(safeguard.kinds))
-            schedule = drawn(safeguard.kinds[which], FIRST + turn, faulty=safeguard.faulty)
+            kind = safeguard.kinds[which]
+            schedule = drawn(kind, FIRST + turn, faulty=safeguard.faulty, sorts=safeguard.sorts)
             with safeguard.taken_out():
                 without = {sort_of(violation) for violation in runner.run(schedule).violations}
             if without and (new := without - {sort_of(one) for one in runner.run(schedule).violations}):
