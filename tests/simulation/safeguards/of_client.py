@@ -43,7 +43,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "bell gone": Safeguard(
         "A head whose bell was taken along hangs up another one.",
         python("_core.acquisition:Acquisition._withdraw", without="self._gate.bell_gone()", instead="pass"),
-        ("semaphore",),
+        ("lock",),
     ),
     "rung between two tries": Safeguard(
         "An arming that finds its bell rung makes the head ask.",
@@ -119,6 +119,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         ALL,
         faulty=True,
         sorts=("freeze of the server", "freeze", "black hole"),
+        unseen="such a lease counts from its sending, so that it has ended when it is given out",
     ),
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
@@ -150,7 +151,10 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ALL,
         faulty=True,
-        sorts=("half cut", "cut",),
+        sorts=(
+            "half cut",
+            "cut",
+        ),
     ),
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
@@ -186,6 +190,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("_transport.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
+        unseen="the heartbeat finds the rung bell within 0.6 s, and a cut explains 2 s",
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",
