@@ -14,9 +14,10 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from tests.simulation.safeguards import SAFEGUARDS
+from tests.simulation.planted import RARE
+from tests.simulation.safeguards import SAFEGUARDS, Safeguard
 from tests.simulation.world.run import Runner
-from tests.simulation.world.schedule import drawn
+from tests.simulation.world.schedule import Schedule, drawn
 from tests.simulation.world.shrink import sort_of
 from tests.simulation.world.table import put
 
@@ -24,17 +25,31 @@ FIRST = 5_000_000
 """The first seed."""
 
 
-def found(name: str, most: int) -> tuple[int, str] | None:
-    """How many schedules it took until one failed that does not fail in this way with it, and how."""
-    safeguard = SAFEGUARDS[name]
+def found(name: str, most: int) -> tuple[int | str, str] | None:
+    """How many schedules it took until one failed that does not fail in this way with it, and how;
+    "planted" where the schedule was not drawn."""
     with Runner() as runner:
-        for count in range(1, most + 1):
-            turn, which = divmod(count - 1, len(safeguard.kinds))
-            schedule = drawn(safeguard.kinds[which], FIRST + turn, faulty=safeguard.faulty)
-            with safeguard.taken_out():
-                without = {sort_of(violation) for violation in runner.run(schedule).violations}
-            if without and (new := without - {sort_of(one) for one in runner.run(schedule).violations}):
-                return count, f"{schedule.kind}: {min(new)}"
+        if name not in RARE:
+            return _found_by_draws(runner, SAFEGUARDS[name], most)
+        schedule = RARE[name][0]
+        new = _fails_only_without(runner, SAFEGUARDS[name], schedule)
+        return ("planted", f"{schedule.kind}: {min(new)}") if new else None
+
+
+def _fails_only_without(runner: Runner, safeguard: Safeguard, schedule: Schedule) -> set[str]:
+    """The sorts of its violations that are not there with the safeguard."""
+    with safeguard.taken_out():
+        without = {sort_of(violation) for violation in runner.run(schedule).violations}
+    return without and without - {sort_of(violation) for violation in runner.run(schedule).violations}
+
+
+def _found_by_draws(runner: Runner, safeguard: Safeguard, most: int) -> tuple[int, str] | None:
+    for count in range(1, most + 1):
+        turn, which = divmod(count - 1, len(safeguard.kinds))
+        kind = safeguard.kinds[which]
+        schedule = drawn(kind, FIRST + turn, faulty=safeguard.faulty, sorts=safeguard.sorts)
+        if new := _fails_only_without(runner, safeguard, schedule):
+            return count, f"{kind}: {min(new)}"
     return None
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from tests.simulation.found import _crew as crew
 from tests.simulation.found import _round as one
 from tests.simulation.found import _schedule as schedule
-from tests.simulation.world.network import NEAR, STEADY_FAR
+from tests.simulation.world.network import NEAR, STEADY_FAR, Delays
 from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Crew, Fault, Schedule
 
+EVEN = Delays(0.01, 0.01)
 EARLIEST, LATEST = ServerClock(), ServerClock(ahead=900.0)
 
 
@@ -86,6 +87,24 @@ BROKEN: dict[str, tuple[Schedule, str]] = {
             ),
         ),
         "the later lease has no larger fencing token",
+    ),
+    # redis0 confirms the smaller fencing token of p0, and redis2 does not. The vote of redis1, whose fencing
+    # token is larger, comes late; redis0 does not hear of the larger one. p1 has the votes of redis0 and
+    # redis2 when the lease has ended there.
+    "masters: proposed anew": (
+        _struck(
+            crew("tracking", EVEN, one("p0.w0.r0", 0.1, 0.0), one("p0.w1.r0", 0.5, 0.0)),
+            crew("tracking", EVEN, one("p1.w0.r0", 0.0, 0.0), one("p1.w1.r0", 1.5, 0.0)),
+            hasty=True,
+            latest=1,
+            faults=(
+                _fault(0, 0.5, "freeze of the server", "redis1", 0.0707),
+                _fault(1, 0.5185, "black hole", "p0", 9.0, "redis2"),
+                _fault(2, 0.6027, "black hole", "p0", 9.0, "redis0"),
+                _fault(3, 1.4, "black hole", "p1", 9.0, "redis1"),
+            ),
+        ),
+        "fencing token",
     ),
 }
 """By the safeguard without which it goes wrong, and how."""

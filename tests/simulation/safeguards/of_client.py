@@ -30,7 +30,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "asks again": Safeguard(
         "A waiter that is woken while its try is under way tries again.",
         python("_core.acquisition:Acquisition.prompt", without="self._ask_again = True", instead="pass"),
-        ("lock", "fairlock", "semaphore"),
+        ("semaphore",),
     ),
     "arming that came late": Safeguard(
         "A try that has overtaken its arming is made again.",
@@ -43,7 +43,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "bell gone": Safeguard(
         "A head whose bell was taken along hangs up another one.",
         python("_core.acquisition:Acquisition._withdraw", without="self._gate.bell_gone()", instead="pass"),
-        ("lock", "semaphore", "multilock"),
+        ("lock",),
     ),
     "rung between two tries": Safeguard(
         "An arming that finds its bell rung makes the head ask.",
@@ -52,7 +52,7 @@ OF_CLIENT: dict[str, Safeguard] = {
             without="if was == RUNG and self._head is not None:",
             instead="if False:",
         ),
-        ("fairlock", "semaphore", "rwlock"),
+        ("semaphore",),
     ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
@@ -118,6 +118,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ALL,
         faulty=True,
+        sorts=("freeze of the server", "freeze", "black hole"),
+        unseen="such a lease counts from its sending, so that it has ended when it is given out",
     ),
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
@@ -126,6 +128,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ALL,
         faulty=True,
+        sorts=("freeze of the server", "freeze", "black hole"),
     ),
     "lost": Safeguard(
         "A renewal that finds another holder ends the lease.",
@@ -136,6 +139,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ALL,
         faulty=True,
+        sorts=("flush",),
     ),
     # -- the client: the connection
     "the old connection": Safeguard(
@@ -147,6 +151,10 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ALL,
         faulty=True,
+        sorts=(
+            "half cut",
+            "cut",
+        ),
     ),
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
@@ -182,6 +190,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("_transport.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
+        unseen="the heartbeat finds the rung bell within 0.6 s, and a cut explains 2 s",
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",

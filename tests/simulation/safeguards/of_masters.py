@@ -68,6 +68,7 @@ OF_MASTERS: dict[str, Safeguard] = {
         lua("redlock_seal", without="tonumber(minted) > tonumber(sealed)", instead="false"),
         _REDLOCK,
         faulty=True,
+        unseen="the client proposes no less than it knows; no vote comes between an answer and its proposal",
     ),
     "masters: the fence": Safeguard(
         "A fencing token that is written back raises the fence.",

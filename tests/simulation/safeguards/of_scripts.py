@@ -34,6 +34,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         ),
         LOCKS,
         faulty=True,
+        sorts=("lost answer",),
     ),
     "lock_acquire: held": Safeguard(
         "What is held is refused.",
@@ -64,6 +65,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("lock_renew", without="string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'", instead="false"),
         LOCKS,
         faulty=True,
+        sorts=("flush",),
     ),
     "queue_arm: reads": Safeguard(
         "The bell is read after it was written, so that its end is told.",

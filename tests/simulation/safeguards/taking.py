@@ -24,6 +24,7 @@ class Safeguard:
         taken_out: Inside, the code is without it.
         kinds: Those of whose schedules one should fail without it.
         faulty: Whether that takes a fault.
+        sorts: Of faults, the only ones that its schedules have; empty: all.
         unseen: Why no schedule can fail without it, if that is so.
     """
 
@@ -31,6 +32,7 @@ class Safeguard:
     taken_out: Callable[[], AbstractContextManager[None]]
     kinds: tuple[str, ...]
     faulty: bool = False
+    sorts: tuple[str, ...] = ()
     unseen: str = ""
 
 

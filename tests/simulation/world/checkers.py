@@ -231,8 +231,10 @@ class Referee:
     def _free_for(self, waiter: Attempt) -> bool:
         """Whether nothing is in the way of this waiter, and of nobody before it."""
         if self._kind.capacity > 1:
+            # Out of order, no waiter keeps permits back that are too few for it.
             out = sum(holder.want.permits for holder in self.holding if _share(waiter, holder))
-            wanted = max(other.want.permits for other in self.waiting if _share(waiter, other))
+            before = self.waiting if self._kind.strict else [waiter]
+            wanted = max(other.want.permits for other in before if _share(waiter, other))
             return self._kind.capacity - out >= wanted
         if any(self._conflict(waiter, holder) for holder in self.holding):
             return False

@@ -289,9 +289,10 @@ class Run:
         """How long something may be free while somebody of this crew waits for it."""
         if self.schedule.hasty:
             return inf
-        # In an orderly queue each waits for the slowest before it.
-        orderly = self.schedule.kind.strict or self.schedule.kind.spans
-        crews = self.schedule.crews if orderly else (crew,)
+        # In an orderly queue each waits for the slowest before it, and so does a waiter for permits that the
+        # one before it cannot use.
+        kind = self.schedule.kind
+        crews = self.schedule.crews if kind.strict or kind.spans or kind.capacity > 1 else (crew,)
         travel = max(one.delays.longest for one in self.schedule.crews)
         if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
             return IDLE + max(one.poll for one in crews)
