@@ -29,11 +29,6 @@ class Commands(Protocol):
         ...
 
     @property
-    def lingers(self) -> float:
-        """Seconds for which a waiter that goes without a word is in the way of others."""
-        ...
-
-    @property
     def nests(self) -> bool:
         """Whether an owner may have several tokens."""
         ...
@@ -187,10 +182,6 @@ class Claim:
     @property
     def owner(self) -> str:
         return self._commands.owner(self.token)
-
-    @property
-    def lingers(self) -> float:
-        return self._commands.lingers
 
     @property
     def nests(self) -> bool:

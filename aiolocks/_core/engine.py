@@ -264,9 +264,7 @@ class Engine:
 
     def undo(self, claim: Claim, ttl: float, *, leave: bool = False) -> None:
         """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too."""
-        # Where it was not executed in this time, the server has forgotten by itself what it would take back.
-        of_use = max(ttl, claim.lingers) if leave else ttl
-        self.take_back(claim.release(leave=leave), of_use, told=self.wake_own)
+        self.take_back(claim.release(leave=leave), ttl, told=self.wake_own)
 
     def take_back(self, command: Command[T], ttl: float, *, told: Callable[[T], None] = ignore) -> None:
         """Sends an undo, which is of use for `ttl` seconds at least; see `_transport.take_back`."""
