@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .node import Node
+from .group import Group
 from .replicas import Losses, Pair, server_of
 from .server.cluster import Layout, Slots, View, slot_of
 from .server.replication import Replicated
@@ -29,7 +29,7 @@ _TOLD = 0.03
 _MAJORITY = len(SHARDS) // 2 + 1
 
 
-class Cluster:
+class Cluster(Group):
     """The nodes and their bus.
 
     Args:
@@ -37,14 +37,10 @@ class Cluster:
     """
 
     def __init__(self, world: World, losses: Losses, *, lag: float) -> None:
-        self._world = world
-        self._clockwork = world.clockwork
-        self._random = world.clockwork.part("cluster")
-        self.losses = losses
+        super().__init__(world, losses, name="cluster")
         ids = {name: f"{self._random.getrandbits(160):040x}" for name in NODES}
         self._layout = Layout(SHARDS, ids)
         self._believed = View([(number + 1, nodes[0]) for number, nodes in enumerate(SHARDS)])
-        self.nodes: dict[str, Node] = {}
         for name in NODES:
             node = self.nodes[name] = world.node(name, make=Replicated)
             node.set_clock(ahead=(self.nodes[NODES[0]].clock() - node.clock()) / 1e6)
@@ -52,7 +48,6 @@ class Cluster:
         self.pairs = [
             Pair(self._clockwork, *(self.nodes[name] for name in nodes), losses, lag=lag) for nodes in SHARDS
         ]
-        self._cut_off: dict[str, float] = {}  # until when nobody hears of a node
         self._resting: dict[str, float] = {}  # until when one that was restarted serves nothing
         self._heard = dict.fromkeys(NODES, 0.0)  # when each was heard of last, and heard of a majority
         self._electing: set[int] = set()
@@ -71,11 +66,6 @@ class Cluster:
         return self.pairs[self._layout.home(slot)]
 
     # -- the bus
-
-    def _reaches(self, name: str) -> bool:
-        node = self.nodes[name]
-        cut_off = self._clockwork.now < self._cut_off.get(name, 0.0)
-        return not (node.down or node.frozen or cut_off)
 
     def _spread(self, name: str) -> None:
         """The others learn what this one knows."""
@@ -147,30 +137,12 @@ class Cluster:
         self._heard[name] = self._clockwork.now
         self._spread(name)
 
-    def _happened(self, name: str, what: str) -> None:
-        self._world.trace.happened(name, what)
-
     # -- what befalls it
 
-    def cut_off(self, name: str, seconds: float) -> None:
-        """No other node hears of it, and it of none; clients reach it."""
-        self._happened(name, "is cut off from the others")
-        self._cut_off[name] = self._clockwork.now + seconds
-        pair = self.pair_of(name)
-        pair.stalled_until = max(pair.stalled_until, self._cut_off[name])
-
-    def stop(self, name: str) -> None:
-        self.nodes[name].stop()
-        self.pair_of(name).stopped(self.nodes[name])
-
     def start(self, name: str, *, keep: bool) -> None:
-        node, pair = self.nodes[name], self.pair_of(name)
-        if not keep and node is pair.master:
-            self.losses.all_of(server_of(node))
-        node.start(keep=keep)
+        super().start(name, keep=keep)
         self._resting[name] = self._clockwork.now + WRITABLE
         self.slots(name).down = True
-        pair.started(node)
 
     def fail_over(self, name: str) -> None:
         """Somebody has the replica take over, and nothing is lost: the master pauses meanwhile."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from .cluster import NODES, Cluster
 from .excuses import Excused
 from .faults import FAULTS, RECOVERY, Sort
+from .group import Group
 from .kinds import SPREAD
 from .schedule import LONGEST_POLL, Fault, Schedule
 from .sentinel import SENTINELS
 from .server.cluster import slot_of
-from .topology import Group, Grouped
+from .topology import Grouped
 
 if TYPE_CHECKING:
     from .run import Run

@@ -19,7 +19,7 @@ from .actors import Actors
 from .checkers import Referee
 from .excuses import Excused
 from .failures import SORTS
-from .faults import NOTICED, RECOVERY
+from .faults import MARKS, NOTICED, RECOVERY
 from .network import Wire
 from .node import Node
 from .process import Process
@@ -40,13 +40,8 @@ LIMIT = 300.0
 """Seconds, of the world, that a schedule may take."""
 QUEUE_TTL = 10.0
 """Seconds that a queue outlives who stood in it."""
-PASSED_OVER = 2.0 + LONGEST_POLL
-"""Seconds, and a ttl, for which a process that nobody hears of can hold others up: its leases end, then it is
-passed over as dead, and one that was not woken instead of it polls."""
 SLACK = 1.1
 """Seconds that keys outlast what stands in them and was not let go of."""
-MARKS = 4 * LONGEST_POLL
-"""Seconds for which the mark of a waiter lasts after the waiter has asked, and the keys that have it."""
 AFTERWARDS = 1.0
 """Seconds in which what is under way arrives when everybody has gone."""
 
@@ -306,7 +301,7 @@ class Run:
     @property
     def _outlasting(self) -> float:
         """How long keys last that hold a lease which nobody lets go of: beside it stood marks of waiters."""
-        return (MARKS if self.schedule.kind.spans else 0.0) + self.schedule.ttl + SLACK
+        return (MARKS * LONGEST_POLL if self.schedule.kind.spans else 0.0) + self.schedule.ttl + SLACK
 
     def _look_around(self) -> None:
         """Everybody has gone: nothing is left."""

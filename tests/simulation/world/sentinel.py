@@ -7,7 +7,7 @@ sentinels reach it and make it the replica; then its clients are disconnected, o
 
 from __future__ import annotations
 
-from .node import Node
+from .group import Group
 from .replicas import Losses, Pair, server_of
 from .server.replication import Replicated
 from .server.sentinel import Belief
@@ -27,7 +27,7 @@ _TICK = 0.1
 _QUORUM = 2
 
 
-class Watched:
+class Watched(Group):
     """The servers and the sentinels.
 
     Args:
@@ -35,18 +35,14 @@ class Watched:
     """
 
     def __init__(self, world: World, losses: Losses, *, lag: float) -> None:
-        self._world = world
-        self._clockwork = world.clockwork
-        self._random = world.clockwork.part("sentinel")
-        self._losses = losses
-        self.nodes: dict[str, Node] = {name: world.node(name, make=Replicated) for name in SERVERS}
+        super().__init__(world, losses, name="sentinel")
+        self.nodes |= {name: world.node(name, make=Replicated) for name in SERVERS}
         self.nodes |= {name: world.node(name) for name in SENTINELS}
         first, second = (self.nodes[name] for name in SERVERS)
         second.set_clock(ahead=(first.clock() - second.clock()) / 1e6)
         for name in SENTINELS:
             self.nodes[name].server.sentinel = Belief(*SERVERS, others=len(SENTINELS) - 1)
         self.pair = Pair(self._clockwork, first, second, losses, lag=lag)
-        self._cut_off: dict[str, float] = {}
         self._heard = 0.0  # when the sentinels heard of the master last
         self._electing = self._demoting = False
         self._clockwork.after(_TICK, self._tick)
@@ -57,10 +53,6 @@ class Watched:
     def _beliefs(self) -> list[Belief]:
         living = (self.nodes[name] for name in SENTINELS if self._reaches(name))
         return [node.server.sentinel for node in living if node.server.sentinel is not None]
-
-    def _reaches(self, name: str) -> bool:
-        node = self.nodes[name]
-        return not (node.down or node.frozen or self._clockwork.now < self._cut_off.get(name, 0.0))
 
     def _tick(self) -> None:
         now, beliefs = self._clockwork.now, self._beliefs()
@@ -86,7 +78,7 @@ class Watched:
         pair = self.pair
         if not (pair.following and self._reaches(pair.replica.name)):
             return
-        self._world.trace.happened(pair.replica.name, f"takes the place of {pair.master.name}")
+        self._happened(pair.replica.name, f"takes the place of {pair.master.name}")
         pair.promote()
         server_of(pair.master).hang_up_on_clients()
         self._heard = self._clockwork.now
@@ -103,7 +95,7 @@ class Watched:
                 belief = self.nodes[name].server.sentinel
                 assert belief is not None
                 belief.master, belief.replica, belief.away = master, replica, False
-                self._world.trace.happened(name, f"names {master}")
+                self._happened(name, f"names {master}")
 
         self._clockwork.after(TOLD * self._random.random(), told)
 
@@ -111,32 +103,12 @@ class Watched:
         self._demoting = False
         pair = self.pair
         if not pair.following and self._reaches(pair.replica.name) and self._reaches(pair.master.name):
-            self._world.trace.happened(pair.replica.name, "is a replica from now on")
+            self._happened(pair.replica.name, "is a replica from now on")
             pair.demote()
             if self._random.random() < 0.5:  # Sentinel does; a service that fails over by itself may not
                 server_of(pair.replica).hang_up_on_clients()
 
     # -- what befalls it
-
-    def stop(self, name: str) -> None:
-        self.nodes[name].stop()
-        if name in SERVERS:
-            self.pair.stopped(self.nodes[name])
-
-    def start(self, name: str, *, keep: bool) -> None:
-        node = self.nodes[name]
-        if not keep and node is self.pair.master:
-            self._losses.all_of(server_of(node))
-        node.start(keep=keep)
-        if name in SERVERS:
-            self.pair.started(node)
-
-    def cut_off(self, name: str, seconds: float) -> None:
-        """The sentinels do not hear of it, nor it of its replica or its master; clients reach it."""
-        self._world.trace.happened(name, "is cut off from the others")
-        self._cut_off[name] = self._clockwork.now + seconds
-        if name in SERVERS:
-            self.pair.stalled_until = max(self.pair.stalled_until, self._cut_off[name])
 
     def fail_over(self, name: str) -> None:
         """Somebody has the sentinels replace the master, which lives on, and goes on for a moment."""

@@ -13,8 +13,9 @@ from redis.asyncio.connection import Connection
 from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection
 
 from .cluster import SHARDS, Cluster
+from .group import Group
 from .node import Node
-from .replicas import Losses, Pair
+from .replicas import Losses
 from .schedule import Schedule
 from .sentinel import SENTINELS, Watched
 from .server.sentinel import SERVICE
@@ -39,32 +40,6 @@ class Topology(Protocol):
 
     def clients(self, wakeup: str, stack: AsyncExitStack) -> Iterable[Any]:
         """The clients of one process, one for each session; the stack closes what they leave open."""
-        ...
-
-
-class Group(Protocol):
-    """Servers that know of each other."""
-
-    nodes: dict[str, Node]
-
-    def pair_of(self, name: str) -> Pair:
-        """The master and the replica of which it is one."""
-        ...
-
-    def stop(self, name: str) -> None:
-        """It dies."""
-        ...
-
-    def start(self, name: str, *, keep: bool) -> None:
-        """It comes back, with its data or without."""
-        ...
-
-    def cut_off(self, name: str, seconds: float) -> None:
-        """The others do not hear of it, nor it of them; clients reach it."""
-        ...
-
-    def fail_over(self, name: str) -> None:
-        """Somebody has the replica take the master's place, which lives on."""
         ...
 
 
