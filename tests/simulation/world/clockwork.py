@@ -22,6 +22,7 @@ class Clockwork:
         self.random = random.Random(f"{seed}")
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
+        self._at_rest = False
 
     def part(self, name: str) -> random.Random:
         """Randomness of a part of its own: to leave another part out does not change it."""
@@ -33,6 +34,20 @@ class Clockwork:
 
     def after(self, delay: float, what: Callable[..., object], *arguments: Any) -> None:
         self.at(self.now + delay, what, *arguments)
+
+    def every(self, seconds: float, what: Callable[[], object], *, first: float | None = None) -> None:
+        """Lets it happen again and again, as long as anybody is there to see it."""
+
+        def again() -> None:
+            what()
+            if not self._at_rest:
+                self.after(seconds, again)
+
+        self.after(seconds if first is None else first, again)
+
+    def rest(self) -> None:
+        """Nobody is there any more: what happens every so often ends."""
+        self._at_rest = True
 
     @property
     def next_at(self) -> float:

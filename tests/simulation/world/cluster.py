@@ -51,7 +51,7 @@ class Cluster(Group):
         self._resting: dict[str, float] = {}  # until when one that was restarted serves nothing
         self._heard = dict.fromkeys(NODES, 0.0)  # when each was heard of last, and heard of a majority
         self._electing: set[int] = set()
-        self._clockwork.after(_TICK, self._tick)
+        self._clockwork.every(_TICK, self._tick)
 
     def slots(self, name: str) -> Slots:
         found = self.nodes[name].server.slots
@@ -112,7 +112,6 @@ class Cluster(Group):
                 self._clockwork.after(
                     ELECTION * (0.2 + 0.8 * self._random.random()), self._elect, shard, pair
                 )
-        self._clockwork.after(_TICK, self._tick)
 
     def _elect(self, shard: int, pair: Pair) -> None:
         self._electing.discard(shard)

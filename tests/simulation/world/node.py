@@ -39,7 +39,7 @@ class _Socket:
         self._node = node
         self._wire = wire
         self.client: Client = node.server.connect(wire.reply, wire.hang_up, f"{wire.process}:{wire.number}")
-        node.wires[self.client.id] = wire
+        node.accepted(self.client, wire)
 
     def received(self, data: bytes) -> None:
         self._node.received(self.client, data)
@@ -57,6 +57,7 @@ class Node:
     Attributes:
         frozen: Whether it is stopped; what it receives piles up.
         down: Whether it refuses connections.
+        on_request: Called with this node when it has executed a request.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class Node:
         self.name = name
         self.address = (name, 6379)
         self.frozen = self.down = False
-        self.wires: dict[int, Wire] = {}
+        self._routes: dict[int, str] = {}  # how the trace names each connection
+        self.on_request: Callable[[Node], object] = lambda _: None
         self._clockwork = clockwork
         self._random = clockwork.part(name)
         self._trace = trace
@@ -88,7 +90,7 @@ class Node:
             on_request=self._requested,
         )
         network.hosts[self.address] = self
-        clockwork.after(SWEEP * self._random.random(), self._sweep)
+        clockwork.every(SWEEP, self._sweep, first=SWEEP * self._random.random())
 
     def clock(self) -> int:
         """Its wall clock, in microseconds."""
@@ -105,6 +107,9 @@ class Node:
     def accept(self, wire: Wire) -> Peer | None:
         return None if self.down else _Socket(self, wire)
 
+    def accepted(self, client: Client, wire: Wire) -> None:
+        self._routes[client.id] = f"{self.name}←{wire.name}"
+
     def received(self, client: Client, data: bytes) -> None:
         if self.frozen:
             self._waiting.append((client, data))
@@ -112,12 +117,12 @@ class Node:
             self.server.feed(client, data)
 
     def _requested(self, client: Client, words: tuple[bytes, ...], reply: Any) -> None:
-        self._trace.requested(f"{self.name}←{self.wires[client.id].name}", words, reply)
+        self._trace.requested(self._routes[client.id], words, reply)
+        self.on_request(self)
 
     def _sweep(self) -> None:
         if not self.frozen and not self.down:
             self.server.sweep()
-        self._clockwork.after(SWEEP, self._sweep)
 
     # -- what befalls it
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .clockwork import Clockwork
@@ -19,6 +19,7 @@ class Process:
     Args:
         rate: How much faster its clock runs than the world's.
         busy: Seconds that a turn of its loop takes at most; what comes meanwhile comes together.
+        touched: Called when the time at which it goes on may have changed.
 
     Attributes:
         problems: What was reported to its loop's exception handler.
@@ -27,7 +28,14 @@ class Process:
     """
 
     def __init__(
-        self, name: str, clockwork: Clockwork, network: Network, *, rate: float = 1.0, busy: float = 0.0
+        self,
+        name: str,
+        clockwork: Clockwork,
+        network: Network,
+        *,
+        touched: Callable[[], object],
+        rate: float = 1.0,
+        busy: float = 0.0,
     ) -> None:
         self.name = name
         self.random: random.Random = clockwork.part(name)
@@ -41,6 +49,7 @@ class Process:
         self._free_at = 0.0  # what it computes is done then
         self._then = (clockwork.now, 1000.0 + self.random.random())  # a time of the world, and its own
         self._next_at: float | None = None  # not known
+        self._told = touched
         self.loop = SimulatedLoop(self.clock, self._connect, self._touched)
         self.loop.set_exception_handler(self._reported)
 
@@ -73,6 +82,7 @@ class Process:
     def _touched(self) -> None:
         """When it goes on may have changed."""
         self._next_at = None
+        self._told()
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         self._touched()

@@ -33,7 +33,6 @@ IDLE = 1.0
 """Seconds for which something may be free while somebody waits for it, at most: far less than a poll."""
 HANDED_OVER = 15
 """How often bytes may travel until the next one has it: a wakeup may come to one that cannot use it."""
-GLANCE = 0.05
 CONNECTED = 20
 """How often bytes must travel until a new session has its first answer, at most."""
 LIMIT = 300.0
@@ -81,6 +80,7 @@ class Run:
         self.servers = self.topology.servers
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
+            server.on_request = self._look_for_what_stays
         travels = map(self._patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         self.ledger = Ledger(self.referee, travel=travel)
@@ -101,7 +101,6 @@ class Run:
             self.mains[crew.part] = main = process.start(self._live(crew), crew.part)
             main.add_done_callback(partial(self._ended, crew.part))
             self._living += 1
-        self._look_for_what_stays()
         for fault in self.schedule.faults:
             world.clockwork.at(fault.at, self._strike, fault)
         try:
@@ -117,21 +116,20 @@ class Run:
             self.schedule,
             tuple(dict.fromkeys(referee.violations)),
             tuple(referee.overlaps),
-            world.trace,
+            world.trace.taken(),
             world.now,
             world.steps,
         )
         world.dispose()
         return outcome
 
-    def _look_for_what_stays(self) -> None:
-        """Now and then: no key is without a ttl, at any time."""
-        for server in self.servers.values():
-            for store in server.server.stores.values():
-                for key in store.values.keys() - store.ends.keys():
+    def _look_for_what_stays(self, node: Node) -> None:
+        """No key is without a ttl, after any request."""
+        for store in node.server.stores.values():
+            if len(store.ends) < len(store.values):
+                for key in sorted(store.values.keys() - store.ends.keys()):
                     if not self._may_stay(key.decode()):
                         self.referee.wrong(f"without a ttl: {key.decode()}")
-        self.world.clockwork.after(GLANCE, self._look_for_what_stays)
 
     def _may_stay(self, key: str) -> bool:
         """What has no end, and what the dead leave of a queue for ten minutes."""
@@ -307,6 +305,7 @@ class Run:
         """Everybody has gone: nothing is left."""
         world, referee = self.world, self.referee
         world.run(lambda: not referee.holding, limit=world.now + LIMIT)
+        world.clockwork.rest()
         self.ledger.judge()
         detached = any(
             one.doing in ("detach", "adopt")
@@ -316,10 +315,8 @@ class Run:
         )
         if self.schedule.faults or self.schedule.hasty:
             # Of the dead, of late votes, and of what the server did when nobody could tell it any more.
-            calm = max(world.now, self._settled_at) + QUEUE_TTL
-            world.run(lambda: world.now >= calm, limit=calm + AFTERWARDS)
-        until = world.now + AFTERWARDS + (self._outlasting if detached else 0.0)
-        world.run(lambda: world.now >= until, limit=until + AFTERWARDS)
+            world.pass_until(max(world.now, self._settled_at) + QUEUE_TTL)
+        world.pass_until(world.now + AFTERWARDS + (self._outlasting if detached else 0.0))
         for process in world.processes:
             if process.dead:
                 continue
@@ -332,6 +329,7 @@ class Run:
                 continue
             referee.wrong(f"a connection is left: {wire.name}")
         for node in world.nodes:
+            node.server.now_us = node.clock()  # a replica removes nothing by itself, but hides it
             node.server.sweep()
             for store in node.server.stores.values():
                 for key in map(bytes.decode, store.present()):
@@ -348,7 +346,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._seeded = seeded()
-        self._runs = 0
+        self._warm = False
 
     def __enter__(self) -> Self:
         self._source = self._seeded.__enter__()
@@ -372,8 +370,10 @@ class Runner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
             outcome = Run(schedule, self._source).run()
-            # At fixed steps: what the collector finds is told to loops and listeners.
-            self._runs += 1
-            if self._runs % 20 == 0:
-                gc.collect()
+            # Here and nowhere else: what the collector finds is told to loops and listeners. After each schedule,
+            # while its memory is still in the caches of the processor.
+            gc.collect()
+            if not self._warm:  # modules and caches that the first schedule has filled stay
+                gc.freeze()
+                self._warm = True
         return outcome

@@ -45,7 +45,7 @@ class Watched(Group):
         self.pair = Pair(self._clockwork, first, second, losses, lag=lag)
         self._heard = 0.0  # when the sentinels heard of the master last
         self._electing = self._demoting = False
-        self._clockwork.after(_TICK, self._tick)
+        self._clockwork.every(_TICK, self._tick)
 
     def pair_of(self, name: str) -> Pair:
         return self.pair
@@ -67,7 +67,6 @@ class Watched(Group):
         if not self.pair.following and not self._demoting and self._reaches(self.pair.replica.name):
             self._demoting = True
             self._clockwork.after(DEMOTION * self._random.random(), self._demote)
-        self._clockwork.after(_TICK, self._tick)
 
     def _elect(self) -> None:
         self._electing = False

@@ -33,6 +33,13 @@ class Trace:
         self._events: list[tuple[float, str, Any]] = []
         self.requests = 0
 
+    def taken(self) -> Trace:
+        """All of it, for a reader; nothing stays here, where the world would keep it until the collector comes."""
+        taken = Trace(self._clockwork)
+        taken.requests = self.requests
+        taken._events, self._events = self._events, []
+        return taken
+
     def happened(self, where: str, what: str) -> None:
         self._events.append((self._clockwork.now, where, what))
 

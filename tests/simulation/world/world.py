@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from .clockwork import Clockwork
@@ -34,6 +35,7 @@ class World:
         self.nodes: list[Node] = []
         self._source = source
         self._turns = 0
+        self._soonest: float | None = None  # when the first of the processes goes on; not known
 
     @property
     def now(self) -> float:
@@ -45,7 +47,7 @@ class World:
         return self._turns + self.trace.requests
 
     def process(self, name: str, *, delays: Delays, rate: float = 1.0, busy: float = 0.0) -> Process:
-        process = Process(name, self.clockwork, self.network, rate=rate, busy=busy)
+        process = Process(name, self.clockwork, self.network, rate=rate, busy=busy, touched=self._touched)
         self.network.delays[name] = delays
         self.processes.append(process)
         return process
@@ -61,23 +63,40 @@ class World:
         Raises:
             StuckError: It is not so at the world's time `limit`, or after so many steps.
         """
-        clockwork, tie = self.clockwork, self.clockwork.random
+        clockwork = self.clockwork
         for _ in range(steps):
             if until():
                 return
-            at, first = clockwork.next_at, None
-            for process in self.processes:
-                next_at = process.next_at
-                if next_at < at or (next_at == at and first is not None and tie.random() < 0.5):
-                    at, first = next_at, process
-            if at > limit:
+            at = clockwork.next_at
+            if self._soonest is None:
+                self._soonest = min([process.next_at for process in self.processes], default=inf)
+            soonest = self._soonest
+            if min(at, soonest) > limit:
                 raise StuckError(f"nothing more happens before {limit:g} s")
-            if first is None:
+            if at <= soonest:
                 clockwork.happen()
             else:
-                clockwork.now = at
-                self.step(first)
+                clockwork.now = soonest
+                self.step(self._first(at))
         raise StuckError(f"{steps} steps, and no end at {self.now:.3f} s")
+
+    def pass_until(self, when: float) -> None:
+        """Steps until that time."""
+        self.clockwork.at(when, lambda: None)
+        self.run(lambda: self.now >= when, limit=when)
+
+    def _first(self, before: float) -> Process:
+        """The process that goes on first, before that time; one of them if there are several."""
+        at, first, tie = before, None, self.clockwork.random
+        for process in self.processes:
+            next_at = process.next_at
+            if next_at < at or (next_at == at and first is not None and tie.random() < 0.5):
+                at, first = next_at, process
+        assert first is not None
+        return first
+
+    def _touched(self) -> None:
+        self._soonest = None
 
     def step(self, process: Process) -> None:
         self._turns += 1

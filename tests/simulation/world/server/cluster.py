@@ -60,11 +60,13 @@ class View:
 
     def merge(self, other: View) -> bool:
         """Believes what the other knows better; whether that was anything."""
-        before = (list(self.masters), dict(self.moved))
+        if self == other:  # as nearly always
+            return False
+        before = self.copy()
         self.masters = [max(pair) for pair in zip(self.masters, other.masters, strict=True)]
         for slot, claim in other.moved.items():
             self.moved[slot] = max(claim, self.moved.get(slot, claim))
-        return before != (self.masters, self.moved)
+        return self != before
 
     def copy(self) -> View:
         return View(list(self.masters), dict(self.moved))

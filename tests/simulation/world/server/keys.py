@@ -28,20 +28,22 @@ def type_(client: Client, key: bytes) -> Status:
     return Status(b"none" if value is None else TYPES[type(value)])
 
 
-def _end_at(client: Client, key: bytes, end: int, options: tuple[bytes, ...]) -> int:
-    store = client.store
-    if store.find(key) is None:
-        return 0
-    flags = {option.upper() for option in options}
-    if flags - {b"NX", b"XX", b"GT", b"LT"}:
-        raise Refusal(f"ERR Unsupported option {options[0].decode()}")
-    before = store.ends.get(key)
-    if (
+def _may_end(before: int | None, end: int, flags: set[bytes]) -> bool:
+    if unknown := flags - {b"NX", b"XX", b"GT", b"LT"}:
+        raise Refusal(f"ERR Unsupported option {min(unknown).decode()}")
+    return not (
         (b"NX" in flags and before is not None)
         or (b"XX" in flags and before is None)
         or (b"GT" in flags and (before is None or end <= before))
         or (b"LT" in flags and before is not None and end >= before)
-    ):
+    )
+
+
+def _end_at(client: Client, key: bytes, end: int, options: tuple[bytes, ...]) -> int:
+    store = client.store
+    if store.find(key) is None:
+        return 0
+    if options and not _may_end(store.ends.get(key), end, {option.upper() for option in options}):
         return 0
     if end <= client.server.now_ms():
         store.delete(key)

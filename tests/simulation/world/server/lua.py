@@ -25,9 +25,14 @@ for _, name in ipairs({
   sandbox[name] = _G[name]
 end
 local redis = sandbox.redis
-redis.pcall = raw
+local function answer(first, ...)
+  if first == nil then return {...} end
+  if first == true then return {ok = ...} end
+  return first
+end
+redis.pcall = function(...) return answer(raw(...)) end
 redis.call = function(...)
-  local reply = raw(...)
+  local reply = answer(raw(...))
   if type(reply) == 'table' and reply.err then error(reply, 0) end
   return reply
 end
@@ -46,28 +51,43 @@ local function load(text)
   if not script then return nil, why end
   return setfenv(script, sandbox)
 end
-local function run(script, keys, arguments)
+local function run(script, count, ...)
+  local keys = {}
+  for i = 1, count do keys[i] = (select(i, ...)) end
   rawset(sandbox, 'KEYS', keys)
-  rawset(sandbox, 'ARGV', arguments)
+  rawset(sandbox, 'ARGV', {select(count + 1, ...)})
   local well, reply = pcall(script)
-  if well then return reply end
-  if type(reply) == 'table' then return {err = reply.err, inside = true} end
-  return {err = 'ERR ' .. tostring(reply), inside = true}
+  if not well then
+    return {err = type(reply) == 'table' and reply.err or 'ERR ' .. tostring(reply), inside = true}
+  end
+  if reply == true then return 1 end
+  if type(reply) ~= 'table' or reply.err ~= nil or reply.ok ~= nil then return reply end
+  local length = 0
+  while reply[length + 1] ~= nil do
+    length = length + 1
+    if type(reply[length]) == 'table' then return reply end
+  end
+  if length > 200 then return reply end
+  return true, unpack(reply, 1, length)
 end
 return load, run
 """
+"""Values cross the border one by one, which is faster than a table. Into Lua, nil is in front of the items of an
+array, and true in front of a status; out of it, true is in front of the items of an array without arrays."""
+
+_SPREAD = 200
+"""Longer arrays cross the border as a table: the stack of Lua has an end."""
 
 _inside: Callable[[tuple[bytes, ...]], Any]
-_joined = b"".join
 
 
 def _call(*words: Any) -> Any:
     """`redis.pcall`. It is called some fifty times in a script, and so made for speed."""
     try:
-        try:
-            _joined(words)  # the fastest way to find out whether all are bytes
-        except TypeError:
-            words = tuple(map(_text, words))
+        for word in words:
+            if type(word) is not bytes:
+                words = tuple([_text(word) for word in words])
+                break
         reply = _inside(words)
     except Refusal as refusal:
         return _runtime().table_from({b"err": str(refusal).encode()})
@@ -76,9 +96,15 @@ def _call(*words: Any) -> Any:
         return reply
     if reply is None:
         return False
+    if kind is Status:
+        return (True, bytes(reply))
     if kind is Double:
         return number(reply)
-    return _to_lua(flat(reply))
+    items = flat(reply)
+    if type(items) is not list:
+        return items
+    items = [_to_lua(item) for item in items]
+    return (None, *items) if len(items) <= _SPREAD else _runtime().table_from(items)
 
 
 def _text(word: Any) -> bytes:
@@ -104,7 +130,9 @@ def _to_lua(reply: Any) -> Any:
 
 @cache
 def _runtime() -> lupa.LuaRuntime:
-    return lupa.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)
+    return lupa.LuaRuntime(
+        encoding=None, register_eval=False, register_builtins=False, unpack_returned_tuples=True
+    )
 
 
 @cache
@@ -143,20 +171,21 @@ def run(
     global _inside  # noqa: PLW0603 - Lua calls back without saying for whom
     load(text)
     _inside = inside
-    table = _runtime().table_from
-    return _from_lua(_functions()[1](_loaded(text), table(keys), table(arguments)))
+    return _from_lua(_functions()[1](_loaded(text), len(keys), *keys, *arguments))
 
 
 def _from_lua(value: Any) -> Any:
     kind = type(value)
     if kind is bytes or kind is int:
         return value
+    if kind is tuple:
+        return [_from_lua_item(item) for item in value[1:]]
     if value is None or value is False:
         return None
     if kind is float:
         return int(value)
     if value is True:
-        return 1
+        return []
     if (error := value[b"err"]) is not None:
         text = error.decode(errors="surrogateescape")
         raise Refusal(f"{text} script: on @user_script." if value[b"inside"] else text)
@@ -169,6 +198,8 @@ def _from_lua(value: Any) -> Any:
 
 
 def _from_lua_item(item: Any) -> Any:
+    if item is True:
+        return 1
     try:
         return _from_lua(item)
     except Refusal as refusal:

@@ -10,6 +10,8 @@ from .replies import Refusal
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
 
 _ZERO = ord("0")
+_OFTEN = {b"-1": -1, b"-2": -2}
+"""Ends of ranges."""
 
 
 def syntax() -> Refusal:
@@ -20,6 +22,8 @@ def integer(word: bytes) -> int:
     # Of up to 18 digits without a zero in front there is nothing to look at; these are nearly all.
     if word.isdigit() and len(word) < 19 and (word[0] != _ZERO or len(word) == 1):
         return int(word)
+    if (often := _OFTEN.get(word)) is not None:
+        return often
     if _INTEGER.match(word) and -(2**63) <= (value := int(word)) < 2**63:
         return value
     raise Refusal("ERR value is not an integer or out of range")

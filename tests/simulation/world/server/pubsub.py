@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .keys import _pattern as pattern
 from .registry import command
 from .replies import Push
 from .session import Client
+
+if TYPE_CHECKING:
+    from .server import Server
 
 _CLASSES: dict[bytes, str] = {
     b"set": "$",
@@ -32,10 +37,10 @@ def wanted(setting: str, event: bytes) -> bool:
     return letter in setting or "A" in setting
 
 
-def announce(clients: list[Client], channel: bytes, message: bytes) -> int:
+def announce(server: Server, channel: bytes, message: bytes) -> int:
     """Tells who listens; how many were told."""
     told = 0
-    for client in clients:
+    for client in [server.clients[number] for number in sorted(server.listening)]:
         if channel in client.channels:
             client.say(Push([b"message", channel, message]))
             told += 1
@@ -52,6 +57,8 @@ def _answer(client: Client, what: bytes, names: tuple[bytes, ...], among: set[by
         client.say(Push([what, name, len(client.channels) + len(client.patterns)]))
     if not names:
         client.say(Push([what, None, len(client.channels) + len(client.patterns)]))
+    listens = client.server.listening
+    (listens.add if client.channels or client.patterns else listens.discard)(client.id)
 
 
 @command("SUBSCRIBE", -2, alone=True)
@@ -80,4 +87,4 @@ def punsubscribe(client: Client, *patterns: bytes) -> object:
 
 @command("PUBLISH", 3)
 def publish(client: Client, channel: bytes, message: bytes) -> int:
-    return announce(list(client.server.clients.values()), channel, message)
+    return announce(client.server, channel, message)

@@ -33,8 +33,7 @@ def _run(client: Client, text: bytes, words: tuple[bytes, ...]) -> Any:
 
     def inside(request: tuple[bytes, ...]) -> Any:
         nonlocal written
-        name, *rest = request
-        called = COMMANDS.get(name) or COMMANDS.get(name.upper())
+        called = COMMANDS.get(request[0]) or COMMANDS.get(request[0].upper())
         if called is None:
             raise Refusal("ERR Unknown Redis command called from script")
         if called.alone:
@@ -50,10 +49,10 @@ def _run(client: Client, text: bytes, words: tuple[bytes, ...]) -> Any:
             written = True
         elif tracked and called.kind == READ:
             try:
-                return called.run(client, *rest)
+                return called.run(client, *request[1:])
             finally:
                 server.tracking.remember(client, keys if seen else called.keys_of(request))
-        return called.run(client, *rest)
+        return called.run(client, *request[1:])
 
     return lua.run(text, keys, words[1 + count :], inside)
 

@@ -82,6 +82,7 @@ class Server:
         self.tracking = Tracking()
         self.clients: dict[int, Client] = {}
         self.talking: list[Client] = []  # those to which something is to be sent
+        self.listening: set[int] = set()  # the ids of those that have subscribed to something
         self._numbers = itertools.count(1)
         self._executing: Client | None = None
         self._leaving: list[Client] = []
@@ -121,6 +122,7 @@ class Server:
         """The other end has gone."""
         client.closed = True
         self.clients.pop(client.id, None)
+        self.listening.discard(client.id)
 
     def drop(self, client: Client) -> None:
         """Closes it from here."""
@@ -218,10 +220,12 @@ class Server:
 
     def notify(self, store: Store, key: bytes, event: bytes) -> None:
         """Publishes what has happened to a key, where that is switched on."""
+        if not self.listening:
+            return
         setting = self.settings["notify-keyspace-events"]
         if "K" in setting and pubsub.wanted(setting, event):
             channel = b"__keyspace@%d__:%b" % (store.number, key)
-            pubsub.announce(list(self.clients.values()), channel, event)
+            pubsub.announce(self, channel, event)
 
     def sweep(self) -> None:
         """Removes what has come to its end, as a server does now and then by itself."""

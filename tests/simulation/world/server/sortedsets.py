@@ -106,10 +106,13 @@ def _shown(entries: list[tuple[float, bytes]], *, scores: bool) -> list[Any]:
 
 @command("ZRANGE", -4, READ)
 def zrange(client: Client, key: bytes, first: bytes, last: bytes, *options: bytes) -> list[Any]:
+    found = _set(client, key)
+    if not options:
+        start, stop = between(len(found.order), first, last)
+        return [member for _, member in found.order[start:stop]]
     flags = {option.upper() for option in options}
     if flags - {b"WITHSCORES", b"BYSCORE", b"REV"}:
         raise syntax()
-    found = _set(client, key)
     if b"BYSCORE" in flags:
         ends = (last, first) if b"REV" in flags else (first, last)
         entries = _by_score(found, *ends)
