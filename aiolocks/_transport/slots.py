@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, Final, TypeAlias, final
 
 import redis.exceptions as driver
@@ -49,7 +50,8 @@ class Slots:
 
     def owners(self) -> set[Address]:
         """All nodes that serve any."""
-        return {owner for owner in self._owners if owner is not None}
+        # Slots that stand side by side mostly have one owner, and there are 16 384 of them.
+        return {owner for owner, _ in groupby(self._owners) if owner is not None}
 
     def move(self, slot: int, to: Address) -> bool:
         """A node said `MOVED`. Whether that is news."""

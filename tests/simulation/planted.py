@@ -12,6 +12,21 @@ from tests.simulation.world.schedule import Fault, Schedule
 
 _READER = Want(mode="reader")
 
+
+def _fault(what: str, target: str, at: float, lasts: float = 0.0, amount: float = 0.0) -> Fault:
+    return Fault(part=f"f{at:g}", at=at, lasts=lasts, what=what, target=target, amount=amount)
+
+
+CUT_WHILE_IT_IS_RUNG = schedule(
+    "lock",
+    1,
+    60.0,
+    crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.3003)),
+    crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.1), poll=60.0),
+    faults=(_fault("cut", "p1", 0.3),),
+)
+"""The bell of p1 is rung while it has no connection, and it polls each minute."""
+
 PLANTED: dict[str, tuple[Schedule, str]] = {
     # The server does not know the script of the first arming. Its waiter is cancelled before the server says
     # so: the arming is not sent again, and the next waiter of the session has no bell.
@@ -47,6 +62,120 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             ),
         ),
         "free for",
+    ),
+    # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
+    "undo of a grant": (
+        schedule(
+            "lock",
+            1,
+            5.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.02, 1.0, cancel=0.01)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.0)),
+            faults=(_fault("freeze", "p0", 0.02315, 0.05),),
+        ),
+        "free for",
+    ),
+    # p0 is told of room while its try is under way, and that try is refused.
+    "asks again": (
+        schedule(
+            "semaphore",
+            1,
+            5.0,
+            crew("tracking", STEADY_FAR, one("p0.w1.r0", 0.1, 0.0, want=Want(permits=3)), poll=0.064),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.3, 0.0)),
+            crew(
+                "tracking",
+                STEADY_FAR,
+                one("p2.w0.r0", 0.0, 0.643),
+                one("p2.w1.r0", 0.0, 8.0, want=Want(permits=2)),
+            ),
+        ),
+        "free for",
+    ),
+    # The server does not know the script of the arming of p1, and p0 lets go before it is sent again.
+    "arming that came late": (
+        schedule(
+            "lock",
+            1,
+            5.0,
+            crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.0, 0.056)),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.0)),
+        ),
+        "free for",
+    ),
+    # p0 has asked and is cancelled when its connection breaks; the server executes that half a second later.
+    "the old connection": (
+        schedule(
+            "lock",
+            1,
+            5.0,
+            crew(
+                "tracking", STEADY_FAR, one("p0.w0.r0", 0.1, 0.0), one("p0.w0.r1", 0.2, 0.5, cancel=0.03)
+            ),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 1.0, 0.0)),
+            faults=(_fault("half cut", "p0", 0.303, amount=0.5),),
+        ),
+        "free for",
+    ),
+    "after a new connection": (CUT_WHILE_IT_IS_RUNG, "free for"),
+    "a bell that is found rung": (CUT_WHILE_IT_IS_RUNG, "free for"),
+    # p0 is stopped for longer than its lease lasts, right when the server has granted it.
+    "late grant": (
+        schedule(
+            "lock",
+            1,
+            1.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.02, 0.5)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.1, 1.0)),
+            faults=(_fault("freeze", "p0", 0.0232, 1.2),),
+        ),
+        "two holders",
+    ),
+    # The slot moves so slowly that a lease cannot wait for the end of that.
+    "ASKING": (
+        schedule(
+            "cluster-lock",
+            1,
+            1.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 3.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.5)),
+            faults=(_fault("move", "c0", 0.3, 2.5),),
+        ),
+        "LockLostError",
+    ),
+    "mid-move": (
+        schedule(
+            "cluster-lock",
+            1,
+            1.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 5.0)),
+            faults=(_fault("move", "c0", 0.3, 4.0),),
+        ),
+        "LockLostError",
+    ),
+    # The bell goes to another node, of which p1 is not told, and is rung there.
+    "bells of a slot that has moved": (
+        schedule(
+            "cluster-lock",
+            1,
+            60.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4)),
+            crew("keyspace", NEAR, one("p1.w0.r0", 0.1, 0.1), poll=60.0),
+            faults=(_fault("move at once", "c0", 0.3),),
+        ),
+        "free for",
+    ),
+    # A failover loses the lease of p0, which is renewed several times before it would end.
+    "a lease that is not known": (
+        schedule(
+            "sentinel-lock",
+            1,
+            20.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 22.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 1.0, 0.1), one("p1.w0.r1", 17.2, 0.1)),
+            faults=(_fault("lag", "m0", 0.0, 1.0), _fault("planned failover", "m0", 0.1)),
+        ),
+        "two holders",
     ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from tests.simulation.planted import PLANTED
-from tests.simulation.safeguards import SAFEGUARDS
+from tests.simulation.safeguards import SAFEGUARDS, uncovered
 from tests.simulation.world.run import Runner
 
 
@@ -21,6 +21,7 @@ def test_a_safeguard_can_be_taken_out(name: str) -> None:
 def test_a_planted_schedule_fails_without_its_safeguard_and_only_then(name: str) -> None:
     schedule, how = PLANTED[name]
     for broken in (False, True):
-        with SAFEGUARDS[name].taken_out() if broken else nullcontext(), Runner() as runner:
+        taken_out = SAFEGUARDS[name].taken_out() if broken else nullcontext()
+        with uncovered(name), taken_out, Runner() as runner:
             violations = runner.run(schedule).violations
         assert any(how in violation for violation in violations) is broken, violations

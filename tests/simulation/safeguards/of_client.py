@@ -94,7 +94,18 @@ OF_CLIENT: dict[str, Safeguard] = {
             without='self._head.prompt("local", in_turn=self._next_in_turn())',
             instead="pass",
         ),
-        ("lock", "semaphore"),
+        ("semaphore",),
+        covered_by="handed over when it has ended",
+    ),
+    "handed over when it has ended": Safeguard(
+        "A release that nobody could follow at once makes the next waiter of the session ask when it has ended.",
+        python(
+            "_core.gate:Gate.let_go",
+            without='self._head.prompt("local", in_turn=self.yielding)',
+            instead="pass",
+        ),
+        ("semaphore",),
+        covered_by="handed over here",
     ),
     "quiet release": Safeguard(
         "A release that nobody here follows wakes other sessions.",
@@ -119,7 +130,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         ALL,
         faulty=True,
         sorts=("freeze of the server", "freeze", "black hole"),
-        unseen="such a lease counts from its sending, so that it has ended when it is given out",
+        covered_by="deadline from the sending",
     ),
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
@@ -190,7 +201,14 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("_transport.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
-        unseen="the heartbeat finds the rung bell within 0.6 s, and a cut explains 2 s",
+        covered_by="a bell that is found rung",
+    ),
+    "a bell that is found rung": Safeguard(
+        "A heartbeat that finds the bell rung, or gone, makes the head ask.",
+        python("_core.gate:Gate._missed", without="self.reseat()", instead="return"),
+        ("lock", "fairlock"),
+        faulty=True,
+        covered_by="after a new connection",
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",

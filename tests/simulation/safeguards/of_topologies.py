@@ -44,12 +44,15 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         ("cluster-rwlock",),
         faulty=True,
+        unseen="the waiter's bell ends 2 s later, and what it has left with it; "
+        "a slot that moves explains a wait for longer",
     ),
     "bells of a slot that has moved": Safeguard(
         "A waiter whose slot has moved hangs its bell up on the new node.",
         python("_transport.cluster:Clustered._rehang", without="self._on_rung(way, bells)", instead="pass"),
         CLUSTERED,
         faulty=True,
+        covered_by="a bell that is found rung",
     ),
     "taken back": Safeguard(
         "What waits for a node that is away goes to the node that has taken its place.",
@@ -66,6 +69,8 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         CLUSTERED,
         faulty=True,
+        unseen="a node that knows an older table turns requests away; the client asks again until another "
+        "node tells, and a failure explains a wait for longer",
     ),
     "the trial is made again": Safeguard(
         "A node that has just lost the slot of the trial of a wakeup is asked again.",

@@ -206,7 +206,8 @@ class Cluster(Group):
         here, there = self.pairs[source].master.name, self.pairs[to].master.name
         if slot in self.slots(here).migrating or slot in self.slots(here).importing:
             return
-        self._carry([place for place in self._keys(here) if slot_of(place[1]) == slot], here, there)
+        places = [place for place in self._keys(here) if slot_of(place[1]) == slot]
+        self._carry(places, here, there, at_once=True)
         self._happened(here, f"slot {slot} has moved to {there}")
         self._claim(there, lambda epoch, view: view.moved.__setitem__(slot, (epoch, to)))
         self.slots(here).view.merge(self.slots(there).view)
@@ -217,13 +218,18 @@ class Cluster(Group):
     def _keys(self, name: str) -> list[tuple[Store, bytes]]:
         return [(store, key) for store in self.nodes[name].server.stores.values() for key in store.present()]
 
-    def _carry(self, places: list[tuple[Store, bytes]], here: str, there: str) -> None:
+    def _carry(
+        self, places: list[tuple[Store, bytes]], here: str, there: str, *, at_once: bool = False
+    ) -> None:
         source, to = server_of(self.nodes[here]), server_of(self.nodes[there])
         for store, key in places:
             value, end = store.values[key], store.ends.get(key)
             self._happened(here, f"{key.decode()} moves to {there}")
             to.apply([(store.number, key, value, end)])
             to.store(store.number).touched(key, b"restore")
-            store.delete(key)
+            if at_once:
+                source.give_away(store, key)
+            else:
+                store.delete(key)
         for server in (source, to):
             server.flush_out()

@@ -168,7 +168,7 @@ class Wire:
         self.early: list[bytes] = []
         self._latest = [0.0, 0.0]  # when what was sent last arrives: at the server, at the process
         self.deaf = False  # half open: what the process sends is heard by nobody
-        self.lagging = 0.0  # seconds that bytes to the server take longer
+        self.lagging = 0.0  # seconds that bytes on their way to the server take longer
         self.breaks_until = 0.0  # an answer before then is lost, and the connection with it
 
     @property
@@ -180,7 +180,7 @@ class Wire:
 
     def _arrival(self, direction: int) -> float:
         now = self._clockwork.now
-        arrival = now + self.delay() + (self.lagging if direction == 0 else 0.0)
+        arrival = now + self.delay()
         blocked = self._network.blocked_until(self.process, self.address)
         if blocked > now:
             arrival = blocked + self.delay()
@@ -193,8 +193,10 @@ class Wire:
         if not self.deaf:
             self._clockwork.at(self._arrival(0), self._at_server, data)
 
-    def _at_server(self, data: bytes) -> None:
-        if self.peer is not None:
+    def _at_server(self, data: bytes, lagged: float = 0.0) -> None:
+        if self.lagging > lagged:
+            self._clockwork.after(self.lagging - lagged, self._at_server, data, self.lagging)
+        elif self.peer is not None:
             self.peer.received(data)
 
     def finish(self) -> None:
@@ -246,6 +248,7 @@ class Wire:
             late: Seconds that what is on its way to the server takes longer than it would have.
         """
         self._network.traced(self.name, "cut" + (f", bytes late by {late:.3f} s" if late else ""))
+        self.lagging = late
         if self.transport is not None:
             self.transport.ended(ConnectionResetError(errno.ECONNRESET, "cut"))
         if server_learns < NEVER:

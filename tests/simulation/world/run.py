@@ -210,8 +210,9 @@ class Run:
         return soon
 
     def lose(self, token: str) -> None:
-        """A server has lost this lease; its holder learns that at its next renewal."""
-        self.referee.lost.append((self.world.now + self.schedule.ttl + 1.0, token))
+        """A server has lost this lease; its holder learns that at its next renewal, once that gets through."""
+        ttl = self.schedule.ttl
+        self.referee.lost.append((self.world.now + min(ttl + 1.0, ttl / 2 + NOTICED), token))
 
     # -- the processes
 

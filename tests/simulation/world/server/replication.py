@@ -60,6 +60,12 @@ class Replicated(Server):
             self._wrote[self._executing.id] = self.told
         self.changes(self.told, changes)
 
+    def give_away(self, store: Store, key: bytes) -> None:
+        """A key goes with its slot: connections that track it are told, and no channel is."""
+        store.drop(key)
+        self._dirty[store.number, key] = None
+        self.tracking.changed(key, None)
+
     def flush_out(self) -> None:
         """Somebody beside the connections has changed something: all who listen are told."""
         self.tell()
