@@ -109,9 +109,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             "lock",
             1,
             5.0,
-            crew(
-                "tracking", STEADY_FAR, one("p0.w0.r0", 0.1, 0.0), one("p0.w0.r1", 0.2, 0.5, cancel=0.03)
-            ),
+            crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.1, 0.0), one("p0.w0.r1", 0.2, 0.5, cancel=0.03)),
             crew("tracking", STEADY_FAR, one("p1.w0.r0", 1.0, 0.0)),
             faults=(_fault("half cut", "p0", 0.303, amount=0.5),),
         ),

@@ -98,7 +98,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         covered_by="handed over when it has ended",
     ),
     "handed over when it has ended": Safeguard(
-        "A release that nobody could follow at once makes the next waiter of the session ask when it has ended.",
+        "A release that nobody could follow at once makes the next waiter here ask when it has ended.",
         python(
             "_core.gate:Gate.let_go",
             without='self._head.prompt("local", in_turn=self.yielding)',

@@ -25,8 +25,8 @@ class Safeguard:
         kinds: Those of whose schedules one should fail without it.
         faulty: Whether that takes a fault.
         sorts: Of faults, the only ones that its schedules have; empty: all.
-        covered_by: Another safeguard that does the same by another way, or a little later. It is taken out too,
-            also where a schedule shows that all goes well with this one.
+        covered_by: Another safeguard that does the same in another way, or a little later. It is taken out
+            too, also where a schedule shows that all goes well with this one.
         unseen: Why no schedule can fail without it, if that is so.
     """
 

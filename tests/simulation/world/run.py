@@ -210,7 +210,7 @@ class Run:
         return soon
 
     def lose(self, token: str) -> None:
-        """A server has lost this lease; its holder learns that at its next renewal, once that gets through."""
+        """A server has lost this lease; its holder learns that at its next renewal that gets through."""
         ttl = self.schedule.ttl
         self.referee.lost.append((self.world.now + min(ttl + 1.0, ttl / 2 + NOTICED), token))
 
@@ -371,8 +371,8 @@ class Runner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
             outcome = Run(schedule, self._source).run()
-            # Here and nowhere else: what the collector finds is told to loops and listeners. After each schedule,
-            # while its memory is still in the caches of the processor.
+            # Here and nowhere else: what the collector finds is told to loops and listeners. After each
+            # schedule, while its memory is still in the caches of the processor.
             gc.collect()
             if not self._warm:  # modules and caches that the first schedule has filled stay
                 gc.freeze()

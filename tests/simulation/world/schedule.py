@@ -187,6 +187,10 @@ APART = 1000.0
 """Seconds by which the clocks of two servers differ, at most."""
 _DELAYS = (network.NEAR, network.NEAR, network.FAR, network.STEADY_FAR, network.SPIKY)
 _WAKEUPS = ("tracking", "tracking", "tracking", "keyspace", "keyspace", "poll", "plain", "resp2")
+_PROCESSES, _FEWER_PROCESSES = (1, 2, 2, 2, 3, 3, 4, 6), (1, 2, 2, 2, 3, 3, 3, 4)
+_WORKERS, _FEWER_WORKERS = (1, 2, 2, 3, 4), (1, 1, 2, 2, 3)
+"""How many there are, with how often. With several servers, and with phases, each round takes more requests:
+fewer tasks collide there as often, and more schedules fit into the same time."""
 STYLES = ("mixed", "mixed", "impatient", "restless", "single", "steady")
 """How the tasks of a schedule are: `impatient` waiters have short time-outs, `restless` ones are
 cancelled, `single` tries
@@ -203,9 +207,10 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
     skewed = rng.random() < 0.3
     busy = rng.choice((0.0, 0.0005, 0.01))
     # A poll of several masters is a question to each of them, and to undo the votes as many again.
+    costly = KINDS[kind].phased or KINDS[kind].topology != "one"
     polls = (0.064, 0.064, 0.5) if KINDS[kind].topology != "masters" else (0.25, 0.25, 0.5)
     crews = []
-    for number in range(rng.choice((1, 2, 2, 2, 3, 3, 4, 6))):
+    for number in range(rng.choice(_PROCESSES if KINDS[kind].topology == "one" else _FEWER_PROCESSES)):
         part = f"p{number}"
         alike = rng.random() < 0.8
         way = wakeup if alike else rng.choice(_WAKEUPS)
@@ -221,7 +226,7 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
                 rate=1.0 + rng.uniform(-DRIFT, DRIFT) if skewed else 1.0,
                 workers=tuple(
                     _worker(rng, KINDS[kind], f"{part}.w{worker}", style, delays, ttl)
-                    for worker in range(rng.choice((1, 2, 2, 3, 4)))
+                    for worker in range(rng.choice(_FEWER_WORKERS if costly else _WORKERS))
                 ),
             )
         )
@@ -248,7 +253,7 @@ def _with_servers(rng: random.Random, schedule: Schedule, *, skewed: bool) -> Sc
     """Which servers there are, with what clocks, and how much time masters have to answer."""
     kind, hasty = schedule.kind, False
     if kind.topology == "masters":
-        kind = replace(kind, hosts=rng.choice((kind.hosts, kind.hosts, MASTERS)))
+        kind = replace(kind, hosts=rng.choice((kind.hosts, kind.hosts, kind.hosts, MASTERS)))
         hasty = rng.random() < 0.2
     clocks = tuple(
         ServerClock(ahead=rng.uniform(0.0, APART), rate=1.0 + (rng.uniform(-DRIFT, DRIFT) if skewed else 0.0))

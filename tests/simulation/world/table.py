@@ -16,6 +16,12 @@ def put(name: str, lines: Sequence[str], page: Path = TRUST) -> None:
     page.write_text("\n".join([before + begin, "", *lines, "", end + rest.partition(end)[2]]))
 
 
+def lines(name: str, page: Path = TRUST) -> list[str]:
+    """What stands between the marks of this name, without blank lines."""
+    rest = page.read_text().partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
+    return [line for line in rest.splitlines() if line]
+
+
 def number(value: int) -> str:
     """With its thousands apart."""
     return f"{value:,}".replace(",", " ")

@@ -34,7 +34,7 @@ class Trace:
         self.requests = 0
 
     def taken(self) -> Trace:
-        """All of it, for a reader; nothing stays here, where the world would keep it until the collector comes."""
+        """All of it, for a reader; here, the world would keep it until the garbage is collected."""
         taken = Trace(self._clockwork)
         taken.requests = self.requests
         taken._events, self._events = self._events, []

@@ -72,8 +72,8 @@ local function run(script, count, ...)
 end
 return load, run
 """
-"""Values cross the border one by one, which is faster than a table. Into Lua, nil is in front of the items of an
-array, and true in front of a status; out of it, true is in front of the items of an array without arrays."""
+"""Values cross the border one by one, which is faster than a table. Into Lua, nil precedes the items of an
+array, and true a status; out of it, true precedes the items of an array that contains no table."""
 
 _SPREAD = 200
 """Longer arrays cross the border as a table: the stack of Lua has an end."""
@@ -103,7 +103,7 @@ def _call(*words: Any) -> Any:
     items = flat(reply)
     if type(items) is not list:
         return items
-    items = [_to_lua(item) for item in items]
+    items = [item if type(item) is bytes else _to_lua(item) for item in items]
     return (None, *items) if len(items) <= _SPREAD else _runtime().table_from(items)
 
 

@@ -107,5 +107,5 @@ def flat(reply: Any) -> Any:
     if kind is Scored:
         return [item for member, score in reply for item in (member, number(score))]
     if kind is list:
-        return [flat(item) for item in reply]
+        return [item if type(item) is bytes else flat(item) for item in reply]
     return reply
