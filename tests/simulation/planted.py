@@ -26,6 +26,15 @@ CUT_WHILE_IT_IS_RUNG = schedule(
     faults=(_fault("cut", "p1", 0.3),),
 )
 """The bell of p1 is rung while it has no connection, and it polls each minute."""
+UNDONE_MID_MOVE = schedule(
+    "cluster-fairlock",
+    1,
+    15.0,
+    crew("tracking", NEAR, one("p0.w0.r0", 0.0, 16.0)),
+    crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.1, cancel=2.5), one("p1.w1.r0", 0.2, 0.1)),
+    faults=(_fault("move", "c0", 0.3, 4.0),),
+)
+"""The first waiter of p1 gives up while the slot moves, and its seat may stay before that of the second."""
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
     # The server does not know the script of the first arming. Its waiter is cancelled before the server says
@@ -151,6 +160,8 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "LockLostError",
     ),
+    "the rest of an undo": (UNDONE_MID_MOVE, "free for"),
+    "a seat of nobody": (UNDONE_MID_MOVE, "free for"),
     # The bell goes to another node, of which p1 is not told, and is rung there.
     "bells of a slot that has moved": (
         schedule(

@@ -42,10 +42,20 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
             without="self._lines.hold(slot, rest, pause=PAUSE_FIRST)",
             instead="pass",
         ),
-        ("cluster-rwlock",),
+        ("cluster-fairlock",),
         faulty=True,
-        unseen="the waiter's bell ends 2 s later, and what it has left with it; "
-        "a slot that moves explains a wait for longer",
+        covered_by="a seat of nobody",
+    ),
+    "a seat of nobody": Safeguard(
+        "A seat of this session that stands first although its waiter has gone is given up.",
+        python(
+            "_core.gate:Gate.goes_first",
+            without="self._engine.undo(self._nobody(seat), 1.0)",
+            instead="pass",
+        ),
+        ("cluster-fairlock",),
+        faulty=True,
+        covered_by="the rest of an undo",
     ),
     "bells of a slot that has moved": Safeguard(
         "A waiter whose slot has moved hangs its bell up on the new node.",
