@@ -86,7 +86,7 @@ def _call(*words: Any) -> Any:
     try:
         for word in words:
             if type(word) is not bytes:
-                words = tuple([_text(word) for word in words])
+                words = tuple([word if type(word) is bytes else _text(word) for word in words])
                 break
         reply = _inside(words)
     except Refusal as refusal:
@@ -108,8 +108,6 @@ def _call(*words: Any) -> Any:
 
 
 def _text(word: Any) -> bytes:
-    if type(word) is bytes:
-        return word
     if type(word) is int:
         return b"%d" % word
     if type(word) is float:
