@@ -96,7 +96,7 @@ OF_MASTERS: dict[str, Safeguard] = {
         _REDLOCK,
     ),
     "masters: settled": Safeguard(
-        "A vote that a lease gets behind its adoption is taken back.",
+        "A vote that a lease gets after its adoption is taken back.",
         python("_transport.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
         _REDLOCK,
         unseen="such a vote stands on one master, and keeps nobody out unless another one is away too; "
