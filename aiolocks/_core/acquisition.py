@@ -331,6 +331,7 @@ class Acquisition:
         if answer.error is None:
             until = None if answer.remaining_ms is None else now + seconds(answer.remaining_ms)
             self._refusal = answer
+            self._gate.place.noted = self._gate.place.noted or not self._once
             self._gate.refused_with(answer, until)
             self._log_long_wait(now)
             if answer.lasting and not self._once and not self._warned:
@@ -552,8 +553,10 @@ class Acquisition:
         # of its own goes in any case, and the bell stays for the other seats of this session.
         seat_alone = self._gate.manner.strict and self._gate.others_wait(self)
         last = last or (self.noted and not self._engine.ordered and not seat_alone)
+        self._gate.place.noted = self._gate.place.noted or executed
         if may_hold or last:
-            self._engine.undo(self.claim, self._ttl, leave=last)
+            of_use = self._gate.place.given_up_within(self._ttl) if last else self._ttl
+            self._engine.undo(self.claim, of_use, leave=last)
         if last:
             self._gate.settled()
         self._gate.leave(self)

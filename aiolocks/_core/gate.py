@@ -196,12 +196,13 @@ class Gate:
 
     def _armed(self, was: int) -> None:
         """Rung between two tries: the one that is under way does not know that it was told."""
+        self.place.noted = True
         if was == RUNG and self._head is not None:
             self._head.prompt("local", in_turn=False)
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
-        self._entering = False
+        self._entering = self.place.noted = False
         if self.place.taken:
             self.place.taken = self.place.armed = False
             self._engine.bells.discard(self)
@@ -214,8 +215,9 @@ class Gate:
 
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
+        of_use = self.place.given_up_within(1.0)
         self.left()
-        self._engine.undo(self._nobody(), 1.0, leave=True)
+        self._engine.undo(self._nobody(), of_use, leave=True)
 
     def give_up_seat(self, acquisition: Acquisition) -> None:
         """An arming may have put this one's seat back after it got in.

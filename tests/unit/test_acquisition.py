@@ -17,6 +17,7 @@ from aiolocks import (
     LeaseState,
     Lock,
     LockTimeoutError,
+    RWLock,
     Semaphore,
     Session,
     SessionClosedError,
@@ -1049,6 +1050,39 @@ async def test_a_wait_ends_in_time_that_was_refused_beside_another_at_its_end(
     assert isinstance(beside.exception(), LockTimeoutError)
     await cancel(head)
     await first
+
+
+async def test_a_waiter_that_leaves_is_taken_back_for_as_long_as_its_marks_last(
+    make_session, transport
+) -> None:
+    """However short its ttl is: while the server does not answer, others wait for the marks."""
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
+    task = asyncio.create_task(RWLock(session, "name", ttl=1).reader.acquire())
+    refuse(await transport.asked("spans_acquire"))
+    again = await transport.asked("spans_acquire")
+    await turns()
+    refuse(again)
+    await turns()
+
+    await cancel(task)
+
+    undo = await transport.asked("spans_release")
+    assert undo.until - asyncio.get_running_loop().time() == pytest.approx(4 * 5)
+
+
+async def test_a_waiter_that_the_server_never_heard_of_is_taken_back_for_its_ttl(
+    make_session, transport
+) -> None:
+    """Else a session would remember all that was asked for while its server was away."""
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
+    transport.connected = False
+    task = asyncio.create_task(RWLock(session, "name", ttl=1).reader.acquire())
+    await transport.asked("spans_acquire")
+
+    await cancel(task)
+
+    undo = await transport.asked("spans_release")
+    assert undo.until - asyncio.get_running_loop().time() == pytest.approx(1)
 
 
 # -- what is told --------------------------------------------------------------------------------------------
