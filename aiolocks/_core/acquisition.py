@@ -172,7 +172,7 @@ class Acquisition:
     # -- steps from outside
 
     def start(self) -> None:
-        self._engine.waiting.add(self)
+        self._engine.waiting[self] = None
         self._inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
         if self._once:
             self._gate.try_beside(self)
@@ -193,7 +193,7 @@ class Acquisition:
         self._behind = self._behind or self._gate.held_here
         self._tell_waiting()
         if self._inside and self._deadline is None:
-            self._gate.suspects.add(self)
+            self._gate.suspects[self] = None
             if self.suspect():
                 return
         self._listen_on()
@@ -209,7 +209,7 @@ class Acquisition:
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
-        self._gate.suspects.discard(self)
+        self._gate.suspects.pop(self, None)
         if woken:
             self._engine.events.tally.wakeups["local"] += 1
         self._ask(in_turn=in_turn, passing=woken)
@@ -573,8 +573,8 @@ class Acquisition:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        self._engine.waiting.discard(self)
-        self._gate.suspects.discard(self)
+        self._engine.waiting.pop(self, None)
+        self._gate.suspects.pop(self, None)
         if self._told:
             self._tell_waited()
         if not self.done.done():

@@ -70,7 +70,7 @@ class Gate:
         self._beside: dict[Acquisition, bool] = {}  # who asks beside the head; whether he waits
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
-        self._also_holding: set[Claim] | None = None  # most gates never have a second holder
+        self._also_holding: dict[Claim, None] | None = None  # most gates never have a second holder
         self._turns = Turns()
         self._in_turn = False  # the next head goes behind who waits in other processes
         self._entering = False  # one got in by the place here, and those who waited then come along
@@ -80,7 +80,7 @@ class Gate:
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
         self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
-        self.suspects: set[Acquisition] = set()  # of the queued, those that may wait for their own task
+        self.suspects: dict[Acquisition, None] = {}  # of the queued, those that may wait for their own task
 
     @property
     def held_here(self) -> bool:
@@ -343,8 +343,8 @@ class Gate:
 
     def _hold_also(self, claim: Claim) -> None:
         if self._also_holding is None:
-            self._also_holding = set()
-        self._also_holding.add(claim)
+            self._also_holding = {}
+        self._also_holding[claim] = None
 
     def letting_go(self, claim: Claim) -> bool:
         """That holder is about to release: whether the release is to wake who waits elsewhere.
@@ -366,9 +366,9 @@ class Gate:
         if self._holder is claim:
             self._holder = self._possession = None
             if self._also_holding:
-                self._holder = self._also_holding.pop()
+                self._holder, _ = self._also_holding.popitem()
         elif self._also_holding and claim in self._also_holding:
-            self._also_holding.discard(claim)
+            del self._also_holding[claim]
         else:
             return
         if self._closed:
