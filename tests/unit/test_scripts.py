@@ -44,7 +44,7 @@ FROZEN = {
     "lock_owned": "f997f377c949e56a0fb440034befb421e112e170",
     "lock_release": "16ca5674449ff8b4ffd09fe347cc4c9250c9fa6a",
     "lock_renew": "8574254ad36e8d89db07147279fa169815230d04",
-    "multi_acquire": "3ea3099a356d6d20aebaec8db3f5e83b6c38cbe2",
+    "multi_acquire": "f22983f91199671f99e2914e069dfb6dfd6838e4",
     "multi_adopt": "569123d090257bcc976c6c0f47be7d9811d09f3c",
     "multi_annotate": "153e53b7f24f8a86b49f1846662b5209a8639233",
     "multi_locked": "f6d815c31407fba4ecd7d57b1d451f39b0aceade",
