@@ -104,6 +104,7 @@ class Acquisition:
         "sent",
         "sent_steady",
         "started",
+        "unarmed",
     )
 
     def __init__(
@@ -136,6 +137,7 @@ class Acquisition:
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
         self._armings = 0  # so often was the place taken when it was sent
+        self.unarmed = False  # it may have been refused before it stood in the queue
         self.noted = False  # the server may remember that it waits
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
@@ -354,8 +356,10 @@ class Acquisition:
         if self._once:
             self._end()
             self._gate.leave(self)
-        elif self._ask_again or (self.arming is not None and not self.arming.done):
-            # Also where the server did not know the arming's script: then it came behind the try.
+        elif self._ask_again or (self._arming_pends and not self.unarmed):
+            # Also where the server did not know the arming's script: then it came behind the try. Where that
+            # is not all, as in a cluster of which a node is away, the end of the arming prompts the next try.
+            self.unarmed = self._arming_pends
             self._ask(passing=True)
         elif not self._gate.refused(self):
             self._wait_behind()
@@ -364,6 +368,11 @@ class Acquisition:
         else:
             self._tell_waiting()
             self._ask(arming=True)
+
+    @property
+    def _arming_pends(self) -> bool:
+        """Whether it is not known to stand in the queue, although the request for that was sent."""
+        return self.arming is not None and not self.arming.done
 
     # -- who is in the way
 
@@ -426,7 +435,7 @@ class Acquisition:
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
-        if self.arming is not None and not self.arming.done:
+        if self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
         elif self._takes_place_along:
@@ -463,7 +472,7 @@ class Acquisition:
         wake = self._naps.next(
             now,
             self._engine.settings.backoff,
-            heard=gate.place.heard,
+            heard=gate.place.heard and not self._arming_pends,
             yielding_until=gate.yielding_until,
             end=end,
         )
@@ -540,7 +549,7 @@ class Acquisition:
 
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
-        bell_gone = self.arming is not None and not self.arming.done
+        bell_gone = self._arming_pends
         if self.arming is not None and bell_gone:
             # If the server does not know its script, it must not be sent again, after the undo.
             self._engine.forget(self.arming)

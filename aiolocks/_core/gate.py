@@ -195,9 +195,10 @@ class Gate:
         return self.place.arm(claim, self._armed, until=until)
 
     def _armed(self, was: int) -> None:
-        """Rung between two tries: the one that is under way does not know that it was told."""
+        """It stands there now. Rung between two tries, or refused before: the head is to try again."""
         self.place.noted = True
-        if was == RUNG and self._head is not None:
+        if self._head is not None and (was == RUNG or self._head.unarmed):
+            self._head.unarmed = False
             self._head.prompt("local", in_turn=False)
 
     def left(self) -> None:

@@ -813,6 +813,24 @@ async def asleep_in_a_strict_queue(session: Session, transport) -> tuple[asyncio
     return task, arming
 
 
+async def test_while_its_place_in_the_queue_is_not_confirmed_a_waiter_polls(make_session, transport) -> None:
+    """As where the queues are on several nodes of a cluster, of which one is away. It does not ask without a
+    pause, and tries once more when it has its place: what was let go of before that told it nothing."""
+    transport.hears = transport.arming = True
+    task = waiting(make_session(backoff=SLOW))
+    refuse(await transport.asked("acquire"))
+    arming = await transport.asked("arm")
+    refuse(await transport.asked("acquire"))
+    refuse(await transport.asked("acquire"))
+    await turns()
+    assert transport.unasked == []
+
+    arming.reply(0)
+    grant(await transport.asked("acquire"))
+
+    await task
+
+
 async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
     head, arming = await asleep_in_a_strict_queue(session, transport)
