@@ -104,6 +104,7 @@ class Acquisition:
         "sent",
         "sent_steady",
         "started",
+        "unarmed",
     )
 
     def __init__(
@@ -136,6 +137,7 @@ class Acquisition:
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
         self._armings = 0  # so often was the place taken when it was sent
+        self.unarmed = False  # it may have been refused before it stood in the queue
         self.noted = False  # the server may remember that it waits
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
@@ -172,7 +174,7 @@ class Acquisition:
     # -- steps from outside
 
     def start(self) -> None:
-        self._engine.waiting.add(self)
+        self._engine.waiting[self] = None
         self._inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
         if self._once:
             self._gate.try_beside(self)
@@ -193,7 +195,7 @@ class Acquisition:
         self._behind = self._behind or self._gate.held_here
         self._tell_waiting()
         if self._inside and self._deadline is None:
-            self._gate.suspects.add(self)
+            self._gate.suspects[self] = None
             if self.suspect():
                 return
         self._listen_on()
@@ -209,7 +211,7 @@ class Acquisition:
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
-        self._gate.suspects.discard(self)
+        self._gate.suspects.pop(self, None)
         if woken:
             self._engine.events.tally.wakeups["local"] += 1
         self._ask(in_turn=in_turn, passing=woken)
@@ -331,6 +333,7 @@ class Acquisition:
         if answer.error is None:
             until = None if answer.remaining_ms is None else now + seconds(answer.remaining_ms)
             self._refusal = answer
+            self._gate.place.noted = self._gate.place.noted or not self._once
             self._gate.refused_with(answer, until)
             self._log_long_wait(now)
             if answer.lasting and not self._once and not self._warned:
@@ -353,8 +356,10 @@ class Acquisition:
         if self._once:
             self._end()
             self._gate.leave(self)
-        elif self._ask_again or (self.arming is not None and not self.arming.done):
-            # Also where the server did not know the arming's script: then it came behind the try.
+        elif self._ask_again or (self._arming_pends and not self.unarmed):
+            # Also where the server did not know the arming's script: then it came behind the try. Where that
+            # is not all, as in a cluster of which a node is away, the end of the arming prompts the next try.
+            self.unarmed = self._arming_pends
             self._ask(passing=True)
         elif not self._gate.refused(self):
             self._wait_behind()
@@ -363,6 +368,11 @@ class Acquisition:
         else:
             self._tell_waiting()
             self._ask(arming=True)
+
+    @property
+    def _arming_pends(self) -> bool:
+        """Whether it is not known to stand in the queue, although the request for that was sent."""
+        return self.arming is not None and not self.arming.done
 
     # -- who is in the way
 
@@ -425,7 +435,7 @@ class Acquisition:
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
-        if self.arming is not None and not self.arming.done:
+        if self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
         elif self._takes_place_along:
@@ -462,7 +472,7 @@ class Acquisition:
         wake = self._naps.next(
             now,
             self._engine.settings.backoff,
-            heard=gate.place.heard,
+            heard=gate.place.heard and not self._arming_pends,
             yielding_until=gate.yielding_until,
             end=end,
         )
@@ -539,7 +549,7 @@ class Acquisition:
 
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
-        bell_gone = self.arming is not None and not self.arming.done
+        bell_gone = self._arming_pends
         if self.arming is not None and bell_gone:
             # If the server does not know its script, it must not be sent again, after the undo.
             self._engine.forget(self.arming)
@@ -552,8 +562,10 @@ class Acquisition:
         # of its own goes in any case, and the bell stays for the other seats of this session.
         seat_alone = self._gate.manner.strict and self._gate.others_wait(self)
         last = last or (self.noted and not self._engine.ordered and not seat_alone)
+        self._gate.place.noted = self._gate.place.noted or executed
         if may_hold or last:
-            self._engine.undo(self.claim, self._ttl, leave=last)
+            of_use = self._gate.place.given_up_within(self._ttl) if last else self._ttl
+            self._engine.undo(self.claim, of_use, leave=last)
         if last:
             self._gate.settled()
         self._gate.leave(self)
@@ -570,8 +582,8 @@ class Acquisition:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        self._engine.waiting.discard(self)
-        self._gate.suspects.discard(self)
+        self._engine.waiting.pop(self, None)
+        self._gate.suspects.pop(self, None)
         if self._told:
             self._tell_waited()
         if not self.done.done():

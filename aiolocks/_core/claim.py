@@ -29,6 +29,11 @@ class Commands(Protocol):
         ...
 
     @property
+    def lingers(self) -> float:
+        """Seconds for which a waiter that is gone without a word stays in the way of others, at most."""
+        ...
+
+    @property
     def nests(self) -> bool:
         """Whether an owner may have several tokens."""
         ...

@@ -140,7 +140,7 @@ class Engine:
         self.events = events
         resumption = Resumption(loop)
         self.watchdog = Watchdog(loop, events, resumption)
-        self.waiting: set[Acquisition] = set()
+        self.waiting: dict[Acquisition, None] = {}
         self.entered = Entered()
         # What tasks of this session do together, by what it is about; whoever puts something in takes it out.
         self.shared: dict[Hashable, Any] = {}

@@ -70,7 +70,7 @@ class Gate:
         self._beside: dict[Acquisition, bool] = {}  # who asks beside the head; whether he waits
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
-        self._also_holding: set[Claim] | None = None  # most gates never have a second holder
+        self._also_holding: dict[Claim, None] | None = None  # most gates never have a second holder
         self._turns = Turns()
         self._in_turn = False  # the next head goes behind who waits in other processes
         self._entering = False  # one got in by the place here, and those who waited then come along
@@ -80,7 +80,7 @@ class Gate:
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
         self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
-        self.suspects: set[Acquisition] = set()  # of the queued, those that may wait for their own task
+        self.suspects: dict[Acquisition, None] = {}  # of the queued, those that may wait for their own task
 
     @property
     def held_here(self) -> bool:
@@ -195,13 +195,15 @@ class Gate:
         return self.place.arm(claim, self._armed, until=until)
 
     def _armed(self, was: int) -> None:
-        """Rung between two tries: the one that is under way does not know that it was told."""
-        if was == RUNG and self._head is not None:
+        """It stands there now. Rung between two tries, or refused before: the head is to try again."""
+        self.place.noted = True
+        if self._head is not None and (was == RUNG or self._head.unarmed):
+            self._head.unarmed = False
             self._head.prompt("local", in_turn=False)
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
-        self._entering = False
+        self._entering = self.place.noted = False
         if self.place.taken:
             self.place.taken = self.place.armed = False
             self._engine.bells.discard(self)
@@ -214,8 +216,9 @@ class Gate:
 
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
+        of_use = self.place.given_up_within(1.0)
         self.left()
-        self._engine.undo(self._nobody(), 1.0, leave=True)
+        self._engine.undo(self._nobody(), of_use, leave=True)
 
     def give_up_seat(self, acquisition: Acquisition) -> None:
         """An arming may have put this one's seat back after it got in.
@@ -341,8 +344,8 @@ class Gate:
 
     def _hold_also(self, claim: Claim) -> None:
         if self._also_holding is None:
-            self._also_holding = set()
-        self._also_holding.add(claim)
+            self._also_holding = {}
+        self._also_holding[claim] = None
 
     def letting_go(self, claim: Claim) -> bool:
         """That holder is about to release: whether the release is to wake who waits elsewhere.
@@ -364,9 +367,9 @@ class Gate:
         if self._holder is claim:
             self._holder = self._possession = None
             if self._also_holding:
-                self._holder = self._also_holding.pop()
+                self._holder, _ = self._also_holding.popitem()
         elif self._also_holding and claim in self._also_holding:
-            self._also_holding.discard(claim)
+            del self._also_holding[claim]
         else:
             return
         if self._closed:

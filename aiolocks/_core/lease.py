@@ -160,7 +160,7 @@ class Lease(AsyncOnly):
             BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
         """
         self._possession.ensure_here()
-        error = await self._possession.let_go(hurried=False)
+        error = await self._possession.let_go(cancelled_by=None)
         if error is not None:
             raise error
 
@@ -208,7 +208,7 @@ class Lease(AsyncOnly):
         cancelled_by_us = scope.leave(exc_type)
         self._engine.entered.remove(scope.task, self._possession)
         try:
-            error = await self._release_on_exit(exc_type)
+            error = await self._release_on_exit(exc)
         finally:
             scope.ended = True
         if error is None:
@@ -220,16 +220,16 @@ class Lease(AsyncOnly):
         else:
             raise error from None
 
-    async def _release_on_exit(self, exc_type: type[BaseException] | None) -> LockError | None:
+    async def _release_on_exit(self, exc: BaseException | None) -> LockError | None:
         possession = self._possession
         if possession.state is LeaseState.DETACHED:
             return None
-        cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
+        cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
         try:
             possession.ensure_this_process()
             if possession.scope is None or not possession.scope.entered_here:
                 possession.ensure_here()
-            error = await possession.let_go(hurried=cancelled)
+            error = await possession.let_go(cancelled_by=cancelled_by)
         except LockNotOwnedError as not_here:  # a fork of the holder
             return not_here
         if isinstance(error, LockNotOwnedError):

@@ -24,17 +24,21 @@ _RENEWED_EVERY: Final = BELL_TTL * 0.3
 class Place:
     """What one gate has in the queue: an entry, and a bell that is rung when it is its turn.
 
-    Invariant: `armed` is True only while, for all that is known here, the bell hangs: it is cleared in the
-    step that learns otherwise, and then the next try that is refused arms anew.
+    Invariants:
+    - `armed` is True only while, for all that is known here, the bell hangs: it is cleared in the step that
+      learns otherwise, and then the next try that is refused arms anew;
+    - `noted` is True from the first sign that the server has this place until it is given up: a request that
+      was never written leaves it False.
     """
 
-    __slots__ = ("_commands", "_engine", "armed", "armings", "taken")
+    __slots__ = ("_commands", "_engine", "armed", "armings", "noted", "taken")
 
     def __init__(self, engine: Engine, commands: Commands) -> None:
         self._commands = commands
         self._engine = engine
         self.taken = False  # the entry may stand in the queue
         self.armed = False
+        self.noted = False  # the server has answered a waiter of here, or may have executed its request
         self.armings = 0  # so often was it taken
 
     @property
@@ -45,6 +49,10 @@ class Place:
     def heard(self) -> bool:
         """Whether we are told when it is our turn."""
         return self.armed and self._engine.hears
+
+    def given_up_within(self, seconds: float) -> float:
+        """For how long the request that gives it up is of use, if without it that is so many seconds."""
+        return max(seconds, self._commands.lingers) if self.noted else seconds
 
     def arm(self, claim: Claim, told: Callable[[int], None], *, until: float) -> Call[int]:
         """Takes it, at the end of the queue, or hangs up its bell anew; goes with what is sent next."""

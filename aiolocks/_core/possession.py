@@ -357,7 +357,7 @@ class Possession:
         if self.kind != was:
             self._engine.events.downgraded(self, self._engine.now() - self.granted_at, was)
 
-    async def let_go(self, *, hurried: bool) -> LockError | None:
+    async def let_go(self, *, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
         """Releases, and says what stood in the way. Goes on by itself behind a caller who is cancelled."""
         if self._releasing is None and self.live and self._now() >= self.term.deadline:
             self.lose(self.why_over())
@@ -383,7 +383,7 @@ class Possession:
             if ordered:
                 self.gate.vacated(self.claim)
         releasing = self._releasing
-        await outlast(releasing.ended, hurried=hurried)
+        await outlast(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             return releasing.fault.error
         if self._state is LeaseState.LOST:

@@ -9,38 +9,44 @@ from typing import Any, Final
 import anyio
 
 HURRIED: Final = 1.0
-"""Seconds that clean-up may hold up a cancellation."""
+"""Seconds that clean-up may hold up a cancellation, in all."""
+
+_HELD_UP_UNTIL: Final = "aiolocks_held_up_until"
 
 
-async def outlast(make_future: Callable[[], asyncio.Future[Any]], *, hurried: bool) -> None:
+async def outlast(
+    make_future: Callable[[], asyncio.Future[Any]], *, cancelled_by: asyncio.CancelledError | None
+) -> None:
     """Waits for clean-up that goes on by itself, whoever cancels.
 
     The future must come to an end by itself. When nobody is in a hurry it is waited for to that end;
-    from a cancellation on (or from the start, if `hurried`), for at most `HURRIED` seconds more. A
-    cancellation that arrived here is raised in the end: it is never swallowed.
+    from a cancellation on, for at most `HURRIED` seconds more. A cancellation that arrived here is raised in
+    the end: it is never swallowed. Where one passes several clean-ups, as of locks inside each other, that
+    is its time for all of them: the error itself carries the end of it from one to the next.
 
     Both ways of cancelling are covered: a native one comes once and is remembered; a cancelled anyio
     scope would cancel every further wait, so that these happen under a shield.
 
     Args:
         make_future: Gives a fresh future for the same end; a cancelled wait spoils its own.
-        hurried: The task is being cancelled already.
+        cancelled_by: What the task is being cancelled with already.
     """
-    cancelled: asyncio.CancelledError | None = None
-    if not hurried:
+    arrived: asyncio.CancelledError | None = None
+    if cancelled_by is None:
         try:
             await make_future()
             return
         except asyncio.CancelledError as error:
-            cancelled = error
+            arrived = error
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + HURRIED
+    deadline = vars(cancelled_by or arrived).setdefault(_HELD_UP_UNTIL, loop.time() + HURRIED)
     with anyio.CancelScope(shield=True):
         future = make_future()
         while not future.done() and (left := deadline - loop.time()) > 0:
             try:
                 await asyncio.wait((future,), timeout=left)
             except asyncio.CancelledError as error:
-                cancelled = error
-    if cancelled is not None:
-        raise cancelled
+                arrived = error
+    if arrived is not None:
+        vars(arrived)[_HELD_UP_UNTIL] = deadline
+        raise arrived

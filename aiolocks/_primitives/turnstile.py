@@ -157,7 +157,8 @@ class _Passage:
             return
         until = engine.now() + engine.settings.command_timeout
         releasing = Releasing(engine, self._ending, until=min(until, self._over_at))
-        await outlast(releasing.ended, hurried=isinstance(body_raised, asyncio.CancelledError))
+        cancelled_by = body_raised if isinstance(body_raised, asyncio.CancelledError) else None
+        await outlast(releasing.ended, cancelled_by=cancelled_by)
         fault = releasing.fault
         if fault is not None and body_raised is None and engine.now() < self._over_at:
             raise fault.error

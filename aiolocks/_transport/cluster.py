@@ -77,7 +77,7 @@ class Clustered:
             served=lambda slot: slots.owner(slot) is not None,
             trouble=lambda: self._learner.trouble,
         )
-        self._bells: set[bytes] = set()  # hung up, and not ignored since
+        self._bells: dict[bytes, None] = {}  # hung up, and not ignored since
         self._courses = Courses(self.send, partial(on_rung, "local"), loop)
         self._learner = Learner(
             loop,
@@ -124,7 +124,7 @@ class Clustered:
             self._scan(call)
             return
         if call.command.bell:
-            self._bells.add(call.command.bell)
+            self._bells[call.command.bell] = None
         slot = _slot(call)
         if slot in self._lines:
             self._lines.hold(slot, call)
@@ -163,7 +163,7 @@ class Clustered:
             self._node(owner).prove(proof)
 
     def ignore_bell(self, bell: bytes) -> None:
-        self._bells.discard(bell)
+        self._bells.pop(bell, None)
         for node in self._nodes.values():
             node.ignore_bell(bell)
 

@@ -1,24 +1,32 @@
-"""SCAN over all nodes of a cluster, as one scan."""
+"""Single commands of a cluster's client, and SCAN over all nodes as one scan."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import redis.exceptions as driver
 from redis.asyncio.cluster import ClusterNode, RedisCluster
+
+from .driver import NotConnectedError
 
 
 def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
-    """What executes a command of a cluster, where a SCAN goes from one master to the next.
+    """What executes a command of a cluster, once, where a SCAN goes from one master to the next.
 
-    Its cursor says where it has come to: `host:port@cursor`. Nothing is kept here in between. What is moved
-    from node to node meanwhile may be missed, or come twice.
+    redis-py sends a command again by itself when its connection breaks, unless it is told the node.
+
+    The cursor of a SCAN says where it has come to: `host:port@cursor`. Nothing is kept here in between. What
+    is moved from node to node meanwhile may be missed, or come twice.
     """
 
     async def execute(*words: Any) -> Any:
+        try:
+            await client.initialize()
+        except (driver.RedisError, driver.RedisClusterException, OSError, TimeoutError) as error:
+            raise NotConnectedError(error) from error
         if words[0] != "SCAN":
-            return await client.execute_command(*words)
-        await client.initialize()
+            return await client.execute_command(*words, target_nodes=_serving(client, words[3]))
         nodes = sorted(client.get_primaries(), key=lambda node: node.name)
         at, _, cursor = bytes(words[1]).decode().rpartition("@")
         node = next((node for node in nodes if node.name == at), None) if at else nodes[0]
@@ -29,6 +37,14 @@ def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
         return [b"%b@%d" % (node.name.encode(), there) if there else _behind(nodes, node.name), keys]
 
     return execute
+
+
+def _serving(client: RedisCluster, key: Any) -> ClusterNode | None:
+    """The node with this key; where none is known, any: it says where the key is, or that nobody knows."""
+    try:
+        return client.get_node_from_key(key)
+    except driver.SlotNotCoveredError:
+        return client.get_default_node()
 
 
 def position(cursor: object, nodes: Sequence[tuple[str, int]]) -> tuple[int, bytes]:

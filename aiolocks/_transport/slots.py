@@ -48,10 +48,10 @@ class Slots:
         """The node that serves it; None: nobody is known to."""
         return self._owners[slot]
 
-    def owners(self) -> set[Address]:
-        """All nodes that serve any."""
+    def owners(self) -> tuple[Address, ...]:
+        """All nodes that serve any, each once."""
         # Slots that stand side by side mostly have one owner, and there are 16 384 of them.
-        return {owner for owner, _ in groupby(self._owners) if owner is not None}
+        return tuple(dict.fromkeys(owner for owner, _ in groupby(self._owners) if owner is not None))
 
     def move(self, slot: int, to: Address) -> bool:
         """A node said `MOVED`. Whether that is news."""
@@ -80,18 +80,19 @@ class Slots:
         # Those that served any by the last table come first: of the others, many may have gone for good.
         owners = self.owners()
         left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
-        asked: set[asyncio.Task[_Table]] = set()
+        asked: list[asyncio.Task[_Table]] = []
         trouble: BaseException | None = None
         try:
             while left or asked:
                 if left:
                     question = asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots")
                     question.add_done_callback(_hear_out)
-                    asked.add(question)
-                done, asked = await asyncio.wait(
+                    asked.append(question)
+                await asyncio.wait(
                     asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                for task in done:
+                for task in [task for task in asked if task.done()]:
+                    asked.remove(task)
                     if (error := task.exception()) is None:
                         return task.result()
                     if not isinstance(error, (driver.RedisError, OSError, TimeoutError)):

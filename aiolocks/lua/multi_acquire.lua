@@ -10,8 +10,8 @@
 --
 -- Invariant: all or none; the fencing token is larger than what stands behind any of the fences.
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
-local bell = KEYS[3 * n + 1]
-local MOST_TOLD = 26  -- of eight locks
+local bell, passing = KEYS[3 * n + 1], string.find(flags, 'p', 1, true)
+local MOST_TOLD, BELL_TTL = 26, 2000  -- of eight locks; ms
 
 local mine, others, remaining, free, told = 0, 0, nil, {}, {whole(MICROSECONDS), ''}
 local minted = MICROSECONDS
@@ -30,10 +30,11 @@ for i = 1, n do
 end
 
 if remaining then
-  -- Who was woken for one of them, and still lacks another, is not the only one who may wait for it.
-  local rung = {}
-  if string.find(flags, 'p', 1, true) then
+  -- A waiter that was woken for one of them and lacks another passes that on, once; also one that has not heard its bell.
+  local unaware, rung = bell and not passing and redis.call('EXISTS', bell) == 0, {}
+  if passing or unaware then
     for _, queue in ipairs(free) do rung[#rung + 1] = wake(queue, bell) end
+    if unaware and #rung > 0 then redis.call('SET', bell, '', 'PX', BELL_TTL) end
   end
   if string.find(flags, 'h', 1, true) then table.insert(rung, 1, told) end
   return {0, remaining, unpack(rung)}

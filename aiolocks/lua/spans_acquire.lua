@@ -17,7 +17,8 @@ local seat, flags = ARGV[10], ARGV[11]
 
 local others = number_in(queue)
 check()
-local wakes = purge(seat) > 0 or was_woken(flags, bell)
+local woken = was_woken(flags, bell)
+local rung = purge(seat) > 0 and settle(0) or {}  -- who waits gets what is free, or reserves it, before a newcomer
 local waits_for_it = has(flags, 'w')
 local _, _, _, noted = waiter(bell)
 local mark = waits_for_it and noted or '-'
@@ -29,7 +30,6 @@ else
   local upgradable, described
   if under ~= '-' then upgradable, left, right, _, described = holder(under) end
   if under ~= '-' and not (upgradable == 'u' and tonumber(left) <= tonumber(a) and tonumber(b) <= tonumber(right)) then
-    if wakes then settle(0) end
     return {0, -3}
   end
   local first, own = waits_for_it and is_first(bell, seat), nil
@@ -39,8 +39,8 @@ else
       wait(bell, mode, a, b, mark_of(mode, a, b, mark, under, first), under, tonumber(ARGV[9]))
       own = sit_down(queue, bell, seat, has(flags, 'q'))
     end
-    local rank = wakes and (redis.call('ZRANK', queue, bell .. seat) or 0)
-    local rung = rank and settle(rank < WALK and 0 or rank + 1) or {}
+    local rank = woken and (redis.call('ZRANK', queue, bell .. seat) or 0)
+    if rank then settle(rank < WALK and 0 or rank + 1, rung) end
     rung[#rung + 1] = own
     local ms = remaining(mode, a, b, under)
     if ms == -2 then check_ends() end
@@ -56,5 +56,5 @@ end
 local leaves = waits_for_it and not has(flags, 's')
 if leaves then forget(bell, seat) end
 if has(flags, 'l') or (leaves and noted) then redis.call('DEL', bell) end
-local rung = settle(0)
+settle(0, rung)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, mode == 'r' and 1000000 or 0, unpack(rung)}

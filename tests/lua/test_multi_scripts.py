@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED
 from aiolocks._transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import CARD, HOUR, MINUTE, NO_FENCES, MultiScripts, about
+from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, MultiScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:lock*", "oiolocks*"
@@ -299,6 +299,30 @@ async def test_who_was_not_woken_passes_nothing_on(locks) -> None:
 
     assert (await locks.acquire(ME))[2:] == []
     assert await locks.all[0].stands("y")
+
+
+async def test_who_was_woken_in_vain_and_has_not_heard_it_passes_it_on_once(locks) -> None:
+    """Its bell is gone: it polls, and may hear of that only when it hangs up its bell anew."""
+    await locks.all[1].acquire(OTHER)
+    await locks.arm("x")
+    for who in "yz":
+        await locks.all[0].arm(who)
+    assert (await locks.acquire(ME, queued="x"))[2:] == []
+    await locks.die("x")
+
+    assert (await locks.acquire(ME, queued="x"))[2:] == [locks.all[0].bell("y")]
+    assert about(await locks.redis.pttl(locks.bell("x")), BELL)
+    assert (await locks.acquire(ME, queued="x"))[2:] == []
+    assert await locks.all[0].stands("z")
+
+
+async def test_who_was_woken_in_vain_and_passes_nothing_on_stays_woken(locks) -> None:
+    await locks.all[1].acquire(OTHER)
+    await locks.arm("x")
+    await locks.die("x")
+
+    assert (await locks.acquire(ME, queued="x"))[2:] == []
+    assert not await locks.stands("x")
 
 
 # -- release -------------------------------------------------------------------------------------------------
@@ -755,6 +779,18 @@ MUTATIONS = [
         "string.find(flags, 'p', 1, true)",
         "true",
         "test_who_was_not_woken_passes_nothing_on",
+    ),
+    Mutation(
+        "multi_acquire",
+        "bell and not passing and redis.call('EXISTS', bell) == 0",
+        "false",
+        "test_who_was_woken_in_vain_and_has_not_heard_it_passes_it_on_once",
+    ),
+    Mutation(
+        "multi_acquire",
+        "unaware and #rung > 0",
+        "unaware",
+        "test_who_was_woken_in_vain_and_passes_nothing_on_stays_woken",
     ),
     Mutation(
         "multi_acquire",

@@ -403,6 +403,17 @@ async def test_a_reservation_that_came_to_its_end_blocks_nobody(spans) -> None:
     assert await spans.side("reservations") == []
 
 
+async def test_a_reservation_that_came_to_its_end_goes_to_the_next_writer(spans) -> None:
+    """Before it lets in the newcomer that has met it."""
+    await spans.acquire(ME, "r")
+    for who in "xy":
+        await spans.wait(who, "w")
+    await spans.end_waiting("x")
+
+    assert (await spans.acquire(OTHER, "r"))[0] == 0
+    assert await spans.mark("y") == "p"
+
+
 async def test_marks_last_for_as_long_as_they_are_to(spans) -> None:
     await spans.acquire(ME, "r")
     await spans.wait("x", "w", marks=MINUTE)
@@ -1666,9 +1677,9 @@ SPARED = {
 MUTATIONS = [
     Mutation(
         "spans_acquire",
-        "purge(seat) > 0 or was_woken(flags, bell)",
-        "was_woken(flags, bell)",
-        "test_who_meets_what_came_to_its_end_wakes_who_may_enter",
+        "purge(seat) > 0 and settle(0) or {}",
+        "purge(seat) and {}",
+        "test_a_reservation_that_came_to_its_end_goes_to_the_next_writer",
     ),
     Mutation(
         "spans_acquire",
@@ -1694,12 +1705,6 @@ MUTATIONS = [
         "",
         "test_an_upgrade_of_what_is_not_held_is_refused",
     ),
-    Mutation(
-        "spans_acquire",
-        "if wakes then settle(0) end",
-        "",
-        "test_who_meets_what_came_to_its_end_wakes_who_may_enter",
-    ),
     Mutation("spans_acquire", "take('c', bell)", "", "test_who_was_called_in_vain_holds_up_nobody"),
     Mutation(
         "spans_acquire",
@@ -1721,8 +1726,8 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "local rung = settle(0)\n",
-        "local rung = {}\n",
+        "\nsettle(0, rung)\n",
+        "\n",
         "test_who_was_woken_and_comes_by_himself_passes_it_on_too",
     ),
     Mutation(

@@ -331,4 +331,19 @@ FOUND: dict[str, Schedule] = {
             for number, at in enumerate((0.12755, 0.6749))
         ),
     ),
+    "a reader that gives up while the server refuses writes keeps others out after that": _schedule(
+        "rwlock",
+        1,
+        1.0,
+        _crew("tracking", NEAR, _round("p0.w0.r0", 0.0, 0.3), _round("p0.w0.r1", 3.0, 0.0)),
+        _crew("tracking", NEAR, _round("p1.w0.r0", 0.1, 0.0, want=_READER, cancel=0.3)),
+        faults=(Fault(part="f0", at=0.2, lasts=2.0, what="read only", target="redis"),),
+    ),
+    "a cancelled task that leaves two locks is held up for a second at each": _schedule(
+        "reentrant",
+        1,
+        5.0,
+        _crew("tracking", NEAR, _round("p0.w0.r0", 0.0, 0.3, cancel=0.15, doing="nest")),
+        faults=(Fault(part="f0", at=0.14, lasts=3.0, what="freeze of the server", target="redis"),),
+    ),
 }

@@ -26,6 +26,14 @@ CUT_WHILE_IT_IS_RUNG = schedule(
     faults=(_fault("cut", "p1", 0.3),),
 )
 """The bell of p1 is rung while it has no connection, and it polls each minute."""
+LET_GO_BEFORE_THE_ARMING = schedule(
+    "lock",
+    1,
+    5.0,
+    crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.0, 0.056)),
+    crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.0)),
+)
+"""The server does not know the script of the arming of p1, and p0 lets go before it is sent again."""
 UNDONE_MID_MOVE = schedule(
     "cluster-fairlock",
     1,
@@ -66,7 +74,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew(
                 "tracking",
                 STEADY_FAR,
-                one("p2.w0.r0", 0.0, 0.605),
+                one("p2.w0.r0", 0.0, 1.2),
                 one("p2.w1.r0", 0.0, 8.0, want=Want(permits=2)),
             ),
         ),
@@ -101,17 +109,8 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "free for",
     ),
-    # The server does not know the script of the arming of p1, and p0 lets go before it is sent again.
-    "arming that came late": (
-        schedule(
-            "lock",
-            1,
-            5.0,
-            crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.0, 0.056)),
-            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.0)),
-        ),
-        "free for",
-    ),
+    "arming that came late": (LET_GO_BEFORE_THE_ARMING, "free for"),
+    "an arming that is not confirmed": (LET_GO_BEFORE_THE_ARMING, "free for"),
     # p0 has asked and is cancelled when its connection breaks; the server executes that half a second later.
     "the old connection": (
         schedule(

@@ -68,7 +68,10 @@ def test_what_once_failed_goes_well(runner: Runner, name: str) -> None:
 # -- the simulation itself
 
 
-@pytest.mark.parametrize(("kind", "faulty"), [("lock", False), ("rangelock", True), ("fair-semaphore", True)])
+@pytest.mark.parametrize(
+    ("kind", "faulty"),
+    [("lock", False), ("rangelock", True), ("fair-semaphore", True), ("cluster-lock", True)],
+)
 def test_a_seed_gives_the_same_trace_byte_for_byte(runner: Runner, kind: str, faulty: bool) -> None:
     """Also in another process, with strings hashed otherwise."""
     schedule = drawn(kind, 7, faulty=faulty)

@@ -17,6 +17,7 @@ from aiolocks import (
     LeaseState,
     Lock,
     LockTimeoutError,
+    RWLock,
     Semaphore,
     Session,
     SessionClosedError,
@@ -812,6 +813,24 @@ async def asleep_in_a_strict_queue(session: Session, transport) -> tuple[asyncio
     return task, arming
 
 
+async def test_while_its_place_in_the_queue_is_not_confirmed_a_waiter_polls(make_session, transport) -> None:
+    """As where the queues are on several nodes of a cluster, of which one is away. It does not ask without a
+    pause, and tries once more when it has its place: what was let go of before that told it nothing."""
+    transport.hears = transport.arming = True
+    task = waiting(make_session(backoff=SLOW))
+    refuse(await transport.asked("acquire"))
+    arming = await transport.asked("arm")
+    refuse(await transport.asked("acquire"))
+    refuse(await transport.asked("acquire"))
+    await turns()
+    assert transport.unasked == []
+
+    arming.reply(0)
+    grant(await transport.asked("acquire"))
+
+    await task
+
+
 async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
     head, arming = await asleep_in_a_strict_queue(session, transport)
@@ -1049,6 +1068,39 @@ async def test_a_wait_ends_in_time_that_was_refused_beside_another_at_its_end(
     assert isinstance(beside.exception(), LockTimeoutError)
     await cancel(head)
     await first
+
+
+async def test_a_waiter_that_leaves_is_taken_back_for_as_long_as_its_marks_last(
+    make_session, transport
+) -> None:
+    """However short its ttl is: while the server does not answer, others wait for the marks."""
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
+    task = asyncio.create_task(RWLock(session, "name", ttl=1).reader.acquire())
+    refuse(await transport.asked("spans_acquire"))
+    again = await transport.asked("spans_acquire")
+    await turns()
+    refuse(again)
+    await turns()
+
+    await cancel(task)
+
+    undo = await transport.asked("spans_release")
+    assert undo.until - asyncio.get_running_loop().time() == pytest.approx(4 * 5)
+
+
+async def test_a_waiter_that_the_server_never_heard_of_is_taken_back_for_its_ttl(
+    make_session, transport
+) -> None:
+    """Else a session would remember all that was asked for while its server was away."""
+    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
+    transport.connected = False
+    task = asyncio.create_task(RWLock(session, "name", ttl=1).reader.acquire())
+    await transport.asked("spans_acquire")
+
+    await cancel(task)
+
+    undo = await transport.asked("spans_release")
+    assert undo.until - asyncio.get_running_loop().time() == pytest.approx(1)
 
 
 # -- what is told --------------------------------------------------------------------------------------------

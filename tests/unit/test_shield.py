@@ -35,7 +35,8 @@ def clean_up() -> CleanUp:
 @pytest.fixture
 def waiting(clean_up) -> Callable[..., asyncio.Task[None]]:
     def start(*, hurried: bool) -> asyncio.Task[None]:
-        return asyncio.create_task(outlast(clean_up.ended, hurried=hurried))
+        cancelled_by = asyncio.CancelledError() if hurried else None
+        return asyncio.create_task(outlast(clean_up.ended, cancelled_by=cancelled_by))
 
     return start
 
@@ -103,11 +104,37 @@ async def test_more_cancellations_do_not_hurry_it_further(clock, waiting) -> Non
     assert clock.now() - began == pytest.approx(1)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_cancellation_that_passes_several_clean_ups_is_held_up_for_a_second_in_all(
+    clock, clean_up, more
+) -> None:
+    """As of locks inside each other; also where it is cancelled once more meanwhile."""
+
+    async def unwinding() -> None:
+        try:
+            await outlast(clean_up.ended, cancelled_by=None)
+        except asyncio.CancelledError as error:
+            await outlast(clean_up.ended, cancelled_by=error)
+            raise
+
+    task = asyncio.create_task(unwinding())
+    await asyncio.sleep(0)
+    began = clock.now()
+    task.cancel()
+    for _ in range(more):
+        await asyncio.sleep(0.3)
+        task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.now() - began == pytest.approx(1)
+
+
 async def test_a_cancelled_anyio_scope_is_held_up_without_spinning(clock, clean_up) -> None:
     began = clock.now()
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await outlast(clean_up.ended, hurried=False)
+        await outlast(clean_up.ended, cancelled_by=None)
 
     assert scope.cancelled_caught
     assert clock.now() - began == pytest.approx(1)
@@ -120,7 +147,7 @@ async def test_a_hurried_wait_in_a_cancelled_anyio_scope_leaves_the_cancelling_t
     asyncio.get_running_loop().call_later(0.3, clean_up.done)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await outlast(clean_up.ended, hurried=True)
+        await outlast(clean_up.ended, cancelled_by=asyncio.CancelledError())
         ended_at = clock.now()
         await anyio.sleep(60)
 

@@ -109,6 +109,10 @@ class SpanCommands(Steps):
             self.bell,
         )
 
+    @property
+    def lingers(self) -> float:
+        return self._marks_ms / 1000
+
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (
             token,

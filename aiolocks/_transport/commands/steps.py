@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ..calls import Argument, Command, Script
-from .answers import BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
+from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
 
 if TYPE_CHECKING:
     from .reading import Holder
@@ -43,6 +43,11 @@ class Steps:
     def all_bells(self) -> tuple[bytes, ...]:
         """All of them, where it waits in several places at once."""
         return (cast("_Belled", self).bell,)
+
+    @property
+    def lingers(self) -> float:
+        """Seconds for which a waiter that is gone without a word stays in the way of others, at most."""
+        return BELL_TTL
 
     @property
     def nests(self) -> bool:

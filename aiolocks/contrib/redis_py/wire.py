@@ -93,7 +93,8 @@ class Wire:
         until = engine.now() + engine.settings.command_timeout
         releasing = Releasing(engine, self.commands.release(token), until=until, on_end=ended)
         task = asyncio.current_task()
-        await outlast(releasing.ended, hurried=task is not None and task.cancelling() > 0)
+        cancelled_by = asyncio.CancelledError() if task is not None and task.cancelling() else None
+        await outlast(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             raise driver_error(releasing.fault.error)
         if not releasing.ended().done():

@@ -167,9 +167,9 @@ end
 -- Goes through the queue from a rank on: calls all readers that may enter and one upgradable, up to and with the first
 -- writer that may, and gives the waiters their turns and reservations. A called waiter keeps its right until it comes: a
 -- writer by a reservation, which no newcomer passes, any other by a turn, which passes the reservation of a later waiter.
--- A waiter that stands after the end of the walk is woken to go on with it. Returns the bells that were rung.
-local function settle(rank)
-  local rung, upgradable_called = {}, false
+-- A waiter that stands after the end of the walk is woken to go on with it. Returns the bells rung, after those `before`.
+local function settle(rank, before)
+  local rung, upgradable_called = before or {}, false
   for looked = 1, WALK + 1 do
     local entry, state = living(queue, rank)
     if not entry then break end

@@ -36,9 +36,16 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A try that has overtaken its arming is made again.",
         python(
             "_core.acquisition:Acquisition._go_on",
-            without="or (self.arming is not None and not self.arming.done)",
+            without="or (self._arming_pends and not self.unarmed)",
         ),
         ("lock", "semaphore"),
+        covered_by="an arming that is not confirmed",
+    ),
+    "an arming that is not confirmed": Safeguard(
+        "A waiter that is not known to stand in the queue polls, as where nobody tells.",
+        python("_core.acquisition:Acquisition._sleep", without="and not self._arming_pends"),
+        ("lock", "semaphore"),
+        covered_by="arming that came late",
     ),
     "bell gone": Safeguard(
         "A head whose bell was taken along hangs up another one.",
@@ -49,8 +56,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "An arming that finds its bell rung makes the head ask.",
         python(
             "_core.gate:Gate._armed",
-            without="if was == RUNG and self._head is not None:",
-            instead="if False:",
+            without="was == RUNG or self._head.unarmed",
+            instead="self._head.unarmed",
         ),
         ("semaphore",),
     ),
@@ -82,7 +89,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "_core.gate:Gate.give_up_place",
-            without="self._engine.undo(self._nobody(), 1.0, leave=True)",
+            without="self._engine.undo(self._nobody(), of_use, leave=True)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),

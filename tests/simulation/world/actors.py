@@ -18,6 +18,8 @@ from .works import WORKS, Ledger
 
 AT_ONCE = 1.1
 """Seconds after which a cancelled task must have ended: a release is held up for at most 1 s."""
+RENEWAL = 0.2
+"""The part of a session's patience in which it has renewed a lease, where it is connected."""
 
 
 class Actors:
@@ -147,6 +149,9 @@ class Actors:
             referee.gave_up(attempt, f"{type(error).__name__}" + (f": {text}" if text else ""))
             raise
         referee.granted(attempt, lease)
+        if (left := lease.remaining()) < RENEWAL * self._patience:
+            # The grant took nearly all of the ttl, as over several slots that move: no renewal is in time.
+            referee.excuses.give(Excused.ERROR, attempt.session, referee.now, referee.now + left + self._busy)
         return lease
 
     @contextlib.asynccontextmanager

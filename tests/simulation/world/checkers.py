@@ -238,7 +238,8 @@ class Referee:
             return self._kind.capacity - out >= wanted
         if any(self._conflict(waiter, holder) for holder in self.holding):
             return False
-        if not self._kind.spans or not self.holding:
+        # Over several slots, a waiter that lacks one name has the others for a moment with each of its tries.
+        if not (self._kind.spans or self._kind.stepwise) or not self.holding:
             return True
         return not any(self._conflict(waiter, other) for other in self.waiting if other is not waiter)
 

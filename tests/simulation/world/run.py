@@ -283,13 +283,12 @@ class Run:
         """How long something may be free while somebody of this crew waits for it."""
         if self.schedule.hasty:
             return inf
-        # In an orderly queue each waits for the slowest before it, and so does a waiter for permits that the
-        # one before it cannot use.
-        kind = self.schedule.kind
-        crews = self.schedule.crews if kind.strict or kind.spans or kind.capacity > 1 else (crew,)
-        travel = max(one.delays.longest for one in self.schedule.crews)
         if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
-            return IDLE + max(one.poll for one in crews)
+            return IDLE + crew.poll
+        # One release wakes one waiter. The others wait for that one, which comes with its next poll where it
+        # is not told.
+        crews = self.schedule.crews
+        travel = max(one.delays.longest for one in crews)
         handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
         return (
             self.topology.proof
