@@ -111,6 +111,22 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
     ),
     "arming that came late": (LET_GO_BEFORE_THE_ARMING, "free for"),
     "an arming that is not confirmed": (LET_GO_BEFORE_THE_ARMING, "free for"),
+    # One reader of p0 gets in by the place that it shares with the other one, which is cancelled meanwhile.
+    "place given up": (
+        schedule(
+            "rwlock",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                STEADY_FAR,
+                one("p0.w0.r0", 0.1, 0.0, want=_READER),
+                one("p0.w1.r0", 0.1, 0.0, want=_READER, cancel=0.597),
+            ),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.0, 0.4)),
+        ),
+        "left behind",
+    ),
     # p0 has asked and is cancelled when its connection breaks; the server executes that half a second later.
     "the old connection": (
         schedule(
