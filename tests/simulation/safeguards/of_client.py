@@ -36,7 +36,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A try that has overtaken its arming is made again.",
         python(
             "_core.acquisition:Acquisition._go_on",
-            without="or (self.arming is not None and not self.arming.done)",
+            without="or (self._arming_pends and not self.unarmed)",
         ),
         ("lock", "semaphore"),
     ),
@@ -46,11 +46,11 @@ OF_CLIENT: dict[str, Safeguard] = {
         ("lock",),
     ),
     "rung between two tries": Safeguard(
-        "An arming that finds its bell rung makes the head ask.",
+        "An arming that finds its bell rung, or comes after a refusal, makes the head ask.",
         python(
             "_core.gate:Gate._armed",
-            without="if was == RUNG and self._head is not None:",
-            instead="if False:",
+            without="(was == RUNG or self._head.unarmed)",
+            instead="False",
         ),
         ("semaphore",),
     ),
@@ -82,7 +82,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "_core.gate:Gate.give_up_place",
-            without="self._engine.undo(self._nobody(), 1.0, leave=True)",
+            without="self._engine.undo(self._nobody(), of_use, leave=True)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),
