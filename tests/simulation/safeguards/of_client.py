@@ -53,11 +53,11 @@ OF_CLIENT: dict[str, Safeguard] = {
         ("lock",),
     ),
     "rung between two tries": Safeguard(
-        "An arming that finds its bell rung makes the head ask.",
+        "An arming that finds its bell rung, or comes after a refusal, makes the head ask.",
         python(
             "_core.gate:Gate._armed",
-            without="was == RUNG or self._head.unarmed",
-            instead="self._head.unarmed",
+            without="(was == RUNG or self._head.unarmed)",
+            instead="False",
         ),
         ("semaphore",),
     ),
