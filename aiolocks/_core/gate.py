@@ -185,7 +185,8 @@ class Gate:
         self.left()
 
     def _owns(self, acquisition: Acquisition) -> bool:
-        return self._holder is not None and acquisition.claim.owner == self._holder.owner
+        holding = (self._holder, *(self._also_holding or ()))  # of several, where the server has lost its data
+        return any(claim is not None and claim.owner == acquisition.claim.owner for claim in holding)
 
     # -- the place in the queue on the server
 

@@ -284,3 +284,19 @@ async def test_t_p_12_owners_at_random(start: Start) -> None:
     assert exclusion(holds) == []
     assert nesting(holds) == []
     await eventually(lambda: all(session.statistics().leases_held == 0 for session in sessions))
+
+
+async def test_an_owner_nests_beside_one_whose_lock_the_server_has_lost(redis: Redis) -> None:
+    """For a while, both of one session take themselves for the holder."""
+    lock = ReentrantLock(redis, "a")
+
+    async def take_it_twice() -> None:
+        async with asyncio.timeout(SLACK), await lock.try_acquire() as outer:
+            assert outer is not None
+            await (await lock.acquire()).release()
+
+    lost = await lock.acquire()
+    await redis.delete("aiolocks:lock:{a}", "aiolocks:lock.nest:{a}")
+    await asyncio.create_task(take_it_twice())
+    with pytest.raises(LockNotOwnedError):
+        await lost.release()

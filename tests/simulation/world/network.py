@@ -129,6 +129,8 @@ class Network:
         wire.early.clear()
         self.wires.append(wire)
         loop.call_soon(protocol.connection_made, transport)
+        if wire.ended_early:
+            wire.ended_at_process(wire.ended_early[0])
         return transport
 
 
@@ -165,7 +167,8 @@ class Wire:
         self._rng = rng
         self.transport: SocketTransport | None = None
         self.peer: Peer | None = None
-        self.early: list[bytes] = []
+        self.early: list[bytes] = []  # what came before the process had its end
+        self.ended_early: list[OSError | None] = []
         self._latest = [0.0, 0.0]  # when what was sent last arrives: at the server, at the process
         self.deaf = False  # half open: what the process sends is heard by nobody
         self.lagging = 0.0  # seconds that bytes on their way to the server take longer
@@ -231,10 +234,13 @@ class Wire:
     def hang_up(self) -> None:
         """The server has closed its end."""
         self.peer = None
-        self._clockwork.at(self._arrival(1), self._ended_at_process, None)
+        self._clockwork.at(self._arrival(1), self.ended_at_process, None)
 
-    def _ended_at_process(self, error: OSError | None) -> None:
-        if self.transport is not None:
+    def ended_at_process(self, error: OSError | None) -> None:
+        """The process is told that the connection has ended, as soon as it has it."""
+        if self.transport is None:
+            self.ended_early.append(error)
+        else:
             self.transport.ended(error)
         self._off()
 
@@ -249,8 +255,7 @@ class Wire:
         """
         self._network.traced(self.name, "cut" + (f", bytes late by {late:.3f} s" if late else ""))
         self.lagging = late
-        if self.transport is not None:
-            self.transport.ended(ConnectionResetError(errno.ECONNRESET, "cut"))
+        self.ended_at_process(ConnectionResetError(errno.ECONNRESET, "cut"))
         if server_learns < NEVER:
             self._clockwork.at(
                 max(self._latest[0] + late, self._clockwork.now + server_learns), self._gone_at_server
