@@ -185,7 +185,8 @@ class Gate:
         self.left()
 
     def _owns(self, acquisition: Acquisition) -> bool:
-        holding = (self._holder, *(self._also_holding or ()))  # of several, where the server has lost its data
+        # Several, where the server has lost its data.
+        holding = (self._holder, *(self._also_holding or ()))
         return any(claim is not None and claim.owner == acquisition.claim.owner for claim in holding)
 
     # -- the place in the queue on the server

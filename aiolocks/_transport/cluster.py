@@ -223,9 +223,9 @@ class Clustered:
     def _undo_the_rest(self, slot: int, call: Call[Any], told: Callable[[Any], None], result: Any) -> None:
         """The form for a slot that moves passes over the queue, and what a waiter has left there."""
         told(result)
-        rest = Call(
-            call.command, told, ignore, until=math.inf, undoes=True, in_full=True, on_late=call.on_late
-        )
+        # Its caller has had its answer, and counts on one: only whom the rest wakes is told.
+        late = call.on_late or ignore
+        rest = Call(call.command, late, ignore, until=math.inf, undoes=True, in_full=True, on_late=late)
         if not self._closed:
             self._lines.hold(slot, rest, pause=PAUSE_FIRST)
 

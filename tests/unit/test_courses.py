@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from aiolocks._transport.calls import Call, Command, ignore
+from aiolocks._transport.cluster import Clustered
 from aiolocks._transport.commands.answers import released
 from aiolocks._transport.courses import Course, Several, Steps
 from aiolocks._transport.faults import unanswered
@@ -67,3 +68,21 @@ def test_what_a_course_answers_its_caller_tells() -> None:
     for part in stage.parts:
         part.reply(RUNG)
     assert stage.rung == []
+
+
+def test_a_caller_is_told_once_of_an_undo_that_is_sent_again_when_its_slot_has_moved() -> None:
+    """Whom the second one wakes is told, and nothing else: a course counts its answers."""
+    held: list[Call[Any]] = []
+    cluster: Any = SimpleNamespace(
+        _closed=False, _lines=SimpleNamespace(hold=lambda slot, call, pause: held.append(call))
+    )
+    told, late = list[Any](), list[Any]()
+    command = Command(None, (b"k",), (), released)
+    call = Call(command, ignore, ignore, until=10.0, undoes=True, on_late=late.append)
+
+    Clustered._undo_the_rest(cluster, 1, call, told.append, released(NOBODY))
+    (rest,) = held
+    rest.reply(RUNG)
+
+    assert [answer.rung for answer in told] == [[]]
+    assert [answer.rung for answer in late] == [[b"bell"]]
