@@ -224,7 +224,7 @@ class Clustered:
         """The form for a slot that moves passes over the queue, and what a waiter has left there."""
         told(result)
         # Its caller has had its answer, and counts on one: only whom the rest wakes is told.
-        late = call.on_late or ignore
+        late: Callable[[Any], Any] = call.on_late or ignore
         rest = Call(call.command, late, ignore, until=math.inf, undoes=True, in_full=True, on_late=late)
         if not self._closed:
             self._lines.hold(slot, rest, pause=PAUSE_FIRST)
