@@ -17,6 +17,23 @@ def _fault(what: str, target: str, at: float, lasts: float = 0.0, amount: float 
     return Fault(part=f"f{at:g}", at=at, lasts=lasts, what=what, target=target, amount=amount)
 
 
+def _a_permit_comes_back(wakeup: str, after: float) -> Schedule:
+    """p0 waits for three permits, in this way. One comes back then, which p0 cannot use, and p1 can."""
+    return schedule(
+        "semaphore",
+        1,
+        5.0,
+        crew(wakeup, STEADY_FAR, one("p0.w1.r0", 0.1, 0.0, want=Want(permits=3)), poll=0.064),
+        crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.3, 0.0)),
+        crew(
+            "tracking",
+            STEADY_FAR,
+            one("p2.w0.r0", 0.0, after),
+            one("p2.w1.r0", 0.0, 8.0, want=Want(permits=2)),
+        ),
+    )
+
+
 CUT_WHILE_IT_IS_RUNG = schedule(
     "lock",
     1,
@@ -64,22 +81,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
     ),
     # p0 wants three permits, and hangs its bell up again after a try. One permit comes back between the two:
     # the server rings the bell of p0, whose arming covers that up. p0 cannot use the permit, and p1 can.
-    "rung between two tries": (
-        schedule(
-            "semaphore",
-            1,
-            5.0,
-            crew("poll", STEADY_FAR, one("p0.w1.r0", 0.1, 0.0, want=Want(permits=3)), poll=0.064),
-            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.3, 0.0)),
-            crew(
-                "tracking",
-                STEADY_FAR,
-                one("p2.w0.r0", 0.0, 1.2),
-                one("p2.w1.r0", 0.0, 8.0, want=Want(permits=2)),
-            ),
-        ),
-        "free for",
-    ),
+    "rung between two tries": (_a_permit_comes_back("poll", 1.2), "free for"),
     # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
     "undo of a grant": (
         schedule(
@@ -93,22 +95,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         "free for",
     ),
     # p0 is told of room while its try is under way, and that try is refused.
-    "asks again": (
-        schedule(
-            "semaphore",
-            1,
-            5.0,
-            crew("tracking", STEADY_FAR, one("p0.w1.r0", 0.1, 0.0, want=Want(permits=3)), poll=0.064),
-            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.3, 0.0)),
-            crew(
-                "tracking",
-                STEADY_FAR,
-                one("p2.w0.r0", 0.0, 0.643),
-                one("p2.w1.r0", 0.0, 8.0, want=Want(permits=2)),
-            ),
-        ),
-        "free for",
-    ),
+    "asks again": (_a_permit_comes_back("tracking", 0.643), "free for"),
     "arming that came late": (LET_GO_BEFORE_THE_ARMING, "free for"),
     "an arming that is not confirmed": (LET_GO_BEFORE_THE_ARMING, "free for"),
     # One reader of p0 gets in by the place that it shares with the other one, which is cancelled meanwhile.
@@ -211,7 +198,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew("tracking", NEAR, one("p0.w0.r0", 0.0, 3.0, want=_READER)),
             crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.0, 63.0, want=_READER)),
             crew("tracking", STEADY_FAR, one("p2.w0.r0", 62.0, 0.0)),
-            faults=(Fault(part="f0", at=0.3, lasts=0.0, what="kill", target="p0"),),
+            faults=(_fault("kill", "p0", 0.3),),
         ),
         "free for",
     ),
