@@ -167,7 +167,8 @@ class Course:
                 self._results[at] = result
                 self._call.unconfirmed |= parts[at].unconfirmed
                 if not left:
-                    self._first = False
+                    if self._first:
+                        self._begun_with(parts)
                     self._go_on(lambda: self._steps.send(self._results))
 
             return keep
@@ -195,6 +196,12 @@ class Course:
         for part in parts:
             if not part.done:
                 self._send(part, at_once=self._at_once)
+
+    def _begun_with(self, parts: Sequence[Call[Any]]) -> None:
+        """These went first. Each may have waited for other requests of its lane, or for a connection."""
+        self._first = False
+        self._call.sent = min(part.sent for part in parts)
+        self._call.sent_steady = min(part.sent_steady for part in parts)
 
     def _take_back(self, wanted: TakeBack) -> None:
         seconds = max(wanted.seconds, TAKING_BACK)

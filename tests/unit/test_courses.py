@@ -70,6 +70,16 @@ def test_what_a_course_answers_its_caller_tells() -> None:
     assert stage.rung == []
 
 
+def test_a_course_counts_from_when_its_first_part_was_written() -> None:
+    """Until then, it has waited for other requests of its lane: of its lease, that costs nothing."""
+    stage = Stage()
+    for part, sent in zip(stage.parts, (0.25, 0.125), strict=True):
+        part.sent = part.sent_steady = sent
+        part.reply(NOBODY)
+    assert stage.call.done
+    assert (stage.call.sent, stage.call.sent_steady) == (0.125, 0.125)
+
+
 def test_a_caller_is_told_once_of_an_undo_that_is_sent_again_when_its_slot_has_moved() -> None:
     """Whom the second one wakes is told, and nothing else: a course counts its answers."""
     held: list[Call[Any]] = []
