@@ -410,6 +410,16 @@ class Multiplexed(asyncio.Protocol):
         # A server that is only slow must not be asked again and again.
         self._stall = min(self._stall * 2, _STALL_MAXIMUM)
         self._abort()
+        if self._spares is not None:
+            self._spares.distrust()
+
+    def distrust(self) -> None:
+        """The server was silent on another connection: this one is made again, if it has nothing to do now.
+
+        If it is broken, that would be found only when a request on it stays without an answer.
+        """
+        if self._ready and not self.busy:
+            self._abort()
 
     def _abort(self) -> None:
         if self._link is not None:

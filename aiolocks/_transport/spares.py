@@ -95,6 +95,11 @@ class Spares:
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
         return [] if self._bulk is None else self._bulk.take_back(elsewhere)
 
+    def distrust(self) -> None:
+        """The server was silent on the main connection: these may be broken, too."""
+        for connection in self._connections():
+            connection.distrust()
+
     def tell_impatient(self) -> None:
         if self._bulk is not None:
             self._bulk.connection.tell_impatient()
