@@ -435,8 +435,8 @@ class Acquisition:
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
-        if self._arming_pends:
-            # The server did not know its script, and so it came behind the try that left the queue.
+        if self._arming_pends or (self._takes_place_along and self._gate.place.renewal_pends):
+            # The server did not know its script, and so it came after the try that left the queue.
             self._gate.give_up_seat(self)
         elif self._takes_place_along:
             self._gate.left()
@@ -558,14 +558,14 @@ class Acquisition:
         executed = (call is not None and self._engine.forget(call)) or self._unsettled
         may_hold = executed or self.noted
         last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
-        # Where requests overtake each other, this one may be noted down after others were taken back. A seat
-        # of its own goes in any case, and the bell stays for the other seats of this session.
-        seat_alone = self._gate.manner.strict and self._gate.others_wait(self)
-        last = last or (self.noted and not self._engine.ordered and not seat_alone)
+        # Where requests overtake each other, this one may be noted down after others of this session have
+        # come or gone. A seat of its own goes in any case.
+        late = self.noted and not (self._engine.ordered or self._gate.manner.strict)
         self._gate.place.noted = self._gate.place.noted or executed
         if may_hold or last:
             of_use = self._gate.place.given_up_within(self._ttl) if last else self._ttl
-            self._engine.undo(self.claim, of_use, leave=last)
+            leaves_late = self._gate.leaves_late() if late else None
+            self._engine.undo(self.claim, of_use, leave=last, leaves_late=leaves_late)
         if last:
             self._gate.settled()
         self._gate.leave(self)

@@ -262,13 +262,31 @@ class Engine:
         suspended = clocks.steady() - steady - since
         return sent - suspended if suspended > _READING else sent
 
-    def undo(self, claim: Claim, ttl: float, *, leave: bool = False) -> None:
-        """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too."""
-        self.take_back(claim.release(leave=leave), ttl, told=self.wake_own)
+    def undo(
+        self,
+        claim: Claim,
+        ttl: float,
+        *,
+        leave: bool = False,
+        leaves_late: Callable[[], bool] | None = None,
+    ) -> None:
+        """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too.
 
-    def take_back(self, command: Command[T], ttl: float, *, told: Callable[[T], None] = ignore) -> None:
+        `leaves_late` decides that when the undo is written: the acquire has ended by then.
+        """
+        make = None if leaves_late is None else lambda: claim.release(leave=leaves_late())
+        self.take_back(claim.release(leave=leave), ttl, told=self.wake_own, make=make)
+
+    def take_back(
+        self,
+        command: Command[T],
+        ttl: float,
+        *,
+        told: Callable[[T], None] = ignore,
+        make: Callable[[], Command[T]] | None = None,
+    ) -> None:
         """Sends an undo, which is of use for `ttl` seconds at least; see `_transport.take_back`."""
-        take_back(command, send=self.send, loop=self.loop, seconds=ttl, told=told)
+        take_back(command, send=self.send, loop=self.loop, seconds=ttl, told=told, make=make)
 
     def settle(self, claim: Claim) -> None:
         """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from .._transport import HUNG, RUNG, SEAT_LENGTH
@@ -205,9 +205,9 @@ class Gate:
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
-        self._entering = self.place.noted = False
+        self._entering = self.place.noted = self.place.taken_late = False
         if self.place.taken:
-            self.place.taken = self.place.armed = False
+            self.place.given_up()
             self._engine.bells.discard(self)
 
     def bell_gone(self) -> None:
@@ -216,6 +216,29 @@ class Gate:
         if self._head is not None and self._head.asleep and not self._closed:
             self._head.prompt("local", in_turn=False)
 
+    def leaves_late(self) -> Callable[[], bool]:
+        """Whether the undo of one that has left is to leave the queue; asked when the undo is written.
+
+        Where requests overtake each other, the one that is undone may be executed late, and take the place
+        that others of this session have by then, or have had. While others wait, they keep it, with its turn;
+        it is given up when they have got in or have left.
+        """
+        gate = weakref.ref(self)
+
+        def leaves() -> bool:
+            here = gate()
+            if here is None or not here.needs_place:
+                return True
+            here.place.taken_late = True
+            return False
+
+        return leaves
+
+    @property
+    def needs_place(self) -> bool:
+        """Whether anybody waits here, or asks beside the head and would wait."""
+        return self.awaited or any(self._beside.values())
+
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
         of_use = self.place.given_up_within(1.0)
@@ -223,7 +246,7 @@ class Gate:
         self._engine.undo(self._nobody(), of_use, leave=True)
 
     def give_up_seat(self, acquisition: Acquisition) -> None:
-        """An arming may have put this one's seat back after it got in.
+        """An arming, or a renewal of the bell, may have put this one's seat back after it got in.
 
         In a strict queue the server keeps the bell for the other seats of this session, and only for these.
         """
@@ -329,8 +352,9 @@ class Gate:
                 self._admit()
             self._entering = self.manner.together and self.place.taken
         self._admit_next()
-        if self.place.taken and self.manner.stays and not (self.awaited or any(self._beside.values())):
-            self.give_up_place()  # it was kept for who has left in the meantime
+        kept = self.place.taken_late or (self.place.taken and self.manner.stays)
+        if kept and not self.needs_place:
+            self.give_up_place()  # it was kept for others, which have left in the meantime, or have got in
         elif self.owing and not self.awaited:
             self._turns.owed = False
             self._engine.undo(self._nobody(), 1.0)

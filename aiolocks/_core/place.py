@@ -31,7 +31,7 @@ class Place:
       was never written leaves it False.
     """
 
-    __slots__ = ("_commands", "_engine", "armed", "armings", "noted", "taken")
+    __slots__ = ("_commands", "_engine", "_renewal", "armed", "armings", "noted", "taken", "taken_late")
 
     def __init__(self, engine: Engine, commands: Commands) -> None:
         self._commands = commands
@@ -40,6 +40,8 @@ class Place:
         self.armed = False
         self.noted = False  # the server has answered a waiter of here, or may have executed its request
         self.armings = 0  # so often was it taken
+        self.taken_late = False  # one that has left may have taken it, after those that wait on had it
+        self._renewal: Call[int] | None = None  # the last one
 
     @property
     def bells(self) -> tuple[bytes, ...]:
@@ -65,7 +67,20 @@ class Place:
     def renew(self, claim: Claim, told: Callable[[int], None], *, until: float) -> None:
         """Hangs up the bell anew; tells what it was."""
         self.armed = True
-        self._engine.send(Call(claim.arm(), told, self._failed, until=until))
+        self._renewal = Call(claim.arm(), told, self._failed, until=until)
+        self._engine.send(self._renewal)
+
+    @property
+    def renewal_pends(self) -> bool:
+        """Whether a renewal of the bell has had no answer yet: it may come after what was sent later."""
+        return self._renewal is not None and not self._renewal.done
+
+    def given_up(self) -> None:
+        """It is taken away. A renewal of which the server did not know the script is not sent again."""
+        self.taken = self.armed = False
+        if self._renewal is not None:
+            self._engine.forget(self._renewal)
+            self._renewal = None
 
     def _failed(self, fault: Fault) -> None:
         self.armed = False

@@ -24,6 +24,7 @@ def take_back(
     seconds: float,
     told: Callable[[T], None] = ignore,
     at_once: bool = True,
+    make: Callable[[], Command[T]] | None = None,
 ) -> None:
     """Sends an undo, which stands in the lane of the request that it undoes. Synchronous: the last word.
 
@@ -39,12 +40,13 @@ def take_back(
         seconds: How long the undo is of use: the effect of the earlier request ends by itself then.
         told: Called with the server's answer.
         at_once: Writes it now; it may be the last thing that this loop does.
+        make: Makes the command anew for each time that it is written.
     """
     until = loop.time() + seconds
     pause = _PAUSE_FIRST
 
     def attempt() -> None:
-        call = Call(command, told, failed, until=until, undoes=True, in_full=True, on_late=told)
+        call = Call(command, told, failed, until=until, undoes=True, in_full=True, make=make, on_late=told)
         send(call, at_once=at_once)
 
     def failed(fault: Fault) -> None:
