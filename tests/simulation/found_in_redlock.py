@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.found import _crew as crew
-from tests.simulation.found import _round as one
-from tests.simulation.found import _schedule as schedule
+from tests.simulation.small import crew, one, schedule
 from tests.simulation.world.network import NEAR, STEADY_FAR, Delays
 from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Crew, Fault, Schedule

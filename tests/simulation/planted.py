@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from tests.simulation.found import _crew as crew
-from tests.simulation.found import _round as one
-from tests.simulation.found import _schedule as schedule
 from tests.simulation.found_in_redlock import BROKEN
+from tests.simulation.small import READER, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import NEAR, STEADY_FAR
-from tests.simulation.world.schedule import Fault, Schedule
-
-_READER = Want(mode="reader")
-
-
-def _fault(what: str, target: str, at: float, lasts: float = 0.0, amount: float = 0.0) -> Fault:
-    return Fault(part=f"f{at:g}", at=at, lasts=lasts, what=what, target=target, amount=amount)
+from tests.simulation.world.schedule import Schedule
 
 
 def _a_permit_comes_back(wakeup: str, after: float) -> Schedule:
@@ -40,7 +32,7 @@ CUT_WHILE_IT_IS_RUNG = schedule(
     60.0,
     crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.3003)),
     crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.1), poll=60.0),
-    faults=(_fault("cut", "p1", 0.3),),
+    faults=(fault("cut", "p1", 0.3),),
 )
 """The bell of p1 is rung while it has no connection, and it polls each minute."""
 LET_GO_BEFORE_THE_ARMING = schedule(
@@ -57,7 +49,7 @@ UNDONE_MID_MOVE = schedule(
     15.0,
     crew("tracking", NEAR, one("p0.w0.r0", 0.0, 16.0)),
     crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.1, cancel=2.5), one("p1.w1.r0", 0.2, 0.1)),
-    faults=(_fault("move", "c0", 0.3, 4.0),),
+    faults=(fault("move", "c0", 0.3, 4.0),),
 )
 """The first waiter of p1 gives up while the slot moves, and its seat may stay before that of the second."""
 
@@ -90,7 +82,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             5.0,
             crew("tracking", NEAR, one("p0.w0.r0", 0.02, 1.0, cancel=0.01)),
             crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.0)),
-            faults=(_fault("freeze", "p0", 0.02315, 0.05),),
+            faults=(fault("freeze", "p0", 0.02315, 0.05),),
         ),
         "free for",
     ),
@@ -107,8 +99,8 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew(
                 "tracking",
                 STEADY_FAR,
-                one("p0.w0.r0", 0.1, 0.0, want=_READER),
-                one("p0.w1.r0", 0.1, 0.0, want=_READER, cancel=0.597),
+                one("p0.w0.r0", 0.1, 0.0, want=READER),
+                one("p0.w1.r0", 0.1, 0.0, want=READER, cancel=0.597),
             ),
             crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.0, 0.4)),
         ),
@@ -122,7 +114,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             5.0,
             crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.1, 0.0), one("p0.w0.r1", 0.2, 0.5, cancel=0.03)),
             crew("tracking", STEADY_FAR, one("p1.w0.r0", 1.0, 0.0)),
-            faults=(_fault("half cut", "p0", 0.303, amount=0.5),),
+            faults=(fault("half cut", "p0", 0.303, amount=0.5),),
         ),
         "free for",
     ),
@@ -136,7 +128,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             1.0,
             crew("tracking", NEAR, one("p0.w0.r0", 0.02, 0.5)),
             crew("tracking", NEAR, one("p1.w0.r0", 0.1, 1.0)),
-            faults=(_fault("freeze", "p0", 0.0232, 1.2),),
+            faults=(fault("freeze", "p0", 0.0232, 1.2),),
         ),
         "two holders",
     ),
@@ -148,7 +140,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             1.0,
             crew("tracking", NEAR, one("p0.w0.r0", 0.0, 3.0)),
             crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.5)),
-            faults=(_fault("move", "c0", 0.3, 2.5),),
+            faults=(fault("move", "c0", 0.3, 2.5),),
         ),
         "LockLostError",
     ),
@@ -158,7 +150,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             1,
             1.0,
             crew("tracking", NEAR, one("p0.w0.r0", 0.0, 5.0)),
-            faults=(_fault("move", "c0", 0.3, 4.0),),
+            faults=(fault("move", "c0", 0.3, 4.0),),
         ),
         "LockLostError",
     ),
@@ -172,7 +164,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             60.0,
             crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4)),
             crew("keyspace", NEAR, one("p1.w0.r0", 0.1, 0.1), poll=60.0),
-            faults=(_fault("move at once", "c0", 0.3),),
+            faults=(fault("move at once", "c0", 0.3),),
         ),
         "free for",
     ),
@@ -184,7 +176,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             20.0,
             crew("tracking", NEAR, one("p0.w0.r0", 0.0, 22.0)),
             crew("tracking", NEAR, one("p1.w0.r0", 1.0, 0.1), one("p1.w0.r1", 17.2, 0.1)),
-            faults=(_fault("lag", "m0", 0.0, 1.0), _fault("planned failover", "m0", 0.1)),
+            faults=(fault("lag", "m0", 0.0, 1.0), fault("planned failover", "m0", 0.1)),
         ),
         "two holders",
     ),
@@ -195,10 +187,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             "rwlock",
             1,
             5.0,
-            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 3.0, want=_READER)),
-            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.0, 63.0, want=_READER)),
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 3.0, want=READER)),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.0, 63.0, want=READER)),
             crew("tracking", STEADY_FAR, one("p2.w0.r0", 62.0, 0.0)),
-            faults=(_fault("kill", "p0", 0.3),),
+            faults=(fault("kill", "p0", 0.3),),
         ),
         "free for",
     ),

@@ -270,12 +270,18 @@ class Referee:
 
     # -- at the end
 
-    def judge(self, seen: dict[str, float], writers: list[tuple[float, float]]) -> None:
+    def judge(
+        self,
+        seen: dict[str, float],
+        writers: list[tuple[float, float]],
+        readers: list[tuple[str, str, float]],
+    ) -> None:
         """What only the whole history shows.
 
         Args:
             seen: When a server first executed something for a token.
             writers: When a server had a writer, also for a task that had given up by then.
+            readers: Token and process of each reader that a server let in, also for such a task, and when.
         """
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
@@ -291,7 +297,10 @@ class Referee:
                 Hold(who="", name="x", invoked=since, granted=since, released=until, confirmed=until)
                 for since, until in writers
             ]
-            ordered = reservations([*holds, *on_server], given_up=self._given_up) + phases(holds)
+            had = {attempt.token for attempt in self.ended}
+            in_vain = [(process, when) for token, process, when in readers if token not in had]
+            in_turn = [one for one in phases(holds) if not _turn_was_used(one, in_vain)]
+            ordered = reservations([*holds, *on_server], given_up=self._given_up) + in_turn
             found += [one for one in ordered if not any(map(self._was_displaced, one.evidence))]
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
@@ -324,6 +333,14 @@ def _rising(holds: list[Hold]) -> list[Violation]:
             found.append(Violation("the later lease has no larger fencing token", (before, hold)))
         last[hold.name] = hold
     return found
+
+
+def _turn_was_used(violation: Violation, in_vain: list[tuple[str, float]]) -> bool:
+    """Whether the turn of its process went to another reader there, which had given up by then."""
+    first, _, reader = violation.evidence
+    return any(
+        process == reader.session and first.released <= when <= reader.granted for process, when in in_vain
+    )
 
 
 def _share(one: Attempt, other: Attempt) -> bool:

@@ -49,11 +49,22 @@ def _slot(run: Run, fault: Fault) -> int:
     )
 
 
+def _excuse_reconnecting(run: Run, fault: Fault) -> None:
+    """With each fifth redirect, redis-py closes all connections of a cluster's client and learns the slots
+    again. Over the plain transport, a renewal then takes as long as the first answer of a new session."""
+    now, ttl = run.world.now, run.schedule.ttl
+    for crew in run.schedule.crews:
+        if crew.wakeup == "plain" and run.patience(crew) > ttl * 2 / 3:
+            run.referee.excuses.give(Excused.ERROR, crew.part, now, now + fault.lasts + SETTLED)
+
+
 def _move(run: Run, fault: Fault) -> None:
+    _excuse_reconnecting(run, fault)
     _cluster(run).move(_slot(run, fault), fault.lasts)
 
 
 def _move_at_once(run: Run, fault: Fault) -> None:
+    _excuse_reconnecting(run, fault)
     _cluster(run).move_at_once(_slot(run, fault))
 
 

@@ -81,7 +81,7 @@ class Run:
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
             server.on_request = self._look_for_what_stays
-        travels = map(self._patience, schedule.crews)
+        travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         self.ledger = Ledger(self.referee, travel=travel)
         self.actors: dict[str, Actors] = {}
@@ -235,7 +235,7 @@ class Run:
                 options=self._options(crew),
                 hasty=schedule.hasty,
                 busy=crew.busy,
-                patience=self._patience(crew),
+                patience=self.patience(crew),
                 idle=self._idle(crew),
                 ledger=self.ledger,
             )
@@ -255,7 +255,7 @@ class Run:
             return {"replicas": kind.replicas}
         if kind.topology != "masters" or self.schedule.hasty:
             return {}
-        return {"node_timeout": min(self._patience(crew), self.schedule.ttl / 2)}
+        return {"node_timeout": min(self.patience(crew), self.schedule.ttl / 2)}
 
     async def _get_in(self, actors: Actors, crew: Crew) -> None:
         """When the faults are over, everybody gets what there is."""
@@ -275,7 +275,7 @@ class Run:
                 return
             await asyncio.sleep(0.1)
 
-    def _patience(self, crew: Crew) -> float:
+    def patience(self, crew: Crew) -> float:
         """Seconds until a new session of this crew has its first answer, at most."""
         return CONNECTED * self.topology.distance * (crew.delays.longest + crew.busy)
 
@@ -286,12 +286,14 @@ class Run:
         if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
             return IDLE + crew.poll
         # One release wakes one waiter. The others wait for that one, which comes with its next poll where it
-        # is not told.
+        # is not told, and which may have to make the connection on which it asks replicas.
         crews = self.schedule.crews
+        connected = max(map(self.patience, crews)) if self.schedule.kind.replicas else 0.0
         travel = max(one.delays.longest for one in crews)
         handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
         return (
             self.topology.proof
+            + connected
             + min(IDLE, handed_over)
             + max((0.0 if one.hears else one.poll) for one in crews)
         )
@@ -337,7 +339,9 @@ class Run:
                         referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
         kind, trace = self.schedule.kind, world.trace
         referee.judge(
-            trace.first_seen() if kind.strict or kind.spans else {}, trace.writers() if kind.spans else []
+            trace.first_seen() if kind.strict or kind.spans else {},
+            trace.writers() if kind.spans else [],
+            trace.readers() if kind.phased else [],
         )
 
 

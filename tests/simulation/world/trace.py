@@ -78,6 +78,18 @@ class Trace:
                     writers[rest[0]] = writers.pop(token)[0], when + int(rest[1]) / 1000
         return list(writers.values())
 
+    def readers(self) -> list[tuple[str, str, float]]:
+        """Each grant to a reader of a span: its token, its process, and when."""
+        granted = []
+        for when, where, what in self._events:
+            if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
+                continue
+            words, reply = what
+            token, *rest = (word.decode(errors="replace") for word in words[3 + int(words[2]) :])
+            if _name_of(words) == "spans_acquire" and reply[0] == 1 and rest[3] == "r":
+                granted.append((token, where.partition("←")[2].partition("#")[0], when))
+        return granted
+
     def bells_of(self, process: str) -> set[bytes]:
         """The bells that a process has named."""
         return {

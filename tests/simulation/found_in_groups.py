@@ -1,0 +1,80 @@
+"""Schedules that found a defect where several servers belong together."""
+
+from __future__ import annotations
+
+from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.world.kinds import Want
+from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
+from tests.simulation.world.schedule import Fault, Schedule
+
+IN_GROUPS: dict[str, Schedule] = {
+    "a waiter that gets in leaves its place on the master that refused it": schedule(
+        "redlock",
+        3000014,
+        1.0,
+        crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.01321687, 0.02760496)),
+        crew("resp2", SPIKY, one("p1.w0.r0", 0.06210255, 0.15760967), poll=0.064),
+        crew("tracking", STEADY_FAR, one("p2.w0.r0", 0.0, 0.26718467)),
+    ),
+    "a waiter that gives up while its slot moves leaves its reservation behind": schedule(
+        "cluster-rwlock",
+        1,
+        2.0,
+        crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.5)),
+        crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.0, want=Want(mode="reader"), timeout=0.35)),
+        crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.0)),
+        faults=(Fault(part="f0", at=0.4, lasts=0.3, what="move", target="c0"),),
+    ),
+    "a release of which all masters lost the first answer is told that the lease was lost": schedule(
+        "redlock",
+        4000050,
+        1.0,
+        crew("tracking", NEAR, one("p0.w1.r0", 0.0, 0.07382, timeout=0.55857)),
+        faults=(Fault(part="f1", at=0.05, lasts=0.1, what="lost answer", target="p0"),),
+    ),
+    "where a connection was silent, the one that counts replicas is not made again": schedule(
+        "sentinel-replicas",
+        30000262,
+        1.0,
+        crew("tracking", FAR, one("p0.w1.r0", 0.0, 0.0)),
+        faults=(fault("half open", "p0", 2.605),),
+    ),
+    "a waiter whose process makes its connections only then is taken for one that was not woken": schedule(
+        "sentinel-replicas",
+        20000574,
+        5.0,
+        crew("tracking", NEAR, one("p0.w0.r1", 0.00734, 7.18923, timeout=0.56548), busy=0.01),
+        crew(
+            "tracking",
+            NEAR,
+            one("p1.w2.r0", 0.0, 0.10653, timeout=0.01946, doing="extend"),
+            one("p1.w2.r1", 0.0, 0.0, timeout=0.0079),
+            one("p1.w2.r2", 0.0, 1.03621, timeout=0.08898, doing="extend"),
+            busy=0.01,
+        ),
+        jitter=0.1,
+    ),
+    "a reader whose turn went to another one of its process, which had given up": schedule(
+        "sentinel-rwlock",
+        20000889,
+        5.0,
+        crew(
+            "plain",
+            SPIKY,
+            one("p0.w0.r0", 0.0782985, 7.46409, cancel=0.0123878),
+            one("p0.w0.r1", 0.0566375, 0.0, want=READER, cancel=0.0054171),
+            one("p0.w0.r2", 0.0, 0.00132, want=READER, cancel=0.0158833),
+            one("p0.w0.r3", 0.0075136, 0.00335, want=READER, cancel=0.40206),
+            poll=0.064,
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            NEAR,
+            one("p1.w1.r2", 0.0010304, 0.1365365, cancel=0.54036),
+            one("p1.w1.r3", 0.0083981, 0.1982002, cancel=0.5223),
+            busy=0.01,
+        ),
+        jitter=0.1,
+    ),
+}
