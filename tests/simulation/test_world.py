@@ -13,18 +13,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation import defects
 from tests.simulation.found import FOUND
 from tests.simulation.world.kinds import KINDS
 from tests.simulation.world.run import Runner
 from tests.simulation.world.schedule import drawn
 from tests.simulation.world.shrink import command, shrink
+from tests.simulation.world.table import lines
 
 SCHEDULES = 10
 """Of each kind, with faults and without, in every run of the tests, and half as many where servers belong
 together: 360, some 30 s on one core."""
-MANY = 5_000
-"""Of each kind, with faults and without, with `-m soak`. `python -m tests.simulation.world.many` runs as many
-in several processes."""
+MANY = 2_500
+"""Of each kind, with faults and as many without, with `-m soak`: 115 000 in all. `python -m
+tests.simulation.world.many --each 2500 --jobs` runs as many in several processes."""
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,10 @@ def test_many_schedules_go_well(runner: Runner, kind: str, faulty: bool) -> None
 @pytest.mark.parametrize("name", FOUND)
 def test_what_once_failed_goes_well(runner: Runner, name: str) -> None:
     assert runner.run(FOUND[name]).violations == ()
+
+
+def test_the_page_tells_of_each_defect_that_was_found() -> None:
+    assert lines("defects") == defects.lines()
 
 
 # -- the simulation itself

@@ -37,6 +37,7 @@ class Count:
 
     Attributes:
         steps: Turns of loops, and requests that servers have answered.
+        faults: That were drawn.
         seconds: Of CPU.
         failures: A line for each that failed: what runs it again, and why.
         digest: Of their traces, if it was asked for.
@@ -46,6 +47,7 @@ class Count:
     faulty: bool
     schedules: int = 0
     steps: int = 0
+    faults: int = 0
     seconds: float = 0.0
     failures: tuple[str, ...] = ()
     digest: str = ""
@@ -55,6 +57,7 @@ class Count:
             self,
             schedules=self.schedules + other.schedules,
             steps=self.steps + other.steps,
+            faults=self.faults + other.faults,
             seconds=self.seconds + other.seconds,
             failures=self.failures + other.failures,
             digest=_hashed(self.digest, other.digest),
@@ -64,13 +67,14 @@ class Count:
         """As a line of the table."""
         sort = f"{self.kind}, with faults" if self.faulty else self.kind
         rate = self.schedules / max(self.seconds, 1e-9)
-        cells = [sort, number(self.schedules), number(self.steps), f"{self.seconds:.0f}", f"{rate:.0f}"]
+        cells = [sort, *map(number, (self.schedules, self.steps, self.faults))]
+        cells += [f"{self.seconds:.0f}", f"{rate:.0f}"]
         return "| " + " | ".join([*cells, str(len(self.failures))]) + " |"
 
 
 HEAD = (
-    "| sort | schedules | steps | CPU seconds | schedules a second | failed |",
-    "|---|---|---|---|---|---|",
+    "| sort | schedules | steps | faults | CPU seconds | schedules a second | failed |",
+    "|---|---|---|---|---|---|---|",
 )
 
 
@@ -87,19 +91,20 @@ class Piece:
 
 def count(piece: Piece) -> Count:
     """Runs them."""
-    steps, failures, digest = 0, [], ""
+    steps, faults, failures, digest = 0, 0, [], ""
     with Runner() as runner:
         began = time.process_time()
         for seed in range(piece.first, piece.end):
             outcome = runner.run(drawn(piece.kind, seed, faulty=piece.faulty))
             steps += outcome.steps
+            faults += len(outcome.schedule.faults)
             if outcome.failed:
                 failures.append(f"{command(outcome.schedule)}: {outcome.violations[0]}")
             if piece.digest:
                 digest = _hashed(digest, outcome.trace.text(whole=True))
         seconds = time.process_time() - began
     number = piece.end - piece.first
-    return Count(piece.kind, piece.faulty, number, steps, seconds, tuple(failures), digest)
+    return Count(piece.kind, piece.faulty, number, steps, faults, seconds, tuple(failures), digest)
 
 
 def _hashed(*texts: str) -> str:

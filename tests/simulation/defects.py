@@ -1,0 +1,206 @@
+"""The defects of the library that the simulated world has found, and what mended each.
+
+python -m tests.simulation.defects --write    puts the table into docs/explanation/trust.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import NamedTuple
+
+from tests.simulation.world.table import put
+
+
+class Defect(NamedTuple):
+    """One of them.
+
+    Attributes:
+        seed: Of the schedule that found it. What is drawn from most of these seeds has changed since: the
+            small schedules in `found.py` and its neighbours are run again. Empty: somebody wrote that schedule.
+        commit: The one that mended it.
+    """
+
+    what: str
+    sort: str
+    seed: str
+    commit: str
+
+
+HEAD = ("| defect | sort | seed | mended by |", "|---|---|---|---|")
+
+DEFECTS = (
+    Defect(
+        "A `FairLock` that is free stays idle: a request for a place comes after its waiter got in, and "
+        "takes the bell of another one away.",
+        "fairlock",
+        "214",
+        "3e9bc95",
+    ),
+    Defect(
+        'A single try that is cancelled makes other waits end with "Redis did not answer".',
+        "fairlock",
+        "464",
+        "3e9bc95",
+    ),
+    Defect(
+        "The last waiter leaves its bell behind where the server does not know the scripts.",
+        "fairlock",
+        "170",
+        "3e9bc95",
+    ),
+    Defect(
+        "A waiter that gives up while it sits down stops the heartbeat of the others.",
+        "fairlock",
+        "595",
+        "3e9bc95",
+    ),
+    Defect(
+        "Without order, a waiter that gives up takes the bell of the others away.", "fairlock", "8", "3e9bc95"
+    ),
+    Defect(
+        "A waiter that gets a `Redlock` leaves its place on the master that refused it.",
+        "redlock",
+        "3000014",
+        "7fb5bc0",
+    ),
+    Defect(
+        "A waiter that gives up while its slot moves leaves its reservation behind.",
+        "cluster-rwlock",
+        "",
+        "f4ad49c",
+    ),
+    Defect(
+        "A writer that waits after one that gives up has no reservation, and a reader passes it.",
+        "rwlock",
+        "3000136",
+        "2239ae4",
+    ),
+    Defect("A reader that was refused has no turn until it has sat down.", "rwlock", "3000131", "2239ae4"),
+    Defect(
+        "Readers of one process that come one after the other keep a turn, and no writer enters.",
+        "rwlock",
+        "",
+        "dda0949",
+    ),
+    Defect(
+        "The seat of a job's waiter that was turned away is put back, and its queue is kept for ten minutes.",
+        "uniquejob",
+        "3000398",
+        "357f503",
+    ),
+    Defect(
+        "A waiter that gets in takes along the bell of one that has sat down since.",
+        "fairlock",
+        "3000383",
+        "1ea74e4",
+    ),
+    Defect(
+        "A waiter gets in before others, on the seat of one of its process that has left.",
+        "fair-semaphore",
+        "4000512",
+        "1ea74e4",
+    ),
+    Defect(
+        "A wait that is refused beside another one at the end of its time goes on.",
+        "rwlock",
+        "4000061",
+        "137ba8e",
+    ),
+    Defect(
+        "A release of a `Redlock` whose first answers were lost is told that the lease was lost.",
+        "redlock",
+        "4000050",
+        "3cc79b9",
+    ),
+    Defect(
+        "Writers that have reserved wait for each other, after a reader that came later.",
+        "rangelock",
+        "4000341",
+        "e8a9894",
+    ),
+    Defect(
+        "A reader that gives up while the server refuses writes keeps others out after that.",
+        "rangelock",
+        "4000053",
+        "58c4a9e",
+    ),
+    Defect(
+        "Over connections of the user's own class, redis-py sends a request to a cluster again by itself.",
+        "cluster-rwlock",
+        "4000141, 4000172",
+        "a4f0a29",
+    ),
+    Defect(
+        "A cancelled task that leaves several locks is held up for a second at each.",
+        "reentrant",
+        "6000259",
+        "5ccacf4",
+    ),
+    Defect("A newcomer passes a writer that waits after one that has died.", "rwlock", "2000763", "24c5726"),
+    Defect(
+        "A waiter of a `MultiLock` that was woken in vain does not wake the next.",
+        "multilock",
+        "2000327",
+        "0111111",
+    ),
+    Defect(
+        "A waiter of a `MultiLock` asks 18 times in a millisecond while one of its nodes is away.",
+        "cluster-multilock",
+        "6000327",
+        "7d24d45",
+    ),
+    Defect(
+        "An owner waits for ever beside another one whose lock the server has lost.",
+        "reentrant",
+        "20001223",
+        "68a32f9",
+    ),
+    Defect(
+        "A `MultiLock` that is given back while one of its slots moves hangs after an error in a callback.",
+        "cluster-multilock",
+        "20000139",
+        "55e5408",
+    ),
+    Defect(
+        "A renewal of a bell that the server did not know hangs it up again after its waiter got in.",
+        "multilock",
+        "20000423",
+        "84f68a9",
+    ),
+    Defect(
+        "Without order, a reader that gives up takes the turn of the others of its process away.",
+        "sentinel-rwlock",
+        "20000889",
+        "84f68a9",
+    ),
+    Defect(
+        "The time that a `MultiLock` waits before its first request is written is taken off its ttl.",
+        "cluster-multilock",
+        "20000350",
+        "43dd8de",
+    ),
+    Defect(
+        "Where a connection was silent, the one that counts replicas is believed until it was silent, too.",
+        "sentinel-replicas",
+        "20000157, 30000262",
+        "b77500f",
+    ),
+)
+
+
+def lines() -> list[str]:
+    """The table."""
+    rows = [f"| {one.what} | {one.sort} | {one.seed or 'planted'} | `{one.commit}` |" for one in DEFECTS]
+    return [*HEAD, *rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.defects")
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    print(*lines(), sep="\n")
+    if parser.parse_args().write:
+        put("defects", lines())
+
+
+if __name__ == "__main__":
+    main()
