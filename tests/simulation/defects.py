@@ -16,7 +16,7 @@ class Defect(NamedTuple):
 
     Attributes:
         seed: Of the schedule that found it. What is drawn from most of these seeds has changed since: the
-            small schedules in `found.py` and its neighbours are run again. Empty: somebody wrote that schedule.
+            small schedules in `found.py` and its neighbours are run again. Empty: that schedule was planted.
         commit: The one that mended it.
     """
 

@@ -108,7 +108,8 @@ class Server:
         if client.closed:
             return
         reader = client.reader
-        if data[:1] != b"*" and not reader.has_data():  # as people type it
+        client.speaks = client.speaks or data[:1] == b"*"
+        if not client.speaks:  # as people type it
             for line in data.splitlines():
                 if words := line.split():
                     self._serve(client, tuple(words))

@@ -42,6 +42,7 @@ class Client:
         "queue",
         "reader",
         "server",
+        "speaks",
         "spoiled",
         "store",
         "tracking",
@@ -64,6 +65,8 @@ class Client:
         self.hang_up = hang_up
         self.address = address
         self.reader = hiredis.Reader()
+        # Whether it has sent a request in the form of the protocol: before that, somebody may be typing.
+        self.speaks = False
         self.out: list[bytes] = []
         self.closed = False
         self.protocol = 2
