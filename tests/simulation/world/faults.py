@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiolocks._transport.driver import CONNECT_TIMEOUT
+
 from .excuses import Excused
 from .network import NEVER
 from .node import ServerClock
@@ -23,6 +25,8 @@ RECONNECTED = 2.0
 """Seconds in which a process has a new connection, and has asked again for all that it wants."""
 NOTICED = 2.0 + 4.0 + RECONNECTED
 """Seconds in which a process has noticed that its connection is silent, and that the next one is."""
+NEVER_CONNECTED = 2 * CONNECT_TIMEOUT + RECONNECTED
+"""The same where the first one is silent while it is made, and then the one on which a sentinel is asked."""
 BELL_TTL = 2.0
 """Seconds for which the bell of a waiter lasts that shows no more that it lives."""
 MARKS = 4
@@ -63,7 +67,7 @@ class Sort:
         # What ends by the server's clock ends later where that is set back.
         left = schedule.ttl + sum(one.amount for one in schedule.faults if one.what == "clock back")
         for sort, seconds in self.excuses.items():
-            until = end + (RECOVERY if seconds == NOTICED and slow else seconds)
+            until = end + (RECOVERY if seconds == NEVER_CONNECTED and slow else seconds)
             until += left if self.leaves and sort is Excused.IDLE else 0.0
             excuses.give(sort, victim, now, until)
             if sort is Excused.IDLE and victim is not None:
@@ -185,7 +189,7 @@ def _loading(run: Run, fault: Fault) -> None:
 # What is under way arrives late, is done twice or not at all; nobody is told of it for a while.
 _LATE = dict.fromkeys((Excused.UNANSWERED, Excused.IDLE, Excused.RESULT), RECONNECTED)
 # A process that no server hears.
-_APART = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.RESULT), NOTICED)
+_APART = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.RESULT), NEVER_CONNECTED)
 _STOPPED = dict.fromkeys(Excused, RECONNECTED)
 # A server that does not answer, or refuses. A waiter that was refused asks again with its next poll.
 _AWAY = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.RESULT), RECONNECTED)

@@ -167,18 +167,22 @@ def main() -> int:
         print(lines[-1] + (f" {one.digest}" if options.digest else ""), flush=True)
         print(*one.failures, sep="\n", end="\n" if one.failures else "", flush=True)
         failures += len(one.failures)
-    lines.append(str(total))
-    print(lines[-1] + (f" {total.digest}" if options.digest else ""))
-    taken = time.perf_counter() - began
-    processes = f"{options.jobs} processes" if options.jobs > 1 else "one process"
-    lines += [
-        "",
-        f"This took {taken / 60:.0f} minutes, in {processes}. The seeds begin with {options.first}.",
-    ]
-    print(*lines[-2:], sep="\n")
-    if options.write:
-        put("schedules", lines)
+        if options.write:  # as far as it has come: it may be interrupted
+            put("schedules", [*lines, *_end(total, options, began)])
+    end = _end(total, options, began)
+    print(end[0] + (f" {total.digest}" if options.digest else ""), *end[1:], sep="\n")
     return bool(failures)
+
+
+def _end(total: Count, options: argparse.Namespace, began: float) -> list[str]:
+    """What stands below the sorts."""
+    minutes = (time.perf_counter() - began) / 60
+    processes = f"{options.jobs} processes" if options.jobs > 1 else "one process"
+    return [
+        str(total),
+        "",
+        f"This took {minutes:.0f} minutes, in {processes}. The seeds begin with {options.first}.",
+    ]
 
 
 if __name__ == "__main__":
