@@ -46,7 +46,7 @@ DEFECTS = (
         "The last waiter leaves its bell behind where the server does not know the scripts.",
         "fairlock",
         "170",
-        "3e9bc95",
+        "1ea74e4",
     ),
     Defect(
         "A waiter that gives up while it sits down stops the heartbeat of the others.",
