@@ -1,9 +1,11 @@
 """Runs many schedules of every sort, in one process or in several, and counts.
 
 python -m tests.simulation.world.many                     100 of each sort, with faults and without
-python -m tests.simulation.world.many --each 5000 --jobs  in as many processes as there are cores
+python -m tests.simulation.world.many --each 2500 --jobs  in as many processes as there are cores
 python -m tests.simulation.world.many lock --digest       a digest of the traces, to compare two machines
-python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md
+python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md, after each round
+
+A round is a piece of every sort: one that is interrupted has come as far with each.
 
 Exits with 1 if a schedule fails.
 """
@@ -15,9 +17,10 @@ import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from .kinds import KINDS
 from .run import Runner
@@ -111,24 +114,23 @@ def _hashed(*texts: str) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] if any(texts) else ""
 
 
-def pieces(kinds: Iterable[str], each: int, *, first: int = FIRST, digest: bool = False) -> Iterator[Piece]:
-    """So many schedules of each sort, with faults and without, in pieces."""
-    for kind in kinds:
-        for faulty in (False, True):
-            for start in range(first, first + each, PIECE):
-                yield Piece(kind, faulty, start, min(start + PIECE, first + each), digest)
+def rounds(
+    kinds: Sequence[str], each: int, *, first: int = FIRST, digest: bool = False
+) -> Iterator[list[Piece]]:
+    """So many schedules of each sort, with faults and without: a piece of each, then the next of each."""
+    for start in range(first, first + each, PIECE):
+        end = min(start + PIECE, first + each)
+        yield [Piece(kind, faulty, start, end, digest) for kind in kinds for faulty in (False, True)]
 
 
-def counted(work: Iterable[Piece], jobs: int) -> Iterator[Count]:
-    """What came of each sort, as its last piece is done; in so many processes."""
-    sum_: Count | None = None
-    for one in _results(list(work), jobs):
-        if sum_ is not None and (sum_.kind, sum_.faulty) != (one.kind, one.faulty):
-            yield sum_
-            sum_ = None
-        sum_ = (sum_ or Count(one.kind, one.faulty)).and_(one)
-    if sum_ is not None:
-        yield sum_
+def counted(work: Sequence[Sequence[Piece]], jobs: int) -> Iterator[list[Count]]:
+    """What has come of each sort, after each round; in so many processes."""
+    results = _results([piece for one in work for piece in one], jobs)
+    sums: list[Count] = []
+    for pieces in work:
+        done = [next(results) for _ in pieces]
+        sums = [before.and_(one) for before, one in zip(sums, done, strict=True)] if sums else done
+        yield sums
 
 
 def _results(work: list[Piece], jobs: int) -> Iterator[Count]:
@@ -157,32 +159,27 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(KINDS):
         parser.error(f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    began, failures, lines = time.perf_counter(), 0, list(HEAD)
-    total = Count("all", faulty=False)
-    print(*lines, sep="\n", flush=True)
-    work = pieces(options.kinds or KINDS, options.each, first=options.first, digest=options.digest)
-    for one in counted(work, options.jobs):
-        total = total.and_(one)
-        lines.append(str(one))
-        print(lines[-1] + (f" {one.digest}" if options.digest else ""), flush=True)
-        print(*one.failures, sep="\n", end="\n" if one.failures else "", flush=True)
-        failures += len(one.failures)
+    began, failures = time.perf_counter(), []
+    work = list(
+        rounds(options.kinds or list(KINDS), options.each, first=options.first, digest=options.digest)
+    )
+    for sums in counted(work, options.jobs):
+        new = [failure for one in sums for failure in one.failures if failure not in failures]
+        failures += new
+        total = reduce(Count.and_, sums, Count("all", faulty=False))
         if options.write:  # as far as it has come: it may be interrupted
-            put("schedules", [*lines, *_end(total, options, began)])
-    end = _end(total, options, began)
-    print(end[0] + (f" {total.digest}" if options.digest else ""), *end[1:], sep="\n")
+            put("schedules", [*HEAD, *map(str, sums), str(total), "", _how(options, began)])
+        print(*new, f"{number(total.schedules)} schedules", sep="\n", flush=True)
+    print(
+        *HEAD, *(f"{one} {one.digest}".rstrip() for one in (*sums, total)), "", _how(options, began), sep="\n"
+    )
     return bool(failures)
 
 
-def _end(total: Count, options: argparse.Namespace, began: float) -> list[str]:
-    """What stands below the sorts."""
+def _how(options: argparse.Namespace, began: float) -> str:
     minutes = (time.perf_counter() - began) / 60
     processes = f"{options.jobs} processes" if options.jobs > 1 else "one process"
-    return [
-        str(total),
-        "",
-        f"This took {minutes:.0f} minutes, in {processes}. The seeds begin with {options.first}.",
-    ]
+    return f"This took {minutes:.0f} minutes, in {processes}. The seeds begin with {options.first}."
 
 
 if __name__ == "__main__":
