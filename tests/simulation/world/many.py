@@ -3,9 +3,10 @@
 python -m tests.simulation.world.many                     100 of each sort, with faults and without
 python -m tests.simulation.world.many --each 2500 --jobs  in as many processes as there are cores
 python -m tests.simulation.world.many lock --digest       a digest of the traces, to compare two machines
-python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md, after each round
+python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md
 
-A round is a piece of every sort: one that is interrupted has come as far with each.
+It goes in rounds, of a piece of every sort, and writes after each: a run that is interrupted has come
+as far with every sort.
 
 Exits with 1 if a schedule fails.
 """
