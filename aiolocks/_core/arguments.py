@@ -81,6 +81,7 @@ _COMMON: Final = (
     "metadata",
     "replicas",
     "at_least",
+    "grace",
 )
 
 
@@ -146,6 +147,14 @@ def optional_seconds(what: str, value: object, *, least: float = 0.0) -> float |
         return seconds(what, value, least=least)
     except ValueError as error:
         raise ValueError(f"{error}; None means for ever") from None
+
+
+def check_grace(grace: float, ttl: float) -> None:
+    """Refuses a `grace` that would leave the body less time than its unwinding."""
+    if grace > ttl / 2:
+        raise ValueError(
+            f"grace must be at most half of ttl and max_hold, here {ttl / 2:g} s, but it is {grace:g} s"
+        )
 
 
 def lock_name(value: object, what: str = "name") -> str:
@@ -229,6 +238,7 @@ class Options:
     metadata: dict[str, Any]
     replicas: int = 0
     at_least: float = 0.0
+    grace: float = 0.0
     at_least_ms: int = field(init=False)
     first_ttl: float = field(init=False)
     """What an acquire asks for: no more than `max_hold`."""
@@ -240,6 +250,7 @@ class Options:
         object.__setattr__(self, "first_ttl_ms", milliseconds(first))
         object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
         check_at_least(self.at_least_ms, self.first_ttl_ms)
+        check_grace(self.grace, first)
 
     @classmethod
     def checked(
@@ -253,6 +264,7 @@ class Options:
         metadata: object,
         replicas: object = 0,
         at_least: object = 0.0,
+        grace: object = 0.0,
     ) -> Options:
         if ttl is None:
             raise TypeError(
@@ -270,4 +282,5 @@ class Options:
             metadata=user_metadata(metadata),
             replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
             at_least=seconds("at_least", at_least),
+            grace=seconds("grace", grace),
         )

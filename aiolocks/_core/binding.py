@@ -121,6 +121,7 @@ class Binding(Generic[LeaseT]):
             max_hold=options.max_hold,
             auto_renew=options.auto_renew,
             sent=sent,
+            grace=options.grace,
         )
         self._gate.entrusted(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)

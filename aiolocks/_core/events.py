@@ -136,6 +136,17 @@ class Events:
     def doubted(self, possession: Possession, reason: str) -> None:
         log.info("%s %r may be lost: %s", possession.kind, possession.name, reason)
 
+    def stopping(self, possession: Possession, reason: str) -> None:
+        log.warning("%s %r: its body is to stop: %s", possession.kind, possession.name, reason)
+
+    def outlasted(self, possession: Possession) -> None:
+        log.error(
+            "%s %r: its body has not ended, and its lease has: another holder may be at work beside it (%s)",
+            possession.kind,
+            possession.name,
+            possession.stop_reason,
+        )
+
     def downgraded(self, possession: Possession, seconds: float, was: str) -> None:
         if hooks := self._hooks["on_downgraded"]:
             _tell(hooks, _of(possession, seconds, was=was))

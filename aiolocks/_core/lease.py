@@ -8,7 +8,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import LockError, LockLostError, LockNotOwnedError
-from .arguments import SHORTEST_TTL, Metadata, Seconds, check_at_least, seconds, user_metadata
+from .arguments import SHORTEST_TTL, Metadata, Seconds, check_at_least, check_grace, seconds, user_metadata
 from .clock import milliseconds
 from .handle import Handle
 from .misuse import AsyncOnly
@@ -26,9 +26,9 @@ class Lease(AsyncOnly):
     It may be relied on until its local deadline: the time right before the request that the server confirmed
     last, plus the ttl, less a drift of 1 % and 2 ms. While it is held it is renewed each third of its ttl.
 
-    `async with lease:` cancels the body when the lease is lost, raises `LockLostError` once the body has
-    unwound, and releases on exit. The body's own exception, and a cancellation from outside, always win; the
-    loss is then a note on them.
+    `async with lease:` cancels the body when the lease is lost, or when the lock's `grace` begins, raises
+    `LockLostError` once the body has unwound, and releases on exit. The body's own exception, and a
+    cancellation from outside, always win; the loss is then a note on them.
     """
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
@@ -110,8 +110,8 @@ class Lease(AsyncOnly):
         after a cancellation or an error.
 
         Args:
-            ttl: Seconds from now, 50 ms to ten years, and no less than the lock's `at_least`; None for the
-                ttl that it has.
+            ttl: Seconds from now, 50 ms to ten years, and no less than the lock's `at_least` and twice its
+                `grace`; None for the ttl that it has.
 
         Raises:
             TypeError, ValueError: The ttl is not as it should be; before any I/O.
@@ -120,6 +120,7 @@ class Lease(AsyncOnly):
         """
         given = self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL)
         check_at_least(self._possession.claim.at_least_ms, milliseconds(given))
+        check_grace(self._possession.term.grace, given)
         await self._possession.extend(given)
 
     async def annotate(self, metadata: Metadata) -> None:
@@ -195,6 +196,8 @@ class Lease(AsyncOnly):
                 possession.lose(possession.why_over())  # who waits behind need not wait for us
             possession.ensure_held()
         possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
+        if possession.term.stopping:
+            scope.cancel()
         if possession.watch is not None:
             self._engine.entered.add(scope.task, possession.watch)
         return scope.task
@@ -211,6 +214,8 @@ class Lease(AsyncOnly):
             error = await self._release_on_exit(exc)
         finally:
             scope.ended = True
+        if scope.told and self._possession.stop_reason and not isinstance(error, LockLostError):
+            error = self._stopped(exc, error)
         if error is None:
             return
         if exc is not None and not cancelled_by_us:
@@ -218,7 +223,15 @@ class Lease(AsyncOnly):
         elif isinstance(error, LockLostError) and self._on_lost == "ignore":
             pass  # the log has it
         else:
-            raise error from None
+            raise error from error.__cause__
+
+    def _stopped(self, exc: BaseException | None, unreleased: LockError | None) -> LockError | None:
+        """How a body ends that was told to stop; one that has ended well was alone up to its end."""
+        if exc is None:
+            return unreleased
+        error = self._lost(self._possession.stop_reason)
+        error.__cause__ = unreleased
+        return error
 
     async def _release_on_exit(self, exc: BaseException | None) -> LockError | None:
         possession = self._possession
@@ -233,8 +246,12 @@ class Lease(AsyncOnly):
         except LockNotOwnedError as not_here:  # a fork of the holder
             return not_here
         if isinstance(error, LockNotOwnedError):
-            return LockLostError(possession.label, possession.name, possession.reason)
+            before = f"{possession.stop_reason}; " if possession.stop_reason else ""
+            return self._lost(f"{before}{possession.reason}")
         return error
+
+    def _lost(self, reason: str) -> LockLostError:
+        return LockLostError(self._possession.label, self._possession.name, reason)
 
     def __repr__(self) -> str:
         left = f" remaining={self.remaining():.3f}" if self._possession.live else ""

@@ -8,6 +8,9 @@ HELD, UNKNOWN → LOST, RELEASED, DETACHED
 It may be relied on until its local deadline: the time right before the request that the server confirmed
 last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
 
+With a `grace`, the body is told to stop that long before the deadline, and unwinds while the lease is still
+held. The lease is renewed meanwhile if the server answers, which does not call the body back.
+
 Everything but `let_go`, `extend` and `annotate` is synchronous: replies and timers drive it.
 """
 
@@ -61,11 +64,14 @@ class Possession:
     Invariants:
     - the state leaves HELD / UNKNOWN once, and only through `_end`;
     - the deadline is never later than the end of the lease on the server, if both clocks run alike;
+    - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
+      unless the event loop did not run or the lease was lost at once;
     - at most one renewal is under way, and none once a release was sent.
 
     Args:
         ttl: Seconds that each renewal asks for.
         max_hold: Seconds after which it is lost whatever renewals could do.
+        grace: Seconds before the deadline at which the body is to stop.
         sent: Loop time right before the granted request was sent, as `Engine.moment` counts it.
     """
 
@@ -89,6 +95,7 @@ class Possession:
         "name",
         "reason",
         "scope",
+        "stop_reason",
         "term",
         "watch",
     )
@@ -106,6 +113,7 @@ class Possession:
         max_hold: float | None,
         auto_renew: bool,
         sent: float,
+        grace: float = 0.0,
     ) -> None:
         self._engine = engine
         self._state = LeaseState.HELD
@@ -122,9 +130,10 @@ class Possession:
         self.granted_at = sent
         self.label = label  # how messages call it
         self.name = name
-        self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew)
+        self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew, grace=grace)
         self._ahead = clocks.steady() - engine.now()
         self.reason = ""  # why it has ended
+        self.stop_reason = ""  # why the body was told to stop before that
         self.scope: LossScope | None = None  # the body that has entered it
         self.watch: Watch | None = None  # the watchdog's
 
@@ -207,9 +216,11 @@ class Possession:
         if self._now() >= self.term.deadline:
             self.lose(self.why_over())
             return NEVER
+        if self._now() >= self.term.next_end:
+            self.stop(self.term.why_grace(self.term.deadline - self._now()))
         if self._renewal is not None:
             self._doubt("its renewal was not answered yet")
-            return self.term.deadline
+            return self.term.next_end
         if now < self.term.renewal_due:
             return self.term.due
         self._renewal = Call(
@@ -220,7 +231,7 @@ class Possession:
             make=self._renew if self.term.limited else None,
         )
         self._engine.send(self._renewal)
-        return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.deadline)
+        return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.next_end)
 
     def count_suspension(self) -> None:
         """The watchdog: the machine was suspended. What is over is lost; the rest has that much less time."""
@@ -331,6 +342,16 @@ class Possession:
 
     # -- the end
 
+    def stop(self, reason: str) -> None:
+        """Its body is to end while the lease is still held: the body is told, once."""
+        if not self.live or self.term.stopping:
+            return
+        self.term.stopping = True
+        self.stop_reason = reason
+        self._engine.events.stopping(self, reason)
+        if self.scope is not None:
+            self.scope.cancel()
+
     def lose(self, reason: str) -> None:
         """Can no longer be relied on: whoever relies on it is told, once."""
         if not self.live:
@@ -339,6 +360,8 @@ class Possession:
         if self._lost is not None:
             self._lost.set()
         if self.scope is not None:
+            if self.term.stopping and self.scope.unwinding:
+                self._engine.events.outlasted(self)
             self.scope.cancel()
         self._engine.events.lost(self, self._engine.now() - self.granted_at, reason)
 

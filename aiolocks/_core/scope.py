@@ -41,6 +41,11 @@ class LossScope:
         return asyncio.current_task(self._loop) is self.task
 
     @property
+    def unwinding(self) -> bool:
+        """Whether the body was told to stop and has not ended."""
+        return self._cancels and not self._left and not self.task.done()
+
+    @property
     def running(self) -> bool:
         """Whether the body or its exit may still be at work."""
         return not self.ended and not self.task.done()
@@ -56,6 +61,11 @@ class LossScope:
             return
         self._cancelled = True
         self.task.cancel()
+
+    @property
+    def told(self) -> bool:
+        """Whether the body was cancelled by us."""
+        return self._cancelled
 
     def leave(self, exc_type: type[BaseException] | None) -> bool:
         """The body has ended: whether by our own cancellation and nothing else."""

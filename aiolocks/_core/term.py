@@ -25,12 +25,30 @@ class Term:
         sent: When the granted request was sent: right before that, not when its reply came.
         ttl: Seconds that each renewal asks for.
         max_hold: Seconds after which it ends whatever renewals could do.
+        grace: Seconds before its end at which its body is to stop.
+
+    Attributes:
+        stopping: The body was told to stop.
     """
 
-    __slots__ = ("_auto_renew", "_end", "_retries", "at_limit", "deadline", "renewal_due", "ttl")
+    __slots__ = (
+        "_auto_renew",
+        "_end",
+        "_retries",
+        "at_limit",
+        "deadline",
+        "grace",
+        "renewal_due",
+        "stopping",
+        "ttl",
+    )
 
-    def __init__(self, sent: float, *, ttl: float, max_hold: float | None, auto_renew: bool) -> None:
+    def __init__(
+        self, sent: float, *, ttl: float, max_hold: float | None, auto_renew: bool, grace: float = 0.0
+    ) -> None:
         self._auto_renew = auto_renew
+        self.grace = grace
+        self.stopping = False
         self._end = NEVER if max_hold is None else sent + max_hold
         self._retries = 0
         self.ttl = ttl
@@ -50,9 +68,14 @@ class Term:
         return self._auto_renew and not self.limited
 
     @property
+    def next_end(self) -> float:
+        """When the body is to stop, as things stand; once it was told so, when the lease ends."""
+        return self.deadline if self.stopping else self.deadline - self.grace
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
-        return min(self.deadline, self.renewal_due)
+        return min(self.next_end, self.renewal_due)
 
     def ttl_at(self, sent: float) -> float:
         """The ttl to ask for at that time: never past `max_hold`."""
@@ -89,6 +112,16 @@ class Term:
         self._end -= seconds
         self.deadline -= seconds
         self.renewal_due -= seconds
+
+    def why_grace(self, left: float) -> str:
+        """The reason when the body is to stop, with so many seconds left."""
+        if self.at_limit:
+            why = "max_hold passes"
+        elif self._auto_renew:
+            why = "its last renewal was not confirmed, and its ttl passes"
+        else:
+            why = "auto_renew is off, and its ttl passes"
+        return f"`grace` began: {why} in {left:.3f} s"
 
     def why_over(self, *, stalled: float, suspended: float = 0.0) -> str:
         """The reason when the deadline has passed.

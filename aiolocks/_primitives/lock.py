@@ -40,6 +40,10 @@ class Lock(Acquirable[Lease]):
         max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
         on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
             on.
+        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
+            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
+            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
+            is logged as an error. 0: the body is cancelled when the lease is lost.
         metadata: JSON values that stand beside the lease, readable by whoever can read the key.
         replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
             the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
@@ -69,6 +73,7 @@ class Lock(Acquirable[Lease]):
         max_hold: Seconds | None = None,
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
+        grace: Seconds = 0.0,
         replicas: int = 0,
         at_least: Seconds = 0.0,
         **slips: Never,
@@ -81,6 +86,7 @@ class Lock(Acquirable[Lease]):
             max_hold=max_hold,
             on_lost=on_lost,
             metadata=metadata,
+            grace=grace,
             replicas=replicas,
             at_least=at_least,
         )

@@ -200,6 +200,21 @@ async def test_max_hold(kind: Kind, client: Redis, join: Callable[..., Redis]) -
     assert 0.5 < loop.time() - began < 1.5  # it counts from before the request
 
 
+async def test_grace(kind: Kind, client: Redis, keys: Keys) -> None:
+    """The body ends while the lock is still held, and nothing is left of it."""
+    left = 0.0
+    lease = await kind.make(client, "a", ttl=TTL, max_hold=TTL, grace=TTL / 2).acquire()
+    with pytest.raises(LockLostError, match="`grace` began: max_hold passes"):
+        async with lease:
+            try:
+                await asyncio.sleep(5)
+            finally:
+                left = lease.remaining()
+                assert await lease.owned()
+    assert TTL / 4 < left <= TTL / 2
+    await nothing_left(kind, keys)
+
+
 async def test_a_collected_lease_is_let_run_out(kind: Kind, client: Redis, keys: Keys) -> None:
     ttl = 0.5
     lock = kind.make(client, "a", ttl=ttl)

@@ -46,7 +46,7 @@ from aiolocks.contrib.redis_py import Lock as RedisPyLock
 
 
 async def ways_to_acquire(redis: Redis) -> None:
-    lock = Lock(redis, "name", ttl=5)
+    lock = Lock(redis, "name", ttl=5, grace=timedelta(seconds=1))
     async with lock as lease:
         assert_type(lease, Lease)
     async with lock.acquire(blocking_timeout=2) as lease:

@@ -166,6 +166,24 @@ def test_good_at_least(at_least) -> None:
     assert lock(at_least=at_least).name == "name"
 
 
+@pytest.mark.parametrize(("grace", "error", "said"), [*NOT_DURATIONS, NO_END])
+def test_bad_grace(grace, error, said) -> None:
+    check(lambda: lock(grace=grace), error, ("grace", *said))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"grace": 15.1}, ("half of ttl and max_hold, here 15 s", "it is 15.1 s")),
+        ({"grace": timedelta(seconds=6), "ttl": 10}, ("here 5 s", "it is 6 s")),
+        ({"grace": 6, "max_hold": 10}, ("here 5 s", "it is 6 s")),
+    ],
+)
+@pytest.mark.parametrize("make", [Lock, FairLock])
+def test_a_grace_that_leaves_the_body_less_time_than_its_unwinding(make, options, said) -> None:
+    check(lambda: make(Redis(), "name", **options), ValueError, ("grace must be at most", *said))
+
+
 @pytest.mark.parametrize("slip", ["at_least", "lock_at_least_for"])
 def test_the_kinds_that_have_no_at_least_name_those_that_do(slip) -> None:
     said = (f"Semaphore has no argument '{slip}'", "Lock(..., at_least=...)", "FairLock")

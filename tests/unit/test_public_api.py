@@ -106,6 +106,7 @@ COMMON = {
     "max_hold": None,
     "on_lost": "cancel",
     "metadata": None,
+    "grace": 0.0,
 }
 CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if name not in {"Bound", "JSON", "__version__"}]
 ACQUIRABLE = "name acquire try_acquire locked adopt __aenter__ __aexit__ __call__"
