@@ -32,6 +32,8 @@ if typing.TYPE_CHECKING:
     from ._primitives.fairlock import FairLock
     from ._primitives.fenced import FencedRegister
     from ._primitives.joblease import JobLease
+    from ._primitives.leaders import LeaderInfo
+    from ._primitives.leadership import Leadership
     from ._primitives.multilock import MultiLock
     from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
     from ._primitives.redlock import Redlock
@@ -41,6 +43,7 @@ if typing.TYPE_CHECKING:
     from ._primitives.serializers import JSON, Serializer
     from ._primitives.singleflight import SingleFlight
     from ._primitives.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
+    from ._primitives.terms import Term
     from ._primitives.turn import Turn
     from ._primitives.turnstile import Turnstile
     from ._primitives.uniquejob import UniqueJob
@@ -62,6 +65,8 @@ __all__ = [
     "HolderInfo",
     "JobLease",
     "KeyspaceWakeup",
+    "LeaderInfo",
+    "Leadership",
     "Lease",
     "LeaseState",
     "Lock",
@@ -91,6 +96,7 @@ __all__ = [
     "SpanLease",
     "SpanLock",
     "StaleFenceError",
+    "Term",
     "Turn",
     "Turnstile",
     "UniqueJob",

@@ -269,4 +269,11 @@ class ConfigurationError(LockError, ValueError):
 
 
 class BackendError(LockError):
-    """Raised when Redis did not answer in time, or refused; the driver's error is the `__cause__`."""
+    """Raised when Redis did not answer in time, or refused; the driver's error is the `__cause__`.
+
+    Attributes:
+        transient: Whether the same request may succeed later, as when the server is away for a while; False
+            where it would be refused again, as without the permission for it.
+    """
+
+    transient: bool = True

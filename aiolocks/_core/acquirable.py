@@ -67,6 +67,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def _resource(self, engine: Engine) -> Resource:
         """The name in a session."""
 
+    def _beside(self, engine: Engine) -> str:
+        """What of the lock itself stands beside its leases, as fields of JSON with a comma before each."""
+        return ""
+
     def _all_names(self) -> tuple[str, ...]:
         return (self._name,)
 
@@ -174,6 +178,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
                 label=self._label,
                 name=self._name,
                 options=self._options,
+                beside=self._beside(engine),
             )
         return binding
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, cast, final
 
@@ -251,6 +251,10 @@ class Options:
         object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
         check_at_least(self.at_least_ms, self.first_ttl_ms)
         check_grace(self.grace, first)
+
+    def with_grace(self, grace: float) -> Options:
+        """The same with another `grace`."""
+        return replace(self, grace=grace)
 
     @classmethod
     def checked(

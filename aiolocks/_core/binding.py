@@ -26,6 +26,7 @@ class Binding(Generic[LeaseT]):
     """What the acquisitions of one lock in one session have in common."""
 
     __slots__ = (
+        "_beside",
         "_gate",
         "_label",
         "_lease_type",
@@ -46,6 +47,7 @@ class Binding(Generic[LeaseT]):
         label: str,
         name: str,
         options: Options,
+        beside: str = "",
     ) -> None:
         self.engine = engine
         self.resource = resource
@@ -56,6 +58,7 @@ class Binding(Generic[LeaseT]):
         self.options = options
         self.metadata = {**engine.settings.metadata, **options.metadata}
         self._user_json = engine.settings.user_json(self.metadata)
+        self._beside = beside  # what else stands beside the lease, as further fields of JSON
 
     def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
@@ -65,7 +68,7 @@ class Binding(Generic[LeaseT]):
         return self._attempt(None, once=True)
 
     def _claim(self, token: str, at_least_ms: int) -> Claim:
-        described, ttl_ms = self.engine.describe(self._user_json), self.options.first_ttl_ms
+        described, ttl_ms = self.engine.describe(self._user_json, self._beside), self.options.first_ttl_ms
         return Claim(self.resource.commands, token, described, ttl_ms, at_least_ms=at_least_ms)
 
     async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> LeaseT | None:
@@ -135,7 +138,7 @@ class Binding(Generic[LeaseT]):
         at_least_ms = max(at_least_ms, options.at_least_ms)
         check_at_least(at_least_ms, options.first_ttl_ms)
         new = commands.heir(old, engine.token())
-        metadata = engine.describe(self._user_json)
+        metadata = engine.describe(self._user_json, self._beside)
         ttl_ms = options.first_ttl_ms
         call, adopted = engine.start(
             commands.adopt(old, new, ttl_ms, metadata),

@@ -230,10 +230,10 @@ class Claim:
         """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
         return self._commands.settle(self.token, self._ttl_ms)
 
-    def annotate(self, user: Mapping[str, Any]) -> Command[bool]:
-        """Changes the user's part of what stands beside it; the holder's stays."""
-        described = {**json.loads(self._metadata), "user": user}
-        return self._commands.annotate(self.token, json.dumps(described, separators=(",", ":")))
+    def annotate(self, fields: Mapping[str, Any]) -> Command[bool]:
+        """Changes these fields of what stands beside it; the others stay."""
+        self._metadata = json.dumps({**json.loads(self._metadata), **fields}, separators=(",", ":"))
+        return self._commands.annotate(self.token, self._metadata)
 
     def owned(self) -> Command[bool]:
         return self._commands.owned(self.token)

@@ -371,11 +371,14 @@ class Engine:
             self._tokens = [fetched[at : at + length] for at in range(0, len(fetched), length)]
         return self._tokens.pop()
 
-    def describe(self, user: str) -> str:
-        """What stands on the server beside a lease, as JSON: who holds it, and what the user adds."""
+    def describe(self, user: str, more: str = "") -> str:
+        """What stands on the server beside a lease, as JSON: who holds it, and what the user adds.
+
+        `more` is further fields of it, each with a comma before it.
+        """
         task = asyncio.current_task(self.loop)
         name = "" if task is None else task.get_name()
-        return f'{{{self._holder},"task":{_quote(name)},"user":{user}}}'
+        return f'{{{self._holder},"task":{_quote(name)},"user":{user}{more}}}'
 
     def statistics(self) -> SessionStatistics:
         return self.events.tally.snapshot(

@@ -31,15 +31,15 @@ def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any
         depth=holder.depth,
         mode=holder.mode,
         span=holder.span if kind.startswith("rangelock") else None,
-        **_who(described),
+        **who_in(described),
     )
 
 
-def _who(described: dict[str, Any]) -> dict[str, Any]:
-    """Host, process, task and the user's metadata."""
+def who_in(described: dict[str, Any]) -> dict[str, Any]:
+    """Host, process, task, the user's metadata, and what a leader has published."""
     (host, pid, task), user = whereabouts(described), described.get("user")
     metadata = cast("dict[str, Any]", user) if isinstance(user, dict) else {}
-    return {"host": host, "pid": pid, "task": task, "metadata": metadata}
+    return {"host": host, "pid": pid, "task": task, "metadata": metadata, "value": described.get("value")}
 
 
 def whereabouts(described: dict[str, Any]) -> tuple[str | None, int | None, str | None]:
@@ -88,14 +88,14 @@ def held_here(claim: Claim, possession: Possession | None, now: float) -> Holder
     """The holder of a lock that a task of this very session holds."""
     described = described_in(claim.metadata.encode()) or {}
     if possession is None:  # it was granted a moment ago, and its task has not run since
-        return HolderInfo(lease_id=lease_id(claim.owner), **_who(described))
+        return HolderInfo(lease_id=lease_id(claim.owner), **who_in(described))
     return HolderInfo(
         lease_id=lease_id(claim.owner),
         fencing_token=possession.fencing_token,
         remaining=possession.remaining(),
         held_since=possession.fencing_token / 1e6,
         held_for=now - possession.granted_at,
-        **_who(described),
+        **who_in(described),
     )
 
 

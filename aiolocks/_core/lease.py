@@ -145,7 +145,7 @@ class Lease(AsyncOnly):
         settings = self._engine.settings
         user = {**settings.metadata, **user_metadata(metadata)}
         settings.user_json(user)
-        await self._possession.annotate(user)
+        await self._possession.annotate({"user": user})
         self._metadata = user
 
     async def release(self) -> None:

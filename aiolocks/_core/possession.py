@@ -83,6 +83,7 @@ class Possession:
         "_extending",
         "_given_back",
         "_lost",
+        "_over",
         "_releasing",
         "_renewal",
         "_state",
@@ -119,6 +120,7 @@ class Possession:
         self._state = LeaseState.HELD
         self.live = True  # HELD or UNKNOWN
         self._lost: asyncio.Event | None = None
+        self._over: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._given_back = False
         self._renewal: Call[bool] | None = None
@@ -208,6 +210,13 @@ class Possession:
         if self._lost is None:
             self._lost = asyncio.Event()
         await self._lost.wait()
+
+    async def wait_over(self) -> None:
+        """Returns when it has ended, in whichever way."""
+        if self._over is None:
+            self._over = asyncio.Event()
+        if self.live:
+            await self._over.wait()
 
     # -- renewing
 
@@ -307,11 +316,11 @@ class Possession:
             self._confirmed(call, self._asked_ttl)
         self.ensure_held()
 
-    async def annotate(self, user: Mapping[str, Any]) -> None:
-        """Changes what stands beside it. See `Lease.annotate`."""
+    async def annotate(self, fields: Mapping[str, Any]) -> None:
+        """Changes these fields of what stands beside it. See `Lease.annotate`."""
         self.ensure_here()
         self.ensure_held()
-        await self._ask(self.claim.annotate(user), until=self.term.deadline)
+        await self._ask(self.claim.annotate(fields), until=self.term.deadline)
         self.ensure_held()
 
     async def _ask(
@@ -443,6 +452,8 @@ class Possession:
         self._state = state
         self.live = False
         self.reason = reason
+        if self._over is not None:
+            self._over.set()
         self._engine.watchdog.forget(self)
         self._drop_renewal()
         self.gate.vacated(self.claim)

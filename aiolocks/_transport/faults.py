@@ -136,9 +136,10 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
     said = f"{meaning} ({whole})" if meaning else text
     fault = BackendError(f"Redis refused{of_key}: {said}")
     fault.__cause__ = error if text == str(error) else driver.ResponseError(text)
+    fault.transient = code in _TRANSIENT
     return Fault(
         fault,
-        transient=code in _TRANSIENT,
+        transient=fault.transient,
         demoted=code in ("READONLY", "MASTERDOWN"),
         unknown=False,
         foreign=code in ("FOREIGN", "WRONGTYPE"),
@@ -189,7 +190,8 @@ def unreachable(error: BaseException) -> Fault:
     """No connection, or it broke."""
     fault = BackendError(f"Redis cannot be reached: {_said(error)}")
     fault.__cause__ = error
-    return Fault(fault, transient=_disagreement(error) is None)
+    fault.transient = _disagreement(error) is None
+    return Fault(fault, transient=fault.transient)
 
 
 def session_closed() -> Fault:

@@ -59,10 +59,11 @@ class Leavings:
 
 def is_fence(key: str) -> bool:
     """Whether a key may stay for a while: the last fencing token, ``prefix:kind.fence:{name}``, the value
-    of a semaphore, the card of a session that has waited. A name may well contain the same.
+    of a semaphore, the terms of a leadership, the card of a session that has waited. A name may well contain
+    the same.
     """
     place = key.partition("{")[0]
-    return any(role in place for role in (".fence:", ".value:", ".card:"))
+    return any(role in place for role in (".fence:", ".value:", ".card:", ".terms:"))
 
 
 class Inspector:

@@ -17,6 +17,8 @@ from aiolocks import (
     Histogram,
     HolderInfo,
     JobLease,
+    LeaderInfo,
+    Leadership,
     Lease,
     LeaseState,
     Lock,
@@ -37,6 +39,7 @@ from aiolocks import (
     SessionStatistics,
     SingleFlight,
     SpanLock,
+    Term,
     Turn,
     Turnstile,
     UniqueJob,
@@ -62,6 +65,8 @@ NAMES = {
     "HolderInfo",
     "JobLease",
     "KeyspaceWakeup",
+    "LeaderInfo",
+    "Leadership",
     "Lease",
     "LeaseState",
     "Lock",
@@ -91,6 +96,7 @@ NAMES = {
     "SpanLease",
     "SpanLock",
     "StaleFenceError",
+    "Term",
     "Turn",
     "Turnstile",
     "UniqueJob",
@@ -135,6 +141,8 @@ MEMBERS = {
     Turn: "first fencing_token __aenter__ __aexit__",
     Turnstile: "name window enter __aenter__ __aexit__",
     FencedRegister: "name write read",
+    Leadership: f"{ACQUIRABLE} run leader observe candidates is_leader",
+    Term: f"{LEASE} value ending proclaim step_down",
     UniqueJob: "key ttl limit run try_run enqueue perform try_perform",
     JobLease: LEASE,
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
@@ -165,8 +173,11 @@ HOLDER = {
     "permits",
     "depth",
     "mode",
+    "value",
     "span",
 }
+
+LEADER = {"name", "fencing_token", "value", "host", "pid", "task", "metadata", "elected_at", "remaining"}
 
 
 def parameters(function: Any) -> dict[str, Any]:
@@ -221,6 +232,7 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
             {"kind", "name", "holders", "waiters", "value", "problem", "waiting", "kept_for", "kept_until"},
         ),
         (WaiterInfo, {"host", "pid", "waited_for"}),
+        (LeaderInfo, LEADER),
         (HolderInfo, HOLDER),
         (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was"}),
     ],
@@ -238,6 +250,19 @@ def test_lock_takes_what_the_contract_says() -> None:
 def test_redlock_takes_what_the_contract_says() -> None:
     assert positional(Redlock) == ["clients", "name"]
     assert parameters(Redlock) == {"node_timeout": None, **COMMON}
+
+
+def test_leadership_takes_what_the_contract_says() -> None:
+    assert positional(Leadership) == ["client", "name"]
+    assert parameters(Leadership) == {
+        "ttl": 10.0,
+        "grace": None,
+        "value": None,
+        "blocking_timeout": None,
+        "max_hold": None,
+        "metadata": None,
+        "replicas": 0,
+    }
 
 
 def test_session_takes_what_the_contract_says() -> None:

@@ -20,7 +20,8 @@ from tests.unit.test_scripts import LUA, SCRIPTS, script
 ONE_KEY = {
     *("GET", "SET", "PTTL", "PEXPIRE", "TYPE"),
     *("HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET"),
-    *("ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZREM", "ZREMRANGEBYSCORE", "ZSCORE"),
+    *("ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZREM", "ZREMRANGEBYRANK"),
+    *("ZREMRANGEBYSCORE", "ZSCORE"),
 }
 KEYS_ALONE = {"DEL", "EXISTS"}
 NO_KEY = {"TIME"}

@@ -37,6 +37,8 @@ FROZEN = {
     "inspect_names": "ea79b14140f77ab29f9c2284f099f76b6c2e4bb1",
     "fenced_read": "830dc1c3bbb4ffe3a4f14f94473cb4f072462ae8",
     "fenced_write": "3a66be57de5cddbc914f39f642aedc831a41bcde",
+    "leadership_annotate": "aedede25de8672d221aecbd553577ac097a5f963",
+    "leadership_look": "6397ee6391211fd92f80eb3ec1b9d56a177037fc",
     "lock_acquire": "e8d9641437750807c517038cde6cf2a01c820562",
     "lock_adopt": "4233ae26841f50637c656c1bc88747c127291db9",
     "lock_annotate": "66133d118ffe3ff4795c7250b7e831a5c3ab391e",
@@ -102,6 +104,8 @@ FROZEN = {
     "shared/room": "8fa631252a1107c160913b6bb42400e505ce5ad8",
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
     "shared/spans": "0470e7581fbfd3ed27024505740e57b57d7f5bd3",
+    "shared/mid_move_terms": "41adf3d669eb1722e02b046130c8232cedfa9087",
+    "shared/terms": "882bd1c49fb39bccf355a0e6c08e13c3519e57af",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
@@ -115,13 +119,21 @@ def name_of(path: Path) -> str:
 
 
 def scripts() -> dict[str, Script]:
-    """All that are sent, by their names."""
-    found: dict[str, Script] = {}
+    """All that are sent, by name: `permits_acquire`, and `permits_acquire+terms` of a kind that keeps more."""
+    every: dict[tuple[str, tuple[str, ...]], Script] = {}
     for path in sorted((PACKAGE / "_transport" / "commands").glob("*.py")):
         module = importlib.import_module(f"aiolocks._transport.commands.{path.stem}")
         for value in vars(module).values():
             if isinstance(value, Script):
-                assert found.setdefault(value.name, value).shared == value.shared
+                every.setdefault((value.name, value.shared), value)
+    found: dict[str, Script] = {}
+    for name, shared in sorted(every, key=lambda one: (one[0], len(one[1]))):
+        script = every[name, shared]
+        if name not in found:
+            found[name] = script
+        else:
+            assert shared[:-1] == found[name].shared, f"{name} stands behind {shared}"
+            found[f"{name}+{shared[-1]}"] = script
     return found
 
 
@@ -143,7 +155,7 @@ def test_the_scripts_are_the_frozen_ones() -> None:
 
 
 def test_each_file_is_needed_by_a_script() -> None:
-    assert sorted(SCRIPTS) == [path.stem for path in STEPS]
+    assert sorted({script.name for script in SCRIPTS.values()}) == [path.stem for path in STEPS]
     used = [*SCRIPTS.values(), *MID_MOVE.values()]
     assert {name for script in used for name in script.shared} == {path.stem for path in SHARED}
 
@@ -155,13 +167,15 @@ def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
     assert mid_move.shared[0] == "mid_move"
     assert mid_move.shared[1:-1] == step.shared
     assert mid_move.shared[-1].startswith("mid_move_")
-    assert mid_move.text.endswith((LUA / f"{name}.lua").read_bytes())
+    assert mid_move.text.endswith((LUA / f"{step.name}.lua").read_bytes())
 
 
 def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
     """But for redis-py's lock, which has one key, and the end of a run, which settles its ticket as well."""
     verbs = ("annotate", "adopt", "owned", "release", "renew")
-    steps = {name for name in SCRIPTS if name.endswith(verbs) and name != "job_release"}
+    steps = {
+        name for name, script in SCRIPTS.items() if script.name.endswith(verbs) and name != "job_release"
+    }
     steps = {name for name in steps if not name.startswith("redis_py")}
     assert steps == set(MID_MOVE)
 
@@ -246,7 +260,7 @@ def test_is_short_with_unix_line_ends(path) -> None:
     assert text.count("\n") <= (LONGEST_STEP if path in STEPS else LONGEST_SHARED)
 
 
-BUILT_IN = {"error", "ipairs", "pairs", "tonumber", "tostring", "type", "unpack"}
+BUILT_IN = {"error", "ipairs", "pairs", "pcall", "tonumber", "tostring", "type", "unpack"}
 KEYWORDS = {"and", "elseif", "if", "in", "not", "or", "return", "while", "function"}
 
 

@@ -127,6 +127,14 @@ _PERMITS: Final = Family(
     force=_FORCE_PERMITS,
     forced=("", "leases", "queue", "value", "fence"),
 )
+_TERMS: Final = Family(
+    ("", "leases", "value"),
+    read_permits,
+    passive=("fence", "value", "terms", "news"),
+    seat=SEAT_LENGTH,
+    force=_FORCE_PERMITS,
+    forced=("", "leases", "queue", "value", "fence"),
+)
 _SPANS: Final = Family(
     ("", "ends", "waits", *_SPAN_SIDES, *_MARK_SIDES),
     read_spans,
@@ -159,6 +167,7 @@ FAMILIES: Final = {
     "lock": _LOCKS,
     "redlock": _LOCKS,
     "fairlock": _PERMITS,
+    "leadership": _TERMS,
     "semaphore": _PERMITS,
     "rwlock": _SPANS,
     "rangelock": _SPANS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...errors import ConfigurationError
 from ..calls import Command, Script
@@ -29,7 +29,6 @@ _VALUE_RETENTION_MS: Final = 24 * 3600 * 1000
 _ROLES: Final = ("leases", "value", "fence", "queue")
 
 
-@final
 class PermitCommands(Steps):
     """The steps by which so many permits of one name are acquired at once.
 
@@ -38,7 +37,16 @@ class PermitCommands(Steps):
         permits: How many, as one lease.
         value: How many there are, as it was first made; None for one, for ever.
         fair: First come, first served.
+
+    A kind that keeps more beside the permits has further keys, and scripts of its own.
     """
+
+    _acquiring: ClassVar[Script] = _ACQUIRE
+    _annotating: ClassVar[Script] = _ANNOTATE
+    _adopting: ClassVar[Script] = _ADOPT
+    _releasing: ClassVar[Script] = _RELEASE
+    _renewing: ClassVar[Script] = _RENEW
+    _more_roles: ClassVar[tuple[str, ...]] = ()
 
     __slots__ = ("_fair", "_keys", "_name", "_permits", "_value", "bell")
 
@@ -65,6 +73,7 @@ class PermitCommands(Steps):
             key(prefix, kind, name),
             *(key(prefix, kind, name, role) for role in _ROLES),
             self.bell,
+            *(key(prefix, kind, name, role) for role in self._more_roles),
         )
 
     def _seat(self, token: str) -> str:
@@ -82,34 +91,34 @@ class PermitCommands(Steps):
             letters(standing),
             _VALUE_RETENTION_MS + ttl_ms,
         )
-        return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+        return Command(self._acquiring, self._keys, args, self._answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[4:5], lane=token, seat=self._seat(token))
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms), _VALUE_RETENTION_MS + ttl_ms, self._seat(token))
-        return Command(_RENEW, self._keys, args, truth, lane=token)
+        return Command(self._renewing, self._keys, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), self._seat(token), flags)
-        return Command(_RELEASE, self._keys, args, released, lane=token)
+        return Command(self._releasing, self._keys, args, released, lane=token)
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the permits stay taken, by nobody, until `at_least_ms` after the grant."""
         flags = leave_letters(ring=ring, leave=False)
         args = (token, self._retention(ttl_ms), self._seat(token), flags, at_least_ms)
-        return Command(_RELEASE, self._keys, args, released, lane=token)
+        return Command(self._releasing, self._keys, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
-        return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
+        return Command(self._adopting, self._keys, args, fencing_token, lane=min(old, new))
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:
-        return Command(_ANNOTATE, self._keys, (token, metadata), truth, lane=token)
+        return Command(self._annotating, self._keys, (token, metadata), truth, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
         return Command(_OWNED, self._keys, (token,), truth, lane=token)

@@ -1,0 +1,147 @@
+"""A term: what its leader has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from typing import TYPE_CHECKING, Any, final
+
+from .._core.arguments import Seconds, seconds
+from .._core.lease import Lease
+from .._core.possession import Possession
+from .._transport.commands.leadership import Observing
+
+if TYPE_CHECKING:
+    from .._core.binding import Binding
+    from .._transport import Granted
+
+
+@final
+class Candidacy:
+    """What one `Leadership` object knows of itself in this process, without asking anybody.
+
+    Attributes:
+        rests_until: Loop time before which it does not campaign; it has stepped down.
+    """
+
+    __slots__ = ("_term", "rests_until")
+
+    def __init__(self) -> None:
+        self._term: weakref.ref[Possession] | None = None
+        self.rests_until = float("-inf")
+
+    def elected(self, possession: Possession) -> None:
+        self._term = weakref.ref(possession)
+
+    @property
+    def leads(self) -> bool:
+        """Whether its term may be relied on now, by the clock."""
+        possession = None if self._term is None else self._term()
+        return possession is not None and possession.remaining() > 0.0
+
+
+@final
+class Term(Lease):
+    """One term of a leader: a lease, made by being elected, never by hand.
+
+    It may be relied on as every lease: `ensure_held()` and `remaining()` go by the clock, without I/O.
+    """
+
+    __slots__ = ("_candidacy", "_value")
+
+    def __init__(
+        self,
+        binding: Binding[Term],
+        possession: Possession,
+        grant: Granted,
+        *,
+        candidacy: Candidacy,
+        value: Any,
+    ) -> None:
+        super().__init__(binding, possession, grant)
+        self._candidacy = candidacy
+        self._value = value
+        candidacy.elected(possession)
+
+    @property
+    def value(self) -> Any:
+        """What this term has published last."""
+        return self._value
+
+    @property
+    def ending(self) -> bool:
+        """Whether its body is to stop: `grace` began, it stepped down, or the term is over."""
+        return self._possession.term.stopping or self.remaining() <= 0.0
+
+    async def proclaim(self, value: Any) -> None:
+        """Publishes a value beside the term: `leader()` gives it, and every `observe()` is told at once.
+
+        It takes the place of the one before. Of values that follow each other fast, an observer may see the
+        last one only.
+
+        Args:
+            value: What JSON can hold, such as the address at which the leader is reached. Readable by each
+                user that can read the key.
+
+        Raises:
+            TypeError: It is not what JSON can hold.
+            ConfigurationError: It has more bytes than the session's `largest_metadata`.
+            LockLostError: The term is over.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        After a cancellation or an error the server may have it or not; asked again, it does what is left.
+        """
+        copied = json_value(value)
+        settings = self._engine.settings
+        settings.user_json({"value": copied})
+        await self._possession.annotate({"value": copied})
+        self._value = copied
+        # The server tells all sessions but the one that has changed it.
+        news = Observing(settings.prefix, self.name).news
+        self._engine.bells.rung("local", (news,))
+
+    async def step_down(self, *, cool_down: Seconds = 0.0) -> None:
+        """Ends the term: the body is cancelled, and the next candidate leads once the body has unwound.
+
+        Called in the body itself, it ends with that cancellation. Elsewhere it returns when the term is over.
+        A term that was never entered is released. The body may take its time: it is not alone with its
+        `grace`, for the lease is renewed until it has ended.
+
+        Args:
+            cool_down: Seconds for which this `Leadership` object does not campaign again, so that another
+                candidate has its turn, or the reason for stepping down has time to pass.
+
+        Raises:
+            TypeError, ValueError: `cool_down` is not as it should be.
+            BackendError: It was never entered, and its release was not confirmed.
+
+        Cancelled, the term ends all the same.
+        """
+        rest = seconds("cool_down", cool_down)
+        possession = self._possession
+        possession.ensure_here()
+        self._candidacy.rests_until = self._engine.now() + rest
+        if not possession.live:
+            return
+        was_stopping = possession.term.stopping
+        possession.stop("step_down() was called")
+        scope = possession.scope
+        if scope is None:
+            await self.release()
+        elif not scope.entered_here:
+            await possession.wait_over()
+        elif not was_stopping:
+            await asyncio.get_running_loop().create_future()  # until the cancellation comes
+
+
+def json_value(value: object) -> Any:
+    """A value that is published, copied.
+
+    Raises:
+        TypeError: It is not what JSON can hold.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"value must be what JSON can hold: {error}") from None

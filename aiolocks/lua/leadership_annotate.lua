@@ -1,0 +1,12 @@
+-- Changes what stands beside a lease if the token holds, and its term with it. Never creates what is gone; permits,
+-- fencing token and deadline stay. Sent again, it is the same.
+--
+-- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 terms   8 news
+-- ARGV  1 token   2 metadata, JSON
+-- Returns 1 when changed, 0 when the token does not hold
+local deadline = redis.call('ZSCORE', holders, ARGV[1])
+local permits, minted = lease_of(ARGV[1])
+if not permits or not deadline or tonumber(deadline) <= NOW then return 0 end
+redis.call('HSET', leases, ARGV[1], permits .. ':' .. minted .. ':' .. ARGV[2])
+note(minted, ARGV[2])
+return 1
