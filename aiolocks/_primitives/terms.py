@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from .._core.arguments import Seconds, seconds
 from .._core.lease import Lease
-from .._core.possession import Possession
+from .._core.possession import LeaseState, Possession
 from .._transport.commands.leadership import Observing
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Term(Lease):
 
     @property
     def ending(self) -> bool:
-        """Whether its body is to stop: `grace` began, it stepped down, or the term is over."""
-        return self._possession.term.stopping or self.remaining() <= 0.0
+        """Whether its body was to stop: `grace` began, it stepped down, or it was lost."""
+        return self._possession.term.stopping or self.state is LeaseState.LOST
 
     async def proclaim(self, value: Any) -> None:
         """Publishes a value beside the term: `leader()` gives it, and every `observe()` is told at once.
