@@ -8,5 +8,5 @@ local deadline = redis.call('ZSCORE', holders, ARGV[1])
 local permits, minted = lease_of(ARGV[1])
 if not permits or not deadline or tonumber(deadline) <= NOW then return 0 end
 redis.call('HSET', leases, ARGV[1], permits .. ':' .. minted .. ':' .. ARGV[2])
-note(minted, ARGV[2])
+note(minted, ARGV[2], deadline - NOW)
 return 1

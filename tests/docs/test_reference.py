@@ -36,6 +36,7 @@ KINDS = {
     "RangeLock": "spans",
     "SingleFlight": "flight",
     "UniqueJob": "jobs",
+    "Leadership": "leadership",
 }
 """The kinds besides `Lock`, and whose scripts serve them."""
 

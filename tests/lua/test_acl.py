@@ -28,6 +28,7 @@ from aiolocks import (
 )
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
+from tests.lua.leadership_scripts import LeadershipScripts
 from tests.lua.scripts import MultiScripts, PermitScripts, ReentrantScripts, Scripts, SpanScripts
 from tests.support.waiting import eventually
 
@@ -425,6 +426,13 @@ async def permit_steps_of_what_is_lost(permits: PermitScripts) -> None:
     await permits.available()
 
 
+async def leadership_steps(leadership: LeadershipScripts) -> None:
+    await permit_steps(leadership)
+    await leadership.elect(ME)
+    await leadership.annotate(ME)
+    await leadership.look()
+
+
 async def flight_steps(flight: FlightScripts) -> None:
     run = await flight.begin(ME)
     await flight.arm("x")
@@ -464,6 +472,7 @@ SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zra
 """What the scripts of all kinds do."""
 NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
 SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+PERMITS = (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank")
 FAMILIES = {
     "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank", "zscore"), NAMED, multi_steps),
     "reentrant": Family(
@@ -474,9 +483,15 @@ FAMILIES = {
     ),
     "permits": Family(
         PermitScripts,
-        (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank"),
+        PERMITS,
         (*NAMED, ".leases:*", ".value:*"),
         permit_steps,
+    ),
+    "leadership": Family(
+        LeadershipScripts,
+        (*PERMITS, "zremrangebyrank", "zremrangebyscore", "zscore"),
+        (*NAMED, *(f".{role}:*" for role in ("leases", "value", "terms", "news"))),
+        leadership_steps,
     ),
     "flight": Family(
         FlightScripts, (*SCRIPTS, "hget", "hlen", "hmget", "hset"), (*NAMED, ".value:*"), flight_steps
@@ -501,7 +516,11 @@ FAMILIES = {
         span_steps,
     ),
 }
-LOST = {"permits": ("hexists", "hkeys", "zscore"), "spans": ("hkeys",)}
+LOST = {
+    "permits": ("hexists", "hkeys", "zscore"),
+    "leadership": ("hexists", "hkeys"),
+    "spans": ("hkeys",),
+}
 """What those do besides, where one of several keys was lost."""
 
 
@@ -551,7 +570,7 @@ async def test_a_familys_scripts_need_each_of_their_commands_and_keys_and_no_mor
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("name", LOST)
 async def test_some_commands_are_needed_only_where_a_key_was_lost(by_hand, name) -> None:
-    steps = {"permits": permit_steps_of_what_is_lost, "spans": span_steps_of_what_is_lost}[name]
+    steps = span_steps_of_what_is_lost if name == "spans" else permit_steps_of_what_is_lost
     family = replace(FAMILIES[name], steps=steps)
     commands, keys = [*family.commands, *LOST[name]], family.keys(family.scripts.kind)
     await by_hand(family, commands=commands, keys=keys)

@@ -10,57 +10,16 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks._transport.commands.leadership import Look, Observing, TermFound
+from aiolocks._transport.commands.leadership import Observing, TermFound
+from tests.lua.leadership_scripts import FIRST, LeadershipScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
-from tests.lua.scripts import HOUR, MINUTE, PermitScripts, about
+from tests.lua.scripts import HOUR, MINUTE, about
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:leadership*")
 
 ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
-FIRST, SECOND = "1" * 16, "2" * 16
+SECOND = "2" * 16
 MOST = 64
-
-
-class LeadershipScripts(PermitScripts):
-    """The steps of a leadership, and of those who observe it."""
-
-    kind = "leadership"
-    shared = (*PermitScripts.shared, "terms")
-
-    def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
-        super().__init__(redis, prefix, mutant)
-        self.terms, self.news = self.key("terms"), self.key("news")
-
-    def keys(self, who: str) -> list[bytes]:
-        return [*super().keys(who), self.terms, self.news]
-
-    def text(self, step: str) -> bytes:
-        if step != "leadership_look":
-            return super().text(step)
-        self.shared, shared = ("forms", "fence"), self.shared
-        try:
-            return super().text(step)
-        finally:
-            self.shared = shared
-
-    async def elect(self, token: str, metadata: str = "{}", **how: Any) -> Any:
-        return await self.acquire(token, value="", seat=FIRST, metadata=metadata, **how)
-
-    async def annotate(self, token: str, metadata: str = "new") -> Any:
-        return await self.run(self.words("leadership_annotate", self.keys("me"), token, metadata))
-
-    async def look(self, since: int | str = "+inf") -> Look:
-        keys = [self.key(), self.leases, self.terms]
-        return Look(await self.run(self.words("leadership_look", keys, since)))
-
-    async def log(self) -> list[TermFound]:
-        """The terms that stand there, in order, each with its fencing token as its score."""
-        found = []
-        for member, score in await self.redis.zrange(self.terms, 0, -1, withscores=True):
-            minted, _, described = member.partition(b":")
-            assert int(minted) == int(score)
-            found.append(TermFound(int(minted), described))
-        return found
 
 
 @pytest.fixture
@@ -157,6 +116,15 @@ async def test_terms_are_kept_for_as_long_as_the_fence_or_ten_times_the_ttl(lead
     await leadership.redis.pexpire(leadership.terms, MINUTE)
     assert await leadership.renew(ME, ttl=HOUR, seat=FIRST) == 1
     assert about(await leadership.redis.pttl(leadership.terms), 10 * HOUR)
+
+
+async def test_terms_that_are_annotated_are_kept_for_as_long(leadership) -> None:
+    await leadership.elect(ME, ttl=MINUTE, retention=HOUR)
+    assert await leadership.annotate(ME, "2") == 1
+    assert about(await leadership.redis.pttl(leadership.terms), HOUR)
+    await leadership.redis.delete(leadership.fence)
+    assert await leadership.annotate(ME, "3") == 1
+    assert about(await leadership.redis.pttl(leadership.terms), MINUTE)
 
 
 async def test_where_others_have_written_the_lease_goes_on(leadership) -> None:
@@ -274,7 +242,9 @@ FILES = ["shared/terms", "leadership_annotate", "leadership_look"]
 CHECKS = checks(globals(), "leadership")
 SPARED: dict[str, str] = {}
 MUTATIONS = [
-    Mutation("shared/terms", "not ours or ", "", "test_where_others_have_written_the_lease_goes_on"),
+    Mutation(
+        "shared/terms", "if not ours then return end", "", "test_where_others_have_written_the_lease_goes_on"
+    ),
     Mutation("shared/terms", "-MOST_TERMS - 1", "-MOST_TERMS", "test_of_many_terms_the_last_are_kept"),
     Mutation(
         "shared/terms",
@@ -296,6 +266,12 @@ MUTATIONS = [
         "if announced then",
         "if true then",
         "test_news_are_among_the_bells_for_the_session_whose_step_it_was",
+    ),
+    Mutation(
+        "leadership_annotate",
+        "deadline - NOW",
+        "0",
+        "test_terms_that_are_annotated_are_kept_for_as_long",
     ),
     Mutation(
         "leadership_annotate", " or tonumber(deadline) <= NOW", "", "test_who_does_not_lead_annotates_nothing"

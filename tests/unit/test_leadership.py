@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from aiolocks import BackendError, Leadership, Lock, LockLostError, LockTimeoutError, SessionClosedError, Term
+from aiolocks import (
+    BackendError,
+    Leadership,
+    Lock,
+    LockLostError,
+    LockTimeoutError,
+    SessionClosedError,
+    Term,
+)
 from tests.unit.fakes import FakeTransport, deny, grant, let_go, turns
 
 TTL, GRACE = 10.0, 2.0
@@ -18,7 +26,7 @@ DEADLINE = TTL - 0.01 * TTL - 0.002
 
 
 class Server:
-    """Grants and releases what is asked; while it is `away` it answers nothing, and `lost` denies renewals."""
+    """Grants and releases what is asked; `away` it answers nothing, and `lost` it denies the next renewal."""
 
     def __init__(self, transport: FakeTransport) -> None:
         self._transport = transport

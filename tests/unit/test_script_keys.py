@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.unit.test_scripts import LUA, SCRIPTS, script
+from tests.unit.test_scripts import LUA, SCRIPTS
 
 ONE_KEY = {
     *("GET", "SET", "PTTL", "PEXPIRE", "TYPE"),
@@ -152,9 +152,9 @@ class Walk:
         return all(self.is_safe(caller, one) for caller, one in given)
 
 
-@script
-def test_no_script_uses_data_as_a_key(script) -> None:
-    assert list(Walk(script.text.decode()).complaints()) == []
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if "+" not in name])
+def test_no_script_uses_data_as_a_key(name) -> None:
+    assert list(Walk(SCRIPTS[name].text.decode()).complaints()) == []
 
 
 def test_a_bell_of_a_seat_is_one_that_was_looked_at() -> None:

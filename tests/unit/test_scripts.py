@@ -37,7 +37,7 @@ FROZEN = {
     "inspect_names": "ea79b14140f77ab29f9c2284f099f76b6c2e4bb1",
     "fenced_read": "830dc1c3bbb4ffe3a4f14f94473cb4f072462ae8",
     "fenced_write": "3a66be57de5cddbc914f39f642aedc831a41bcde",
-    "leadership_annotate": "aedede25de8672d221aecbd553577ac097a5f963",
+    "leadership_annotate": "7a269c7c8c1146a42d72bc00b0fdef14881f1fdf",
     "leadership_look": "6397ee6391211fd92f80eb3ec1b9d56a177037fc",
     "lock_acquire": "e8d9641437750807c517038cde6cf2a01c820562",
     "lock_adopt": "4233ae26841f50637c656c1bc88747c127291db9",
@@ -105,7 +105,7 @@ FROZEN = {
     "shared/runs": "453cd68fa047539546ead6ecf2c35281e628aeba",
     "shared/spans": "0470e7581fbfd3ed27024505740e57b57d7f5bd3",
     "shared/mid_move_terms": "41adf3d669eb1722e02b046130c8232cedfa9087",
-    "shared/terms": "882bd1c49fb39bccf355a0e6c08e13c3519e57af",
+    "shared/terms": "7febbb828d3f6e3857fc1337681400af91a8faa9",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
@@ -119,7 +119,7 @@ def name_of(path: Path) -> str:
 
 
 def scripts() -> dict[str, Script]:
-    """All that are sent, by name: `permits_acquire`, and `permits_acquire+terms` of a kind that keeps more."""
+    """All that are sent, by name: `permits_acquire`, `permits_acquire+terms` of a kind that keeps more."""
     every: dict[tuple[str, tuple[str, ...]], Script] = {}
     for path in sorted((PACKAGE / "_transport" / "commands").glob("*.py")):
         module = importlib.import_module(f"aiolocks._transport.commands.{path.stem}")

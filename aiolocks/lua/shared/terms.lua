@@ -20,20 +20,23 @@ local function tell()
   announced = true
 end
 
--- Puts the term in place of the one with the same fencing token.
-local function note(minted, metadata)
+-- Puts the term in place of the one with the same fencing token, and keeps all for as long as the fence, or for that
+-- many ms.
+local function note(minted, metadata, ms)
+  if not ours then return end
   local term = minted .. ':' .. metadata
-  if not ours or redis.call('ZSCORE', terms, term) then return end
-  redis.call('ZREMRANGEBYSCORE', terms, minted, minted)
-  redis.call('ZADD', terms, minted, term)
-  redis.call('ZREMRANGEBYRANK', terms, 0, -MOST_TERMS - 1)
-  tell()
+  if not redis.call('ZSCORE', terms, term) then
+    redis.call('ZREMRANGEBYSCORE', terms, minted, minted)
+    redis.call('ZADD', terms, minted, term)
+    redis.call('ZREMRANGEBYRANK', terms, 0, -MOST_TERMS - 1)
+    tell()
+  end
+  keep(terms, math.max(redis.call('PTTL', fence), ms))
 end
 
 local function hold(token, permits, minted, metadata, ttl)
   hold_lease(token, permits, minted, metadata, ttl)
-  note(minted, metadata)
-  if ours then keep(terms, math.max(redis.call('PTTL', fence), 10 * ttl)) end
+  note(minted, metadata, 10 * ttl)
 end
 
 local function drop(token)
