@@ -70,6 +70,11 @@ class Term(Lease):
         return self._value
 
     @property
+    def grace(self) -> float:
+        """Seconds before the end of the lease at which the body is cancelled."""
+        return self._possession.term.grace
+
+    @property
     def ending(self) -> bool:
         """Whether its body was to stop: `grace` began, it stepped down, or it was lost."""
         return self._possession.term.stopping or self.state is LeaseState.LOST

@@ -13,6 +13,7 @@ from .demo.command import demo
 from .exits import NOBODY_READS, of_signal, send_nowhere
 from .listing.commands import ls, prefixes, release, show, top
 from .run.command import run
+from .run.lead import lead
 from .server import VARIABLE
 
 _HELP = """
@@ -23,6 +24,8 @@ See what a lock does, on a private server:
   aiolocks demo
 Run a job on one machine at a time:
   aiolocks run nightly-backup -- ./backup.sh --full
+Run a program on one machine at a time, and on another one when that dies:
+  aiolocks lead scheduler -- ./scheduler.sh
 See who holds what, and free what a dead or hung process still holds:
   aiolocks ls
   aiolocks top
@@ -60,5 +63,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, ls, show, release, top, prefixes):
+for command in (demo, run, lead, ls, show, release, top, prefixes):
     app.add_command(command)

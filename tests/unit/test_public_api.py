@@ -142,7 +142,7 @@ MEMBERS = {
     Turnstile: "name window enter __aenter__ __aexit__",
     FencedRegister: "name write read",
     Leadership: f"{ACQUIRABLE} run leader observe candidates is_leader",
-    Term: f"{LEASE} value ending proclaim step_down",
+    Term: f"{LEASE} value grace ending proclaim step_down",
     UniqueJob: "key ttl limit run try_run enqueue perform try_perform",
     JobLease: LEASE,
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import json
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -215,6 +216,7 @@ def _in_full(info: LockInfo) -> str:
             "remaining": duration(holder.remaining),
             "fencing token": holder.fencing_token,
             "holds": details(LockInfo(kind=info.kind, name="", value=info.value), holder) or None,
+            "value": None if holder.value is None else json.dumps(holder.value, ensure_ascii=False),
             **{f"+ {key}": value for key, value in holder.metadata.items()},
         }
         shown += [

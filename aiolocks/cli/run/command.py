@@ -11,6 +11,7 @@ import click
 from ..._core.arguments import SHORTEST_TTL
 from ..exits import CommandError
 from ..server import prefix_option, redis_option
+from .dashes import BehindDashes, behind_dashes
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -45,25 +46,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 """
 
 
-class _BehindDashes(click.Command):
-    """A command whose last argument is what stands behind `--`, untouched.
-
-    Without the dashes it would be a matter of luck whose option `--ttl` is.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        own, command = args[:at], args[at + 1 :]
-        if not command and not any(option in own for option in ctx.help_option_names):
-            raise click.UsageError("what is to be run? Put it behind two dashes: run NAME -- COMMAND…", ctx)
-        ctx.meta[__name__] = command
-        return super().parse_args(ctx, own)
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- COMMAND…"]
-
-
-@click.command(cls=_BehindDashes, help=_HELP, short_help="Run a command while a lock is held.")
+@click.command(cls=BehindDashes, help=_HELP, short_help="Run a command while a lock is held.")
 @click.argument("name")
 @click.option(
     "--ttl", type=click.FloatRange(min=SHORTEST_TTL), default=30, show_default=True, metavar="S",
@@ -108,12 +91,11 @@ def run(
         raise click.UsageError(message, click.get_current_context())
     from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
 
-    command: list[str] = click.get_current_context().meta[__name__]
     order = Order(
         url=url,
         prefix=prefix,
         name=name,
-        command=tuple(command),
+        command=behind_dashes(),
         ttl=ttl,
         wait=wait,
         at_least=at_least,

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import shutil
 import signal
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -24,13 +20,12 @@ from ... import (
     LockTimeoutError,
     Session,
 )
-from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, CommandError, of_signal, say
+from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..server import Server, connected
 from .child import Child
+from .programs import ensure_program, started
 from .signals import ENDING, Arrival, Signals, stop_self
 from .waiting import described, explain
-
-_VARIABLE: Final = "AIOLOCKS_FENCING_TOKEN"
 
 _RELEASE_PATIENCE: Final = 3.0
 """Seconds that a release may take once the command has ended; behind it, the ttl frees the lock."""
@@ -98,11 +93,11 @@ class Keeper:
 
     async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
         async with connected(self._order.url) as server, self._session(server) as session:
-            self._ensure_program()
+            ensure_program(self._order.command[0])
             lease = await self._acquire(session)
             # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
             try:
-                child = self._child = self._start(lease, mask)
+                child = self._child = started(self._order.command, lease.fencing_token, mask)
                 await self._look_after(child, lease)
             finally:
                 loss = await _let_go(lease)
@@ -144,23 +139,6 @@ class Keeper:
         finally:
             if explaining is not None:
                 explaining.cancel()
-
-    def _ensure_program(self) -> None:
-        """A program that cannot be run takes no lock, which would then be kept from machines that have it."""
-        program = self._order.command[0]
-        if shutil.which(program) is None:
-            if os.sep in program and Path(program).exists():
-                raise CommandError(f"{program}: {os.strerror(errno.EACCES)}", NOT_EXECUTABLE)
-            raise CommandError(f"{program}: command not found", NOT_FOUND)
-
-    def _start(self, lease: Lease, mask: frozenset[int]) -> Child:
-        command = self._order.command
-        try:
-            return Child(command, os.environ | {_VARIABLE: str(lease.fencing_token)}, mask)
-        except (FileNotFoundError, ValueError):  # the latter if it is empty
-            raise CommandError(f"{command[0]}: command not found", NOT_FOUND) from None
-        except OSError as error:
-            raise CommandError(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
 
     async def _look_after(self, child: Child, lease: Lease) -> None:
         """Returns when it has ended, by itself or because the lock was lost."""

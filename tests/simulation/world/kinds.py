@@ -226,6 +226,7 @@ KINDS: dict[str, Kind] = {
         Kind(name="singleflight", wanted=_permits, lock=_none, work="share"),
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
+        Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
         Kind(name="fencedregister", wanted=_one, lock=_none, work="write", lasting=":fencedregister:"),
     )
 }

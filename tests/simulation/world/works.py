@@ -7,11 +7,22 @@ must not have been.
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from aiolocks import DuplicateJobError, FencedRegister, Lock, Session, SingleFlight, Turnstile, UniqueJob
+from aiolocks import (
+    DuplicateJobError,
+    FencedRegister,
+    Leadership,
+    Lock,
+    Session,
+    SingleFlight,
+    Term,
+    Turnstile,
+    UniqueJob,
+)
 from aiolocks.errors import StaleFenceError
 
 from .checkers import Referee
@@ -21,6 +32,8 @@ from .schedule import Round
 KEEP = 0.4
 """Seconds for which some results are kept."""
 WINDOW = 0.5
+GRACE = 0.4
+"""Seconds before the end of a leader's lease at which it is told to stop; less with a short ttl."""
 
 
 @dataclass(eq=False)
@@ -175,5 +188,29 @@ async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patie
             ledger.referee.wrong(f"{one.part}: {before} was written out of order")
 
 
-WORKS = {"share": _share, "update": _update, "number": _number, "write": _write}
+async def _lead(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A leader whose body needs up to its whole grace to unwind, and never runs beside another one."""
+    referee, grace = ledger.referee, min(GRACE, ttl / 5)
+    process = one.part.partition(".")[0]
+    unwinds = grace * min(0.9, random.Random(f"{one.part} {one.hold}").random() * 1.5)
+
+    async def main(term: Term) -> None:
+        run = ledger.begin(one.part, "x")
+        try:
+            await asyncio.sleep(one.hold)
+            run.ended = referee.now
+        finally:
+            referee.excuses.give(Excused.LATE, process, referee.now, referee.now + unwinds)
+            try:
+                await asyncio.sleep(unwinds)
+            finally:
+                run.over = referee.now
+                referee.tell(one.part, f"term {term.fencing_token} ends")
+
+    leadership = Leadership(session, "x", ttl=ttl, grace=grace, value=one.part)
+    async with asyncio.timeout(one.timeout or None):
+        await leadership.run(main)
+
+
+WORKS = {"share": _share, "update": _update, "number": _number, "write": _write, "lead": _lead}
 """By the name that a kind gives."""

@@ -143,6 +143,18 @@ def zcount(client: Client, key: bytes, least: bytes, most: bytes) -> int:
     return len(_by_score(_set(client, key), least, most))
 
 
+@command("ZREMRANGEBYRANK", 4, WRITE)
+def zremrangebyrank(client: Client, key: bytes, first: bytes, last: bytes) -> int:
+    found = _set(client, key)
+    start, stop = between(len(found.order), first, last)
+    over = found.order[start:stop]
+    for _, member in over:
+        found.remove(member)
+    if over:
+        client.store.touched(key, b"zremrangebyrank")
+    return len(over)
+
+
 @command("ZREMRANGEBYSCORE", 4, WRITE)
 def zremrangebyscore(client: Client, key: bytes, least: bytes, most: bytes) -> int:
     found = _set(client, key)

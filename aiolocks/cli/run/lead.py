@@ -1,0 +1,82 @@
+"""`aiolocks lead NAME -- COMMAND`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import click
+
+from ..._core.arguments import SHORTEST_TTL
+from ..exits import CommandError
+from ..server import prefix_option, redis_option
+from .dashes import BehindDashes, behind_dashes
+
+_HELP = """
+Run COMMAND while this process leads: of all that lead NAME, one at a time.
+
+Waits for its turn, first come, first served, and names the leader after a second. When this process is
+elected, COMMAND runs. When COMMAND ends by itself, this process ends with its exit status, and the next
+candidate is elected. When the lead is lost, because Redis stayed away or somebody removed it, COMMAND is
+ended, and this process waits for its turn again. COMMAND finds the fencing token of its term in
+AIOLOCKS_FENCING_TOKEN.
+
+\b
+  aiolocks lead scheduler -- ./scheduler.sh
+  aiolocks lead scheduler --ttl 5 --grace 1 --value http://10.0.0.7 -- ./scheduler.sh
+  aiolocks show scheduler
+
+Signals are passed on to COMMAND. If Redis stays away, COMMAND gets TERM --grace seconds before another
+process can be elected, and KILL right before that. All this is for COMMAND itself and not for what it starts:
+a shell should `exec` its last program. A KILL for aiolocks itself cannot be passed on: then COMMAND goes on, and the
+lead ends after its ttl.
+
+\b
+Exit status: that of COMMAND (128 + n if it died of signal n), or
+    2  the command line is wrong
+   69  no usable Redis server
+  126  COMMAND cannot be executed
+  127  COMMAND was not found
+128+n  ended by signal n while waiting
+"""
+
+
+@click.command(cls=BehindDashes, help=_HELP, short_help="Run a command while this process leads.")
+@click.argument("name")
+@click.option(
+    "--ttl", type=click.FloatRange(min=SHORTEST_TTL), default=10, show_default=True, metavar="S",
+    help="Seconds after which another process leads if this one dies.",
+)  # fmt: skip
+@click.option(
+    "--grace", type=click.FloatRange(min=0), metavar="S",
+    help="Seconds that COMMAND has to end when Redis stays away; half of --ttl at the most. Without it 2, or "
+    "a fifth of a ttl below 10.",
+)  # fmt: skip
+@click.option("--value", metavar="TEXT", help="What this process publishes while it leads, as its address.")
+@click.option("--quiet", is_flag=True, help="Do not name the leader while waiting.")
+@prefix_option
+@redis_option("redis://localhost:6379")
+def lead(
+    *, name: str, ttl: float, grace: float | None, value: str | None, quiet: bool, prefix: str, url: str
+) -> None:
+    """See `_HELP`."""
+    if os.name != "posix":
+        raise CommandError("lead needs a POSIX system", 1)
+    from .candidate import Candidate, Order  # noqa: PLC0415 - which needs one to be imported
+
+    order = Order(
+        url=url,
+        prefix=prefix,
+        name=name,
+        command=behind_dashes(),
+        ttl=ttl,
+        grace=grace,
+        value=value,
+        quiet=quiet,
+    )
+    try:
+        status = asyncio.run(Candidate.carry_out(order))
+    except KeyboardInterrupt:  # before the signals are in our hands
+        status = 130
+    sys.exit(status)
