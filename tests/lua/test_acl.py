@@ -28,6 +28,7 @@ from aiolocks import (
 )
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
+from tests.lua.schedule_scripts import ScheduleScripts
 from tests.lua.scripts import MultiScripts, PermitScripts, ReentrantScripts, Scripts, SpanScripts
 from tests.support.waiting import eventually
 
@@ -460,6 +461,16 @@ async def job_steps(jobs: JobScripts) -> None:
     await jobs.acquire(OTHER, ticket=new, begin="g")
 
 
+async def schedule_steps(schedule: ScheduleScripts) -> None:
+    await schedule.begun(3)
+    await schedule.claim(ME, 2)
+    await schedule.claim(OTHER, 1, flags="q")
+    await schedule.renew(ME)
+    await schedule.release(ME)
+    await schedule.claim(OTHER, 0)
+    await schedule.read()
+
+
 SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
 """What the scripts of all kinds do."""
 NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
@@ -493,6 +504,15 @@ FAMILIES = {
             ".run.*",
         ),
         job_steps,
+    ),
+    "schedule": Family(
+        ScheduleScripts,
+        (
+            *("get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem"),
+            *("hdel", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore"),
+        ),
+        (":*", ".fence:*", *(f".{role}:*" for role in ("leases", "register", "queue", "history")), ".bell.*"),
+        schedule_steps,
     ),
     "spans": Family(
         SpanScripts,

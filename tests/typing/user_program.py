@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, assert_type
 
 from aiohttp import web
@@ -30,10 +30,13 @@ from aiolocks import (
     ReentrantLease,
     ReentrantLock,
     RWLock,
+    Schedule,
     Semaphore,
     Session,
     SingleFlight,
     SpanLease,
+    Tick,
+    TickRecord,
     Turnstile,
     UniqueJob,
     UpgradableLease,
@@ -98,6 +101,33 @@ async def kinds(redis: Redis, cluster: RedisCluster, session: Session) -> None:
     assert_type(await semaphore.available(), int)
     FairLock(redis, "a", ttl=60, at_least=timedelta(minutes=1))
     Semaphore(redis, "a", 3, at_least=5)  # type: ignore[arg-type]
+
+
+async def schedules(redis: Redis, session: Session) -> None:
+    nightly = Schedule(session, "nightly", cron="0 3 * * *", tz="Europe/Berlin", overlap="queue", redo=1)
+    often = Schedule(redis, "often", every=timedelta(minutes=1), misfire="all", at_most=30, jitter=5)
+
+    @nightly
+    async def job(tick: Tick) -> int:
+        assert_type(tick.due, datetime)
+        assert_type(tick.lease, Lease)
+        return tick.missed
+
+    @often
+    async def without(tick: Tick) -> None: ...
+
+    @often  # type: ignore[type-var]
+    async def too_few() -> None: ...
+
+    async with nightly as kept:
+        assert_type(kept, Schedule)
+        assert_type(await nightly.trigger(), bool)
+    records = await nightly.history(limit=5)
+    assert_type(records, list[TickRecord])
+    assert_type(records[0].duration, float | None)
+    assert_type(await job(Tick.__new__(Tick)), int)
+    Schedule(redis, "a", every=60, overlap="wait")  # type: ignore[arg-type]
+    await often.run()
 
 
 async def modes(redis: Redis) -> None:

@@ -32,11 +32,14 @@ from aiolocks import (
     ReentrantLease,
     ReentrantLock,
     RWLock,
+    Schedule,
     Semaphore,
     Session,
     SessionStatistics,
     SingleFlight,
     SpanLock,
+    Tick,
+    TickRecord,
     Turn,
     Turnstile,
     UniqueJob,
@@ -82,6 +85,7 @@ NAMES = {
     "ReentrantLock",
     "RemoteCallError",
     "ResultNotKeptError",
+    "Schedule",
     "Semaphore",
     "Serializer",
     "Session",
@@ -91,6 +95,8 @@ NAMES = {
     "SpanLease",
     "SpanLock",
     "StaleFenceError",
+    "Tick",
+    "TickRecord",
     "Turn",
     "Turnstile",
     "UniqueJob",
@@ -136,6 +142,7 @@ MEMBERS = {
     FencedRegister: "name write read",
     UniqueJob: "key ttl limit run try_run enqueue perform try_perform",
     JobLease: LEASE,
+    Schedule: "name run trigger history __call__ __aenter__ __aexit__",
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
     Backoff: "delay",
 }
@@ -150,6 +157,10 @@ STATISTICS = {
     "wakeups",
     "wait_seconds",
     "hold_seconds",
+}
+RECORD = {
+    *("outcome", "due", "began", "ended", "duration", "attempt", "missed"),
+    *("fencing_token", "error", "host", "pid", "metadata"),
 }
 HOLDER = {
     "lease_id",
@@ -220,6 +231,8 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
             {"kind", "name", "holders", "waiters", "value", "problem", "waiting", "kept_for", "kept_until"},
         ),
         (WaiterInfo, {"host", "pid", "waited_for"}),
+        (Tick, {"name", "due", "fencing_token", "missed", "attempt", "lease"}),
+        (TickRecord, RECORD),
         (HolderInfo, HOLDER),
         (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was"}),
     ],
@@ -237,6 +250,22 @@ def test_lock_takes_what_the_contract_says() -> None:
 def test_redlock_takes_what_the_contract_says() -> None:
     assert positional(Redlock) == ["clients", "name"]
     assert parameters(Redlock) == {"node_timeout": None, **COMMON}
+
+
+def test_schedule_takes_what_the_contract_says() -> None:
+    assert positional(Schedule) == ["client", "name"]
+    assert parameters(Schedule) == {
+        "cron": None,
+        "every": None,
+        "tz": "UTC",
+        "overlap": "skip",
+        "misfire": "latest",
+        "redo": 0,
+        "at_most": None,
+        "jitter": 0.0,
+        "ttl": 30.0,
+        "metadata": None,
+    }
 
 
 def test_session_takes_what_the_contract_says() -> None:
