@@ -267,7 +267,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
 
 
 def test_the_time_goes_on_from_the_last_answer(steady: Steady) -> None:
-    clock = ServerClock()
+    clock = ServerClock(lambda: 5.0)
     assert not clock.fresh
     clock.heard(NOON * 1000, 0.01)
     assert clock.now() == NOON
@@ -276,6 +276,17 @@ def test_the_time_goes_on_from_the_last_answer(steady: Steady) -> None:
     assert clock.now() == NOON + 599_000
     steady.seconds += 2
     assert not clock.fresh
+
+
+def test_the_time_goes_on_by_the_clock_that_has_gone_further(steady: Steady) -> None:
+    """The loop's stands still while the machine is suspended; the other one may not be there."""
+    loop = Steady()
+    clock = ServerClock(loop)
+    clock.heard(NOON * 1000, 0.01)
+    loop.seconds += 3
+    assert clock.now() == NOON + 3000
+    steady.seconds += 7
+    assert clock.now() == NOON + 7000
 
 
 @pytest.mark.parametrize(
@@ -290,7 +301,7 @@ def test_the_time_goes_on_from_the_last_answer(steady: Steady) -> None:
     ],
 )
 def test_an_answer_corrects_it(steady: Steady, told: int, round_trip: float, then: int) -> None:
-    clock = ServerClock()
+    clock = ServerClock(lambda: 5.0)
     clock.heard(NOON * 1000, 0.001)
     steady.seconds += 10
     clock.heard((NOON + 10_000 + told) * 1000, round_trip)

@@ -7,6 +7,7 @@ must not have been.
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -17,6 +18,7 @@ from aiolocks.errors import StaleFenceError
 from .checkers import Referee
 from .excuses import Excused
 from .schedule import Round
+from .ticks import Ticks
 
 KEEP = 0.4
 """Seconds for which some results are kept."""
@@ -50,6 +52,7 @@ class Ledger:
     """
 
     referee: Referee
+    random: random.Random
     runs: list[Execution] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
     unsure: int = 0
@@ -59,6 +62,14 @@ class Ledger:
     written: list[str] = field(default_factory=list)
     newest: int = 0
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
+    ticks: Ticks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ticks = Ticks(self.referee, self.random, travel=self.travel)
+
+    def died(self, process: str) -> None:
+        self.dead.add(process)
+        self.ticks.died(process)
 
     def explained(self, sort: Excused, since: float, *who: str) -> bool:
         """Whether a fault since then explains that, in the process of one of these."""
@@ -97,6 +108,7 @@ class Ledger:
 
     def judge(self) -> None:
         """What only the whole shows."""
+        self.ticks.judge()
         if self.unsure or self.dead or self.referee.excuses.begun(Excused.RESULT):
             return
         if self.processed != self.version:
@@ -175,5 +187,10 @@ async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patie
             ledger.referee.wrong(f"{one.part}: {before} was written out of order")
 
 
-WORKS = {"share": _share, "update": _update, "number": _number, "write": _write}
+async def _keep(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A schedule that is kept for a while."""
+    await ledger.ticks.keep(session, one, ttl)
+
+
+WORKS = {"share": _share, "update": _update, "number": _number, "write": _write, "keep": _keep}
 """By the name that a kind gives."""
