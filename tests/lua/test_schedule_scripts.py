@@ -142,6 +142,14 @@ async def test_without_the_register_one_that_comes_late_or_knows_too_little_runs
     assert (await schedule.claim(ME, 0.1, known=1.1, in_time=MINUTE))[0] == 1
 
 
+async def test_one_that_comes_for_nothing_else_runs_the_first_tick_too(schedule) -> None:
+    granted = await schedule.claim(ME, 0, flags="sf")
+    assert (granted[0], int(granted[3])) == (1, await schedule.due(1))
+    assert (await schedule.claim(OTHER, 0, flags="sf"))[:2] == [0, b"t"]
+    await schedule.clear()
+    assert (await schedule.claim(ME, 0.1, flags="sf"))[:2] == [0, b"n"]
+
+
 async def test_who_has_run_it_does_not_run_it_again_without_the_register(schedule) -> None:
     assert (await schedule.claim(ME, 0, known=0))[:2] == [0, b"t"]
     assert await schedule.claimed() == await schedule.due(0)
@@ -573,8 +581,8 @@ MUTATIONS = [
     ),
     Mutation(
         CLAIM,
-        "known >= tonumber(ARGV[10])",
-        "known",
+        "last >= tonumber(ARGV[10])",
+        "last",
         "test_without_the_register_one_that_comes_late_or_knows_too_little_runs_nothing",
     ),
     Mutation(

@@ -43,6 +43,14 @@ class Run:
         self.lease = lease
         self.reply = reply
 
+    def began(self) -> None:
+        """Something is run: unless `ended` says more, it is lost."""
+        self._commands.outcome = "lost"
+
+    def ended(self, outcome: Outcome, detail: str = "") -> None:
+        """It has ended, as the release of the lease is to record."""
+        self._commands.outcome, self._commands.detail = outcome, detail[:_MOST_DETAIL]
+
     async def call(self, job: Job, tick: Tick, *, at_most: float | None) -> None:
         """Calls the job, and ends the run with its outcome.
 
@@ -51,23 +59,23 @@ class Run:
             LockLostError: The lease was lost.
             BackendError: Redis did not confirm the end.
         """
-        commands = self._commands
-        commands.outcome, limit = "lost", asyncio.timeout(at_most)
+        limit = asyncio.timeout(at_most)
+        self.began()
         async with self.lease:
             try:
                 async with limit:
                     await job(tick)
             except asyncio.CancelledError as error:
-                commands.outcome = self._why_cancelled()
-                if commands.outcome == "failed":
-                    self._describe(error)
+                outcome = self._why_cancelled()
+                self.ended(outcome, _described(error) if outcome == "failed" else "")
                 raise
             except BaseException as error:
-                commands.outcome = "timeout" if limit.expired() else "failed"
-                if commands.outcome == "failed":
-                    self._describe(error)
+                if limit.expired():
+                    self.ended("timeout")
+                else:
+                    self.ended("failed", _described(error))
                 raise
-            commands.outcome = "done"
+            self.ended("done")
 
     def _why_cancelled(self) -> Outcome:
         if self._engine.closing:
@@ -76,10 +84,6 @@ class Run:
             return "lost"
         task = asyncio.current_task()
         return "stopped" if task is not None and task.cancelling() else "failed"
-
-    def _describe(self, error: BaseException) -> None:
-        name, text = type(error).__name__, str(error)
-        self._commands.detail = (f"{name}: {text}" if text else name)[:_MOST_DETAIL]
 
     async def call_logged(self, job: Job, tick: Tick, *, at_most: float | None) -> None:
         """The same where nobody waits for it: what goes wrong is logged."""
@@ -102,6 +106,11 @@ class Run:
             possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no await fits here
             possession.lose("its schedule was stopped before the run began")
             self._engine.take_back(possession.claim.end(), self.lease.ttl)
+
+
+def _described(error: BaseException) -> str:
+    name, text = type(error).__name__, str(error)
+    return f"{name}: {text}" if text else name
 
 
 async def claim(

@@ -47,7 +47,8 @@ class Ask(NamedTuple):
         due: Due time of the tick; None for a run out of turn.
         known: The newest tick that the asker knows to be claimed.
         before: The tick before the one that is due.
-        flags: `s` skipped if another run goes on, `q` waits for it, `w` only if it is the next one.
+        flags: `s` skipped if another run goes on, `q` waits for it, `w` only if it is the next one, `f` also
+            if it is the first of all.
         redo: How often a run that was lost or stopped is run again.
         gap: Time from this tick to the next.
         lasting: For how long the register is kept after its last use.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import errno
 import os
 import shutil
@@ -24,13 +25,18 @@ from ... import (
     LockTimeoutError,
     Session,
 )
+from ..._primitives.schedule.dues import Dues
+from ..._primitives.schedule.runs import Run
+from ..._primitives.schedule.ticks import Outcome, at
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, NOT_EXECUTABLE, NOT_FOUND, CommandError, of_signal, say
 from ..server import Server, connected
 from .child import Child
+from .claiming import claim_tick
 from .signals import ENDING, Arrival, Signals, stop_self
 from .waiting import described, explain
 
 _VARIABLE: Final = "AIOLOCKS_FENCING_TOKEN"
+_DUE: Final = "AIOLOCKS_DUE"
 
 _RELEASE_PATIENCE: Final = 3.0
 """Seconds that a release may take once the command has ended; behind it, the ttl frees the lock."""
@@ -38,7 +44,7 @@ _RELEASE_PATIENCE: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the command line asked for; times in seconds, `wait` None for ever."""
+    """What the command line asked for; times in seconds, `wait` None for ever, `ticks` None for a lock."""
 
     url: str = field(repr=False)
     prefix: str
@@ -50,6 +56,7 @@ class Order:
     fair: bool
     kill_after: float
     quiet: bool
+    ticks: Dues | None = None
 
 
 class Keeper:
@@ -99,11 +106,21 @@ class Keeper:
     async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
         async with connected(self._order.url) as server, self._session(server) as session:
             self._ensure_program()
-            lease = await self._acquire(session)
+            run: Run | None = None
+            if self._order.ticks is None:
+                lease = await self._acquire(session)
+            elif (run := await claim_tick(session, self._order)) is None:
+                return 0
+            else:
+                lease = run.lease
             # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
             try:
-                child = self._child = self._start(lease, mask)
+                child = self._child = self._start(lease, run, mask)
+                if run is not None:
+                    run.began()
                 await self._look_after(child, lease)
+                if run is not None and not self._ended_child:
+                    run.ended(*_outcome(child.ended.result()))
             finally:
                 loss = await _let_go(lease)
         status = child.ended.result()
@@ -153,10 +170,13 @@ class Keeper:
                 raise CommandError(f"{program}: {os.strerror(errno.EACCES)}", NOT_EXECUTABLE)
             raise CommandError(f"{program}: command not found", NOT_FOUND)
 
-    def _start(self, lease: Lease, mask: frozenset[int]) -> Child:
+    def _start(self, lease: Lease, run: Run | None, mask: frozenset[int]) -> Child:
         command = self._order.command
+        environment = os.environ | {_VARIABLE: str(lease.fencing_token)}
+        if run is not None and run.reply.due is not None:
+            environment[_DUE] = at(run.reply.due, dt.UTC).isoformat()
         try:
-            return Child(command, os.environ | {_VARIABLE: str(lease.fencing_token)}, mask)
+            return Child(command, environment, mask)
         except (FileNotFoundError, ValueError):  # the latter if it is empty
             raise CommandError(f"{command[0]}: command not found", NOT_FOUND) from None
         except OSError as error:
@@ -175,6 +195,13 @@ class Keeper:
         finally:
             lost.cancel()
             child.signal(signal.SIGKILL)  # whatever went wrong: it is not left without the lock
+
+
+def _outcome(status: int) -> tuple[Outcome, str]:
+    """What the history of the schedule is to say."""
+    if status == 0:
+        return "done", ""
+    return "failed", f"exit status {status}" if status > 0 else f"signal {-status}"
 
 
 async def _let_go(lease: Lease) -> LockError | None:

@@ -1,7 +1,8 @@
 -- Claims of a run: what they are granted, and why not.
 --
 -- ARGV of every such step  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 retention of the register, ms
---       6 flags: s skipped if another run goes on, q waits for it, w only if it is the next after the newest claimed one
+--       6 flags: s skipped if another run goes on, q waits for it, w only if it is the next after the newest claimed one,
+--       f also if it is the first tick of all
 --       7 redo: how often a run that was lost is run again
 -- Returns {1, fencing token, due ('' out of turn), the tick claimed before ('': none), attempt, the server's time, microseconds}
 --      or {0, why, the newest claimed tick ('': none), ms until a run that goes on may end (-1: none goes on), the server's time}:
