@@ -32,7 +32,7 @@ END = step("schedule_release", *_STEPS)
 AT_ONCE = 10.0
 """Seconds that a busy machine may take for what happens at once."""
 YEAR = 365 * 24 * 3600
-killed = pytest.mark.leaves_keys("*:schedule:*", "*:schedule.leases:*")
+killed = pytest.mark.leaves_keys("*:schedule*")
 """Processes that are killed leave the leases of their runs, which end by themselves."""
 
 
