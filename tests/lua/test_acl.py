@@ -432,6 +432,8 @@ async def flight_steps(flight: FlightScripts) -> None:
     await flight.acquire(OTHER, queued="x")
     await flight.publish(ME, run)
     await flight.acquire(OTHER, queued="x", after=run)
+    old = await flight.once(keep=10_000)
+    await flight.publish(OTHER, await flight.begin(OTHER, anew=old), tag="e", pause=10_000)
 
 
 async def span_steps(spans: SpanScripts) -> None:

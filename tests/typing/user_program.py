@@ -159,6 +159,13 @@ async def what_is_built_with_them(redis: Redis) -> None:
     flight = SingleFlight(redis, keep=60)
     assert_type(await flight.do("key", make), dict[str, int])
     assert_type(await flight.do("key", lambda: make(), fingerprint=b"request"), dict[str, int])  # noqa: PLW0108
+    assert_type(await flight.do("key", make, keep=60, stale=30, early=1.0, jitter=0.1), dict[str, int])
+
+    @flight("report:{user_id}", keep=60, stale=timedelta(minutes=1))
+    async def report(user_id: int, *, page: int = 1) -> list[str]:
+        return [str(user_id + page)]
+
+    assert_type(await report(7, page=2), list[str])
     async with flight.turn("key") as turn:
         assert_type(turn.first, bool)
     job = UniqueJob(redis, "key")

@@ -120,23 +120,33 @@ class Ledger:
 
 
 async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
-    """A call whose result all have who ask for it meanwhile."""
+    """A call whose result all have who ask for it meanwhile, or later, while it is made anew."""
     keep = KEEP if one.want.permits > 1 else 0.0
+    stale = KEEP if one.want.permits > 2 else 0.0
     asked = ledger.referee.now
     patience = ledger.travel
-    key, kept = f"k{keep:g}", max(0.0, keep - patience)
-    call = SingleFlight(session, ttl=ttl, keep=keep).do(
+    key, kept = f"k{keep:g}+{stale:g}", max(0.0, keep - patience)
+    call = SingleFlight(session, ttl=ttl, keep=keep, stale=stale).do(
         key, lambda: ledger.execute(one.part, one.hold, key=key, kept=kept)
     )
     async with asyncio.timeout(one.timeout or None):
         number = await call
     run = ledger.runs[number]
+    there = [
+        earlier
+        for earlier in ledger.runs
+        if earlier.key == key and asked - keep - stale + patience < earlier.ended < asked - patience
+    ]
     if run.ended == inf:
         ledger.referee.wrong(f"{one.part} has the result of a run that has not ended")
-    elif run.ended < asked - keep - patience and not ledger.explained(
+    elif run.ended < asked - keep - stale - patience and not ledger.explained(
         Excused.RESULT, run.began, run.who, one.part
     ):
         ledger.referee.wrong(f"{one.part} has a result that was {asked - run.ended:.3f} s old")
+    elif run.ended > asked + patience and any(
+        not ledger.explained(Excused.RESULT, earlier.began, earlier.who, one.part) for earlier in there
+    ):
+        ledger.referee.wrong(f"{one.part} has waited for a run although there was a result")
 
 
 async def _update(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
