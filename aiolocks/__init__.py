@@ -39,6 +39,7 @@ if typing.TYPE_CHECKING:
     from ._primitives.redlock import Redlock
     from ._primitives.reentrant import ReentrantLease, ReentrantLock
     from ._primitives.rwlock import RWLock
+    from ._primitives.schedule import Schedule, Tick, TickRecord
     from ._primitives.semaphore import Semaphore
     from ._primitives.serializers import JSON, Serializer
     from ._primitives.singleflight import SingleFlight
@@ -87,6 +88,7 @@ __all__ = [
     "ReentrantLock",
     "RemoteCallError",
     "ResultNotKeptError",
+    "Schedule",
     "Semaphore",
     "Serializer",
     "Session",
@@ -97,6 +99,8 @@ __all__ = [
     "SpanLock",
     "StaleFenceError",
     "Term",
+    "Tick",
+    "TickRecord",
     "Turn",
     "Turnstile",
     "UniqueJob",

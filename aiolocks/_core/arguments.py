@@ -130,6 +130,15 @@ def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGE
     return float(value)
 
 
+def number(what: str, value: object, *, most: float) -> float:
+    """A number from 0 to a bound."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number from 0 to {most:g}, not {value!r} ({type(value).__name__})")
+    if not 0 <= value <= most:  # also refuses NaN
+        raise ValueError(f"{what} must be a number from 0 to {most:g}, not {value!r}")
+    return float(value)
+
+
 def check_at_least(at_least_ms: int, ttl_ms: int) -> None:
     """Refuses an `at_least` that the death of its holder would cut short: then the ttl frees the name."""
     if at_least_ms > ttl_ms:

@@ -221,6 +221,9 @@ class Engine:
         bodies = [possession.scope for possession in held if possession.scope is not None]
         for possession in held:
             possession.lose("the session was closed")
+        # A task whose grant was answered in this turn of the loop finds in the next one that the session
+        # closes, and gives the grant back.
+        await asyncio.sleep(0)
         deadline = self.now() + _UNWINDING
         # Polled: the end of a body is nobody else's business.
         while self.now() < deadline and any(body.running for body in bodies):  # noqa: ASYNC110

@@ -139,18 +139,25 @@ class CallNames:
             raise TypeError(f"{self._called} missing a required argument: {field!r}")
         if not _has_text(value):
             raise TypeError(
-                f"the lock of {self._called} has the value of {field!r} in its name, and a "
+                f"{self._called} has the value of {field!r} in its name, and a "
                 f"{type(value).__name__} has no text that is the same in every process: pass a str, a "
                 "number, a date, an Enum, or an object with a __str__ of its own"
             )
         return text_of(value)
 
 
-def names_of_calls(names: tuple[str, ...], function: Callable[..., Any]) -> CallNames | None:
+def names_of_calls(
+    names: tuple[str, ...], function: Callable[..., Any], *, all_fields: bool = False
+) -> CallNames | None:
     """The names of a lock that decorates a function, as they depend on its arguments.
 
     If the function has all the fields in braces as parameters, the names are templates. If it has none of
     them, a lock of just those names is held: any str is a good name, and `{user}` may be a hash tag.
+
+    Args:
+        names: The names.
+        function: What the lock decorates.
+        all_fields: Every field has to be a parameter.
 
     Returns:
         None where the names do not depend on the arguments.
@@ -166,7 +173,7 @@ def names_of_calls(names: tuple[str, ...], function: Callable[..., Any]) -> Call
     parameters = signature.parameters
     called = f"{getattr(function, '__qualname__', repr(function))}()"
     missing = [field for field in fields if field not in parameters]
-    if len(missing) < len(fields):
+    if len(missing) < len(fields) or all_fields:
         if missing:
             raise TypeError(
                 f"the name {fields[missing[0]]!r} has a field {missing[0]!r}, but {called} has no such "

@@ -18,6 +18,7 @@ _MODULES: Final = {
     "redlock": ("Redlock",),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "rwlock": ("RWLock",),
+    "schedule": ("Schedule", "Tick", "TickRecord"),
     "semaphore": ("Semaphore",),
     "serializers": ("JSON", "Serializer"),
     "singleflight": ("SingleFlight",),

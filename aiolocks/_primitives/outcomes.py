@@ -27,15 +27,26 @@ class Outcome:
         tag: `VALUE`, `ERROR`, or `NOT_KEPT` for a value that others cannot have.
         payload: What others are told.
         value: The value of the function, if it ran here.
+        error: What `get` raises, if it does.
+        due: Fencing token of the run that has left it, if it is to be made anew; else None.
     """
 
-    __slots__ = ("_error", "_traceback", "payload", "tag", "value")
+    __slots__ = ("_traceback", "due", "error", "payload", "tag", "value")
 
-    def __init__(self, tag: str, payload: bytes, *, value: Any = None, error: BaseException | None) -> None:
+    def __init__(
+        self,
+        tag: str,
+        payload: bytes,
+        *,
+        value: Any = None,
+        error: BaseException | None,
+        due: int | None = None,
+    ) -> None:
         self.tag = tag
         self.payload = payload
         self.value = value
-        self._error = error
+        self.error = error
+        self.due = due
         # Each time that an error is raised adds to its traceback: everybody begins with where it came from.
         self._traceback: TracebackType | None = None if error is None else error.__traceback__
 
@@ -70,14 +81,16 @@ class Outcome:
     @classmethod
     def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
         """What a run elsewhere has left. Raises what the serializer raises."""
+        due = left.run if left.due else None
         if left.tag == VALUE:
-            return cls(VALUE, left.payload, value=serializer.loads(left.payload), error=None)
+            value = serializer.loads(left.payload)
+            return cls(VALUE, left.payload, value=value, error=None, due=due)
         error: LockError
         if left.tag == NOT_KEPT:
             error = ResultNotKeptError(key, _reason(left.payload))
         else:
             error = RemoteCallError(*json.loads(left.payload))
-        return cls(left.tag, left.payload, error=error)
+        return cls(left.tag, left.payload, error=error, due=due)
 
     def confirmed(self, left: Left) -> Outcome:
         """The same, as a run of ours has left it: its value may have been kept although nobody told us."""
@@ -87,8 +100,8 @@ class Outcome:
 
     def get(self) -> Any:
         """Gives the value, or raises the error."""
-        if self._error is not None:
-            raise self._error.with_traceback(self._traceback)
+        if self.error is not None:
+            raise self.error.with_traceback(self._traceback)
         return self.value
 
 

@@ -13,9 +13,20 @@ from .._transport.commands.flight import FlightCommands, Left
 
 
 def runs(
-    engine: Engine, kind: str, label: str, name: str, *, options: Options, fingerprint: str
+    engine: Engine,
+    kind: str,
+    label: str,
+    name: str,
+    *,
+    options: Options,
+    fingerprint: str,
+    ahead: float = 0.0,
+    anew: int | None = None,
 ) -> tuple[FlightCommands, Binding[Lease]]:
-    """The way in which the tasks of one session ask for one run."""
+    """The way in which the tasks of one session ask for one run.
+
+    `ahead` and `anew` are those of `FlightCommands`.
+    """
     commands = FlightCommands(
         engine.settings.prefix,
         kind,
@@ -23,8 +34,11 @@ def runs(
         fingerprint=fingerprint,
         retention_ms=milliseconds(engine.settings.fence_retention),
         session=engine.session_id,
+        ahead=ahead,
+        anew=anew,
     )
-    resource = Resource(commands, (kind, name))
+    # A run that makes a value anew has a gate of its own: callers here ask the server meanwhile.
+    resource = Resource(commands, (kind, name) if anew is None else (kind, name, "anew"))
     return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Never, TypeVar, final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Never, ParamSpec, TypeVar, final
 
+from .._core.acquirable import AS_CONFIGURED
 from .._core.arguments import (
     SHORTEST_TTL,
     Options,
@@ -17,32 +17,16 @@ from .._core.arguments import (
     reject_slips,
     seconds,
 )
-from .._core.clock import milliseconds
+from .._core.naming import names_of_calls
 from .._core.session import engine_of, source_of
-from ..errors import FingerprintError
-from .flights import Flight
+from .flightarguments import SLIPS, check_function, digest_of
+from .flights import share
+from .keeping import Keeping
 from .serializers import JSON, Serializer
 from .turn import Crowd, Turn
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-_DIGEST_BYTES: Final = 16
-
-# What the same thing is called elsewhere, or what is easily taken for it.
-_SLIPS: Final = {
-    "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
-    "cache": "keep= (how long a value is kept)",
-    "cache_ttl": "keep= (how long a value is kept)",
-    "ex": "keep= (how long a value is kept)",
-    "expire": "keep= (how long a value is kept)",
-    "key": "do(key, fn): one SingleFlight serves any number of keys",
-    "lease": "ttl= (how long a runner that died holds up the others)",
-    "max_age": "keep= (how long a value is kept)",
-    "name": "do(key, fn): one SingleFlight serves any number of keys",
-    "prefix": "Session(client, prefix=...)",
-    "timeout": "ttl= (how long a runner that died holds up the others), or asyncio.timeout() around do()",
-    "wait": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
-}
 
 
 @final
@@ -57,7 +41,8 @@ class SingleFlight:
     ```
 
     However many tasks and processes ask for one key at the same time, the function runs once, and all have
-    its value or its error. With `keep`, the value is also there for those who come later: an idempotency key.
+    its value or its error. With `keep`, the value is also there for those who come later: an idempotency key,
+    or a cache. As a decorator it takes the key from the arguments: see `__call__`.
 
     The function runs in a task of the session, in the context of its first caller here, and not in the
     caller's own task. So a cancelled caller ends only his own wait; when nobody in this process waits any
@@ -78,6 +63,16 @@ class SingleFlight:
         keep: Seconds for which a value is kept, from when it was there; 0 gives it to those alone who were
             waiting. Errors are not kept. If a value cannot be kept, the server keeps for as long that the
             work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
+        stale: Seconds after `keep` for which the old value is still given, at once, while the session of one
+            caller makes it anew in the background; 0 lets the callers wait for the new one. Not for an
+            idempotency key: the function runs again.
+        early: How far ahead of its end a value is made anew in the same way, at random. Each question draws
+            how many times the run's own duration that is, `-early * ln(uniform)`, so that costly values are
+            made anew earlier, and hardly ever by two. 1 is right as a rule, more is earlier, 0 is never. The
+            algorithm is XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
+            Prevention", Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
+        jitter: The share of `keep`, 0 to 1, by which it is shortened at most, at random for each value: what
+            was made at the same time does not end at the same time.
         serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no
             trust in who else can write to the server; pickle would. It is asked when the function has ended:
             only the value itself shows whether it can be written.
@@ -86,7 +81,7 @@ class SingleFlight:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
     """
 
-    __slots__ = ("__weakref__", "_keep_ms", "_options", "_serializer", "_source")
+    __slots__ = ("__weakref__", "_keeping", "_options", "_serializer", "_source")
 
     def __init__(
         self,
@@ -94,10 +89,13 @@ class SingleFlight:
         *,
         ttl: Seconds = 30.0,
         keep: Seconds = 0.0,
+        stale: Seconds = 0.0,
+        early: float = 0.0,
+        jitter: float = 0.0,
         serializer: Serializer = JSON,
         **slips: Never,
     ) -> None:
-        reject_slips("SingleFlight", slips, _SLIPS)
+        reject_slips("SingleFlight", slips, SLIPS)
         self._source = source_of(client)
         self._options = Options.checked(
             ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
@@ -107,8 +105,7 @@ class SingleFlight:
             on_lost="cancel",
             metadata=None,
         )
-        kept = seconds("keep", keep)
-        self._keep_ms = milliseconds(kept) if kept else 0
+        self._keeping = Keeping().but(keep=keep, stale=stale, early=early, jitter=jitter)
         for function in ("dumps", "loads"):
             if not callable(getattr(serializer, function, None)):
                 raise TypeError(
@@ -123,12 +120,21 @@ class SingleFlight:
         *,
         fingerprint: str | bytes | None = None,
         blocking_timeout: Seconds | None = None,
+        keep: Seconds = AS_CONFIGURED,
+        stale: Seconds = AS_CONFIGURED,
+        early: float = AS_CONFIGURED,
+        jitter: float = AS_CONFIGURED,
     ) -> T:
         """Gives what `fn` gives, or raises what it raises, whoever has called it.
 
         Where the call was made in this session, by whichever `SingleFlight`, all who wait here get the very
         object, and joining costs no request. From elsewhere comes what the serializer makes of it, and an
         error as `RemoteCallError`.
+
+        A value that is due to be made anew (`stale`, `early`) is returned at once. One session then runs its
+        caller's `fn` in the background, where no caller's cancellation reaches it; the end of the session
+        does. If `fn` raises there, the log says so, the old value stays until its end, and for 1 s nobody
+        tries again.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
@@ -140,6 +146,10 @@ class SingleFlight:
                 session knows that the run goes on; 0 ends the call at that moment. A value that is kept is
                 returned all the same, and the time that `fn` takes does not count. None waits for as long
                 as the run takes.
+            keep: As of the `SingleFlight`, whose value is the default; so for the others.
+            stale: As of the `SingleFlight`.
+            early: As of the `SingleFlight`.
+            jitter: As of the `SingleFlight`.
 
         Raises:
             LockTimeoutError: The run of another caller did not end within `blocking_timeout`; this call has
@@ -166,31 +176,88 @@ class SingleFlight:
         with `asyncio.timeout()`.
         """
         name = lock_name(key, "key")
-        _check_function(fn)
-        digest = _digest(fingerprint)
+        check_function(fn)
+        digest = digest_of(fingerprint)
         limit = optional_seconds("blocking_timeout", blocking_timeout)
-        engine = engine_of(self._source, self)
-        slot = ("singleflight", name)
-        while True:
-            flight: Flight | None = engine.shared.get(slot)
-            if flight is None:
-                flight = Flight(
-                    engine,
-                    slot,
-                    name,
-                    fn,
-                    options=self._options,
-                    keep_ms=self._keep_ms,
-                    serializer=self._serializer,
-                    fingerprint=digest,
+        keeping = self._keeping.but(keep=keep, stale=stale, early=early, jitter=jitter)
+        return await share(
+            engine_of(self._source, self),
+            name,
+            fn,
+            limit,
+            options=self._options,
+            keeping=keeping,
+            serializer=self._serializer,
+            fingerprint=digest,
+        )
+
+    def __call__(
+        self,
+        key: str,
+        *,
+        blocking_timeout: Seconds | None = None,
+        keep: Seconds = AS_CONFIGURED,
+        stale: Seconds = AS_CONFIGURED,
+        early: float = AS_CONFIGURED,
+        jitter: float = AS_CONFIGURED,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Decorates a coroutine function: calls with the same key share one run of it.
+
+        ```python
+        @flight("report:{user_id}", keep=60, stale=30)
+        async def report(user_id: int) -> dict[str, Any]: ...
+        ```
+
+        Each call raises what `do` raises; cancelled, it does what `do` does.
+
+        Args:
+            key: What calls must have in common to share a run. Each field in braces is the value of that
+                parameter, percent-encoded: letters, digits and `_.-~` stay as they are. Put every parameter
+                into it on which the result depends; `1` and `"1"` have the same text, as have None and `""`.
+                Without fields all calls share. The key does not say which function it is for: two functions
+                need two keys.
+            blocking_timeout: As for `do`; so for the others.
+            keep: As of the `SingleFlight`, whose value is the default; so for the others.
+            stale: As of the `SingleFlight`.
+            early: As of the `SingleFlight`.
+            jitter: As of the `SingleFlight`.
+
+        Raises:
+            TypeError: It is not a coroutine function, or a field is none of its parameters. From a call: the
+                value of a field has no text that is the same in every process.
+            ValueError: An argument is not as it should be. From a call: the key is empty or too long.
+        """
+        if callable(key):
+            raise TypeError(
+                'a SingleFlight needs a key to decorate a function: @flight("report:{user_id}"), with the '
+                "parameters in braces on which the result depends"
+            )
+        name = lock_name(key, "key")
+        optional_seconds("blocking_timeout", blocking_timeout)
+        self._keeping.but(keep=keep, stale=stale, early=early, jitter=jitter)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(f"SingleFlight decorates a coroutine function (async def), not {function!r}")
+            names = names_of_calls((name,), function, all_fields=True)
+
+            @functools.wraps(function)
+            async def sharing(*args: P.args, **kwargs: P.kwargs) -> T:
+                of_call = name if names is None else names.of(args, kwargs)[0]
+                call = functools.partial(function, *args, **kwargs)
+                return await self.do(
+                    of_call,
+                    call,
+                    blocking_timeout=blocking_timeout,
+                    keep=keep,
+                    stale=stale,
+                    early=early,
+                    jitter=jitter,
                 )
-            elif flight.fingerprint != digest:
-                raise FingerprintError(name)
-            outcome = await flight.join(fn, limit)
-            if outcome is not None:
-                value: T = outcome.get()
-                return value
-            engine.admit()
+
+            return sharing
+
+        return decorate
 
     def turn(self, key: str) -> Turn:
         """Whether to do the work oneself, or another has just done it: for work whose result lies elsewhere.
@@ -229,22 +296,4 @@ class SingleFlight:
         return Crowd(engine, slot, name, self._options) if crowd is None else crowd
 
     def __repr__(self) -> str:
-        return f"<SingleFlight ttl={self._options.ttl:g} keep={self._keep_ms / 1000:g}>"
-
-
-def _check_function(fn: object) -> None:
-    if not callable(fn):
-        made = inspect.isawaitable(fn)
-        hint = ": give fn itself, not what calling it gives; lambda: fn(…) for arguments" if made else ""
-        raise TypeError(f"fn must be a coroutine function, not {type(fn).__name__}{hint}")
-
-
-def _digest(fingerprint: object) -> str:
-    """What is stored of a fingerprint: not the request itself."""
-    if fingerprint is None:
-        return ""
-    if isinstance(fingerprint, str):
-        fingerprint = fingerprint.encode(errors="surrogatepass")
-    if not isinstance(fingerprint, bytes):
-        raise TypeError(f"fingerprint must be str, bytes or None, not {type(fingerprint).__name__}")
-    return hashlib.blake2b(fingerprint, digest_size=_DIGEST_BYTES).hexdigest()
+        return f"<SingleFlight ttl={self._options.ttl:g} {self._keeping}>"

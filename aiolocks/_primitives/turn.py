@@ -12,7 +12,7 @@ from .._core.engine import Engine
 from .._core.entered import held
 from .._core.lease import Lease
 from .._core.term import NEVER
-from .._transport.commands.flight import Left
+from .._transport.commands.flight import Leaving, Left
 from ..errors import DeadlockError
 from .runs import ended_at, runs
 
@@ -159,7 +159,7 @@ class Crowd:
             self._pass_on()
             await lease.__aexit__(exc_type, exc, traceback)
             return
-        self._commands.leave(lease.token, lease.fencing_token, tag=_TAG, payload=b"", keep_ms=0)
+        self._commands.leave(Leaving(token=lease.token, run=lease.fencing_token, tag=_TAG, payload=b""))
         try:
             await lease.__aexit__(None, None, None)
         except asyncio.CancelledError:

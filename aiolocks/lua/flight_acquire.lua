@@ -4,15 +4,17 @@
 -- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only from who stands in the queue with it)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 fingerprint, hexadecimal
 --       6 fencing token of the run that the asker was told to wait for, or ''   7 only in turn ('1')
+--       8 how many times its cost before its end a value is due   9 run whose value the asker makes anew, or ''
 -- Returns {1, fencing token, how many others stand in the queue}
 --      or {0, remaining ms of the run (-2: there is none, and it is another's turn), its fencing token or '0'}
---      or {2, fencing token of the run that left it, how many microseconds ago (-1: it is kept), tag, payload, bells rung…}
+--      or {2, fencing token of the run that left it, how many microseconds ago (-1: it is kept), 1 if it is due to be
+--          made anew, and nobody does so, tag, payload, bells rung…}
 --      or {3, bells rung…} when the key is in use with another fingerprint
 --
--- Invariant: who was told of a run gets what that run or a later one has left, and who was told of none only what is
--- kept; who does not wait any more leaves the queue.
+-- Invariants: who was told of a run gets what that run or a later one has left, and who was told of none only what is
+-- kept; who does not wait any more leaves the queue; while a value is kept, the run is only for who names its run.
 local run, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, ttl, retention, print, after = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
+local token, ttl, retention, print, after, anew = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[9]
 
 local function leave()
   if not bell then return 0 end
@@ -28,16 +30,17 @@ if held_by(token, held) then
   return {1, minted_in(held), others - leave()}
 end
 
-local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag')
+local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag', 'fresh', 'cost', 'again')
 if not left[1] and redis.call('HLEN', value) > 0 then foreign(value) end
 local kept = left[1] and NOW < tonumber(left[2])
 local meant = left[1] and after ~= '' and tonumber(left[1]) >= tonumber(after)
-if (kept or meant) and left[3] == print then
+if (kept or meant) and left[3] == print and left[1] ~= anew then
   leave()
   local age = kept and -1 or math.max(0, MICROSECONDS - left[4])
-  return {2, left[1], age, left[5], redis.call('HGET', value, 'payload'), unpack(wake_all(queue))}
+  local due = kept and not held and NOW >= tonumber(left[8]) and NOW + left[7] * ARGV[8] >= tonumber(left[6])
+  return {2, left[1], age, due and 1 or 0, left[5], redis.call('HGET', value, 'payload'), unpack(wake_all(queue))}
 end
-if kept then
+if kept and left[3] ~= print then
   leave()
   return {3, unpack(wake_all(queue))}
 end

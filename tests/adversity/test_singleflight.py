@@ -6,6 +6,7 @@ Row 73 of the list of faults (T-P-10), pitfalls 50 and 52.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import pickle
@@ -492,6 +493,26 @@ async def test_what_an_abandoned_call_says_of_its_end_is_told_to_nobody(start: S
     await begun.wait()
     theirs = Work("theirs")
     theirs.end.set()
+    waiting = await joined(there, SingleFlight(there), "k", theirs)
+    call.cancel()
+    assert await within(AT_ONCE, waiting) == ["theirs"]
+
+
+@TRACKING
+async def test_an_error_of_an_abandoned_call_that_hides_its_cancellation_is_told_to_nobody(
+    start: Start,
+) -> None:
+    here, there = start(), start()
+    work, theirs = Work(), Work("theirs")
+    theirs.end.set()
+
+    async def fn() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await work()
+        raise ValueError("not finished")
+
+    call = begin(SingleFlight(here).do("k", fn))
+    await running(work, here)
     waiting = await joined(there, SingleFlight(there), "k", theirs)
     call.cancel()
     assert await within(AT_ONCE, waiting) == ["theirs"]

@@ -6,10 +6,13 @@ import asyncio
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from aiolocks import Lock, Session, SessionClosedError
+from aiolocks._core.acquisition import Acquisition
 from tests.adversity.tools import warm
 from tests.conftest import OwnServer
 from tests.support.proxy import Proxy
@@ -286,3 +289,28 @@ async def test_a_session_whose_closing_was_given_up_leaves_no_connection(
     status, out, err = await run(script, server.url, "-X", "dev", while_running=pause)
     server.resume()
     assert (status, out, err) == (0, "gave up\nSessionClosedError\n", "")
+
+
+@pytest.mark.parametrize("form", ["acquire", "try_acquire"])
+async def test_a_grant_that_comes_with_the_end_of_its_session_is_given_back(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The session ends between the server's answer and the next turn of the task that waits for it."""
+    session = Session(redis)
+    async with Lock(session, "connected"):
+        pass
+    engine, have = session._engine, Acquisition._have
+
+    def have_at_the_end(acquisition: Acquisition, *granted: Any) -> None:
+        engine._closing_task = asyncio.create_task(engine._close())
+        have(acquisition, *granted)
+
+    monkeypatch.setattr(Acquisition, "_have", have_at_the_end)
+    with pytest.raises(SessionClosedError):
+        await getattr(Lock(session, "a"), form)()
+    await session.aclose()
+
+    async def is_free() -> bool:
+        return not await redis.exists("aiolocks:lock:{a}")
+
+    await eventually(is_free, within=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from tests.contrib_sql.frozen import PLACES, TTL, Lane, Round
 LANES = 10
 SLACK = 1.0
 """Seconds for which a busy machine may stand still."""
+
+log = logging.getLogger("tests.frozen")
 
 
 @pytest.mark.leaves_keys
@@ -50,6 +54,14 @@ async def test_nothing_of_a_frozen_transaction_commits_once_the_fence_has_return
         # Each wait of a fence ends by itself: PostgreSQL ends what is in the way, SQLite gives up.
         assert max(result.waited) <= TTL + SLACK, result
     endings = Counter(result.ended for result in results)
+    waited = [seconds for result in results for seconds in result.waited]
+    log.info(
+        "%d rounds: %s; a fence waited %.3f s at most, %.4f s in the median",
+        len(results),
+        dict(endings),
+        max(waited),
+        statistics.median(waited),
+    )
     if rounds > 1000:
         assert {result.place for result in results} == set(range(PLACES))
         assert {"committed", "LockLostError", "StaleFenceError"} <= set(endings)

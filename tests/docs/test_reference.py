@@ -37,6 +37,7 @@ KINDS = {
     "SingleFlight": "flight",
     "UniqueJob": "jobs",
     "Leadership": "leadership",
+    "Schedule": "schedule",
 }
 """The kinds besides `Lock`, and whose scripts serve them."""
 
@@ -125,7 +126,7 @@ def test_it_explains_each_permission() -> None:
 def test_it_has_the_words_of_each_kind(kind: str) -> None:
     # These, too, are shown to be needed where they come from.
     family = KINDS[kind]
-    lost = LOST.get("permits" if family == "jobs" else family, ())
+    lost = LOST.get("permits" if family in ("jobs", "schedule") else family, ())
     needed = {*FAMILIES[family].words, *lost}
     rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", HOW_TO.prose, re.MULTILINE)
     (words,) = [words for kinds, words in rows if f"`{kind}`" in kinds]

@@ -33,11 +33,13 @@ class FlightScripts(Scripts):
         after: bytes | str = "",
         queued: str | None = None,
         in_turn: bool = False,
+        ahead: float = 0,
+        anew: bytes | str = "",
     ) -> tuple[Any, ...]:
         keys = [self.run_key, self.value, self.fence, self.queue]
         keys += [] if queued is None else [self.bell(queued)]
         metadata = f'{{"fingerprint":"{fingerprint}","user":{{}}}}'
-        arguments = (token, ttl, retention, metadata, fingerprint, after, int(in_turn))
+        arguments = (token, ttl, retention, metadata, fingerprint, after, int(in_turn), ahead, anew)
         return self.words("flight_acquire", keys, *arguments)
 
     def publishing(
@@ -46,13 +48,16 @@ class FlightScripts(Scripts):
         run: bytes,
         *,
         keep: int = 0,
+        stale: int = 0,
         linger: int = LINGER,
+        cost: int = 0,
+        pause: int | str = "",
         retention: int = HOUR,
         tag: str = "v",
         payload: bytes = b"payload",
     ) -> tuple[Any, ...]:
         keys = [self.run_key, self.value, self.fence, self.queue]
-        arguments = (token, run, retention, keep, linger, tag, payload)
+        arguments = (token, run, retention, keep, keep + stale, linger, cost, pause, tag, payload)
         return self.words("flight_publish", keys, *arguments)
 
     async def acquire(self, token: str, **kwargs: Any) -> Any:

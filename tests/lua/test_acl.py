@@ -29,6 +29,7 @@ from aiolocks import (
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
 from tests.lua.leadership_scripts import LeadershipScripts
+from tests.lua.schedule_scripts import ScheduleScripts
 from tests.lua.scripts import MultiScripts, PermitScripts, ReentrantScripts, Scripts, SpanScripts
 from tests.support.waiting import eventually
 
@@ -439,6 +440,8 @@ async def flight_steps(flight: FlightScripts) -> None:
     await flight.acquire(OTHER, queued="x")
     await flight.publish(ME, run)
     await flight.acquire(OTHER, queued="x", after=run)
+    old = await flight.once(keep=10_000)
+    await flight.publish(OTHER, await flight.begin(OTHER, anew=old), tag="e", pause=10_000)
 
 
 async def span_steps(spans: SpanScripts) -> None:
@@ -466,6 +469,16 @@ async def job_steps(jobs: JobScripts) -> None:
     await jobs.release(ME, "rdf", ticket=old)
     await jobs.enqueue(new)
     await jobs.acquire(OTHER, ticket=new, begin="g")
+
+
+async def schedule_steps(schedule: ScheduleScripts) -> None:
+    await schedule.begun(3)
+    await schedule.claim(ME, 2)
+    await schedule.claim(OTHER, 1, flags="q")
+    await schedule.renew(ME)
+    await schedule.release(ME)
+    await schedule.claim(OTHER, 0)
+    await schedule.read()
 
 
 SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
@@ -508,6 +521,15 @@ FAMILIES = {
             ".run.*",
         ),
         job_steps,
+    ),
+    "schedule": Family(
+        ScheduleScripts,
+        (
+            *("get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem"),
+            *("hdel", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore"),
+        ),
+        (":*", ".fence:*", *(f".{role}:*" for role in ("leases", "register", "queue", "history")), ".bell.*"),
+        schedule_steps,
     ),
     "spans": Family(
         SpanScripts,

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
 from aiolocks._transport import IN_TURN, QUEUED, Granted, Refused
-from aiolocks._transport.commands.flight import LINGER_MS, FlightCommands, Left
+from aiolocks._transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
 from tests.lua.flight_scripts import LINGER, FlightScripts
 from tests.lua.mutants import (
     Mutation,
@@ -154,9 +154,17 @@ async def test_publish_frees_the_run_and_leaves_the_value(flight) -> None:
 
     assert not await flight.redis.exists(flight.run_key)
     left = await flight.redis.hgetall(flight.value)
+    assert about(int(left.pop(b"fresh")) - now[0] * 1000, MINUTE + 4_000)
     assert about(int(left.pop(b"until")) - now[0] * 1000, MINUTE + 4_000)
     assert about(int(left.pop(b"at")) / 1000 - now[0] * 1000 + MINUTE, MINUTE + 4_000)
-    assert left == {b"run": run, b"print": PRINT.encode(), b"tag": b"e", b"payload": b"\0\xff:"}
+    assert left == {
+        b"run": run,
+        b"cost": b"0",
+        b"again": b"0",
+        b"print": PRINT.encode(),
+        b"tag": b"e",
+        b"payload": b"\0\xff:",
+    }
     assert await flight.lasts(flight.value, MINUTE)
     assert await flight.lasts(flight.fence, 2 * HOUR)
 
@@ -171,7 +179,7 @@ async def test_publish_leaves_nothing_of_what_was_left_before(flight) -> None:
     await flight.redis.hset(flight.value, mapping={"run": 1, "until": 1, "of a later version": 1})
     await flight.once()
 
-    assert await flight.redis.hlen(flight.value) == 6
+    assert await flight.redis.hlen(flight.value) == 9
 
 
 async def test_publish_said_twice_is_said_once(flight) -> None:
@@ -228,7 +236,7 @@ async def test_a_stale_runner_wakes_the_next_if_nobody_has_the_run(flight) -> No
 async def test_what_is_kept_is_for_whoever_comes(flight) -> None:
     run = await flight.once(keep=MINUTE, payload=b"\0good")
 
-    assert await flight.acquire(ME) == [2, run, -1, b"v", b"\0good"]
+    assert await flight.acquire(ME) == [2, run, -1, 0, b"v", b"\0good"]
     assert not await flight.redis.exists(flight.run_key)
 
 
@@ -289,10 +297,10 @@ async def test_who_gets_it_leaves_the_queue_and_wakes_the_others(flight) -> None
     for who in ("x", "me", "y"):
         await flight.arm(who)
 
-    assert (await flight.acquire(ME, queued="me"))[5:] == [flight.bell("x"), flight.bell("y")]
+    assert (await flight.acquire(ME, queued="me"))[6:] == [flight.bell("x"), flight.bell("y")]
     assert await flight.waiting() == []
     assert await flight.states("x", "me", "y") == [None] * 3
-    assert (await flight.acquire(ME, after=run))[5:] == []
+    assert (await flight.acquire(ME, after=run))[6:] == []
 
 
 async def test_publish_wakes_so_many_who_wake_the_others(flight) -> None:
@@ -306,7 +314,7 @@ async def test_publish_wakes_so_many_who_wake_the_others(flight) -> None:
 
     assert rung == [flight.bell(who) for who in crowd[:16] if who != "x03"]
     assert await flight.waiting() == [flight.bell(who) for who in crowd[16:]]
-    more = (await flight.acquire(OTHER, after=run, queued="x00"))[5:]
+    more = (await flight.acquire(OTHER, after=run, queued="x00"))[6:]
     assert more == [flight.bell(who) for who in crowd[16:32]]
     assert await flight.waiting() == [flight.bell(who) for who in crowd[32:]]
 
@@ -329,6 +337,146 @@ async def test_publish_is_heard_by_who_hangs_up_a_bell(flight) -> None:
         assert await ear.told() == []
         await flight.publish(ME, run)
         assert [b"invalidate", [flight.bell("x")]] in await ear.told()
+
+
+# -- what is made anew ---------------------------------------------------------------------------------------
+
+
+async def due(flight: FlightScripts, **asked: Any) -> bool:
+    """Whether the value that is given is due to be made anew."""
+    kind, _, age, is_due, *_ = await flight.acquire(ME, **asked)
+    assert (kind, age) == (2, -1)
+    assert is_due in (0, 1)
+    return is_due == 1
+
+
+async def test_what_is_stale_is_given_and_is_due_to_be_made_anew(flight) -> None:
+    run = await flight.once(keep=MINUTE, stale=MINUTE, payload=b"old")
+    assert await flight.lasts(flight.value, 2 * MINUTE)
+    assert not await due(flight)
+    await flight.redis.hset(flight.value, "fresh", 1)
+    for who in ("x", "me"):
+        await flight.arm(who)
+
+    assert await flight.acquire(ME, queued="me") == [2, run, -1, 1, b"v", b"old", flight.bell("x")]
+    assert not await flight.redis.exists(flight.run_key)
+    assert await flight.waiting() == []
+
+
+async def test_the_times_of_a_value_are_counted_from_when_it_was_made(flight) -> None:
+    now = (await flight.redis.time())[0] * 1000
+    await flight.once(keep=MINUTE, stale=10 * MINUTE, cost=17)
+
+    fresh, until, cost = await flight.redis.hmget(flight.value, "fresh", "until", "cost")
+    assert about(int(fresh) - now, MINUTE + 4_000)
+    assert about(int(until) - now, 11 * MINUTE + 4_000)
+    assert cost == b"17"
+
+
+async def test_what_is_being_made_anew_is_not_due(flight) -> None:
+    run = await flight.once(keep=MINUTE, stale=MINUTE)
+    await flight.redis.hset(flight.value, "fresh", 1)
+    await flight.begin(OTHER, anew=run)
+
+    assert not await due(flight)
+
+
+async def test_what_was_costly_is_due_the_earlier(flight) -> None:
+    await flight.once(keep=MINUTE, cost=MINUTE // 2)
+
+    assert [await due(flight, ahead=ahead) for ahead in (0, 1.5, 2.5)] == [False, False, True]
+
+
+async def test_what_is_not_kept_is_never_due(flight) -> None:
+    run = await flight.once(cost=MINUTE)
+
+    assert (await flight.acquire(ME, after=run, ahead=2.5))[3] == 0
+
+
+async def test_who_makes_it_anew_has_the_run_beside_the_value(flight) -> None:
+    old = await flight.once(keep=MINUTE, payload=b"old")
+
+    run = await flight.begin(OTHER, anew=old)
+    assert run > old
+    assert (await flight.acquire(ME))[1:] == [old, -1, 0, b"v", b"old"]
+    assert (await flight.acquire(THIRD, anew=old))[::2] == [0, run]
+    assert await flight.publish(OTHER, run, keep=MINUTE, payload=b"new") == [1]
+    assert (await flight.acquire(ME))[1:] == [run, -1, 0, b"v", b"new"]
+
+
+async def test_what_was_made_anew_meanwhile_is_not_made_again(flight) -> None:
+    old = await flight.once(keep=MINUTE)
+    run = await flight.begin(OTHER, anew=old)
+    await flight.publish(OTHER, run, keep=MINUTE)
+
+    assert (await flight.acquire(ME, anew=old))[:2] == [2, run]
+
+
+async def test_who_makes_it_anew_for_another_request_does_not_have_the_run(flight) -> None:
+    old = await flight.once(keep=MINUTE, fingerprint=ANOTHER)
+
+    assert await flight.acquire(ME, anew=old, fingerprint=PRINT) == [3]
+
+
+async def test_what_is_gone_is_made_by_whoever_was_to_make_it_anew(flight) -> None:
+    old = await flight.once(keep=MINUTE, stale=MINUTE)
+    await flight.redis.hset(flight.value, "until", 1)
+
+    assert (await flight.acquire(ME, anew=old))[0] == 1
+
+
+async def test_an_error_does_not_replace_a_value_that_is_kept_and_there_is_a_pause(flight) -> None:
+    old = await flight.once(keep=MINUTE, stale=MINUTE, payload=b"old")
+    await flight.redis.hset(flight.value, "fresh", 1)
+    run = await flight.begin(OTHER, anew=old)
+    await flight.arm("x")
+    now = (await flight.redis.time())[0] * 1000
+
+    failing = {"tag": "e", "payload": b"error", "pause": 10_000, "retention": 2 * HOUR}
+    assert await flight.publish(OTHER, run, **failing) == [1, flight.bell("x")]
+
+    assert not await flight.redis.exists(flight.run_key)
+    assert await flight.lasts(flight.fence, 2 * HOUR)
+    assert (await flight.acquire(ME))[1:] == [old, -1, 0, b"v", b"old"]
+    assert about(int(await flight.redis.hget(flight.value, "again")) - now + MINUTE, MINUTE + 14_000)
+    await flight.redis.hset(flight.value, "again", 1)
+    assert await due(flight)
+
+
+async def test_an_error_that_does_not_replace_a_value_is_said_twice_as_once(flight) -> None:
+    old = await flight.once(keep=MINUTE)
+    run = await flight.begin(OTHER, anew=old)
+    assert await flight.publish(OTHER, run, tag="e", pause=10_000) == [1]
+    again = await flight.redis.hget(flight.value, "again")
+    await flight.arm("x")
+
+    assert await flight.publish(OTHER, run, tag="e", pause=60_000) == [1]
+    assert await flight.stands("x")
+    assert await flight.redis.hget(flight.value, "again") == again
+
+
+async def test_an_error_replaces_what_is_not_kept_any_more(flight) -> None:
+    old = await flight.once(keep=MINUTE)
+    run = await flight.begin(OTHER, anew=old)
+    await flight.redis.hset(flight.value, "until", 1)
+    await flight.publish(OTHER, run, tag="e", pause=10_000)
+
+    assert (await flight.acquire(ME, after=run))[4] == b"e"
+
+
+async def test_an_error_without_a_pause_replaces_what_is_kept(flight) -> None:
+    old = await flight.once(keep=MINUTE)
+    run = await flight.begin(OTHER, anew=old)
+    await flight.publish(OTHER, run, tag="n", keep=MINUTE)
+
+    assert (await flight.acquire(ME))[4] == b"n"
+
+
+async def test_without_a_value_an_error_is_left_for_those_who_waited(flight) -> None:
+    run = await flight.begin(OTHER, anew="17")
+    await flight.publish(OTHER, run, tag="e", pause=10_000)
+
+    assert (await flight.acquire(ME, after=run))[4] == b"e"
 
 
 # -- fingerprints --------------------------------------------------------------------------------------------
@@ -375,7 +523,7 @@ async def test_what_is_not_kept_for_another_request_is_not_there(flight) -> None
 async def test_what_users_add_is_no_fingerprint(flight, user) -> None:
     keys = [flight.run_key, flight.value, flight.fence, flight.queue]
     metadata = f'{{"fingerprint":"{PRINT}","user":{{{user}:1}}}}'
-    arguments = (OTHER, MINUTE, HOUR, metadata, PRINT, "", 0)
+    arguments = (OTHER, MINUTE, HOUR, metadata, PRINT, "", 0, 0, "")
     _, run, _ = await flight.run(flight.words("flight_acquire", keys, *arguments))
 
     assert (await flight.acquire(ME, fingerprint=PRINT))[::2] == [0, run]
@@ -455,7 +603,7 @@ async def test_the_commands_say_what_the_scripts_take(flight) -> None:
     ]
     assert await does(flight, mine.locked())
 
-    theirs.leave(OTHER, granted.fencing_token, tag="v", payload=b"1", keep_ms=0)
+    theirs.leave(Leaving(token=OTHER, run=granted.fencing_token, tag="v", payload=b"1"))
     assert not (await does(flight, theirs.release(THIRD, MINUTE))).freed  # another's undo publishes nothing
     released = await does(flight, theirs.release(OTHER, MINUTE))
     assert (released.freed, released.rung) == (True, [mine.bell])
@@ -488,7 +636,7 @@ async def test_the_next_of_one_session_knows_of_the_run_that_the_first_was_told_
     granted = await does(flight, mine.acquire(ME, MINUTE, "{}"))
     await does(flight, mine.release(ME, MINUTE))
     later = await does(flight, theirs.acquire(OTHER, MINUTE, "{}"))
-    theirs.leave(OTHER, later.fencing_token, tag="v", payload=b"1", keep_ms=0)
+    theirs.leave(Leaving(token=OTHER, run=later.fencing_token, tag="v", payload=b"1"))
     await does(flight, theirs.release(OTHER, MINUTE))
 
     answer = await does(flight, mine.acquire(THIRD, MINUTE, "{}"))
@@ -517,6 +665,15 @@ async def test_out_of_memory_a_run_can_still_publish(full) -> None:
     assert await full.acquire(ME) == [1, full.begun, 1]
     assert await full.publish(ME, full.begun) == [1, full.bell("x")]
     assert (await full.acquire(OTHER, after=full.begun, queued="x"))[0] == 2
+
+
+async def test_out_of_memory_a_value_that_is_kept_can_still_stay(full) -> None:
+    other = full.another()
+    await other.redis.config_set("maxmemory", 0)
+    run = await other.begin(OTHER, anew=await other.once(THIRD, keep=MINUTE))
+    await other.redis.config_set("maxmemory", 1)
+
+    assert await other.publish(OTHER, run, tag="e", pause=10_000) == [1]
 
 
 async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> None:
@@ -570,8 +727,8 @@ MUTATIONS = [
     ),
     Mutation(
         "flight_acquire",
-        "if kept then",
-        "if kept or meant then",
+        "if kept and left[3] ~= print then",
+        "if (kept or meant) and left[3] ~= print then",
         "test_what_is_not_kept_for_another_request_is_not_there",
     ),
     Mutation(
@@ -607,15 +764,86 @@ MUTATIONS = [
     ),
     Mutation(
         "flight_publish",
-        "math.max(ARGV[4], ARGV[5])",
-        "ARGV[4]",
+        "math.max(ARGV[5], ARGV[6])",
+        "ARGV[5]",
         "test_what_is_not_kept_is_there_for_a_while",
     ),
     Mutation(
         "flight_publish",
-        "math.max(ARGV[4], ARGV[5])",
-        "ARGV[5]",
+        "math.max(ARGV[5], ARGV[6])",
+        "ARGV[6]",
         "test_publish_frees_the_run_and_leaves_the_value",
+    ),
+    Mutation(
+        "flight_acquire",
+        "NOW < tonumber(left[2])",
+        "NOW < tonumber(left[6])",
+        "test_what_is_stale_is_given_and_is_due_to_be_made_anew",
+    ),
+    Mutation(
+        "flight_acquire",
+        "kept and not held and NOW",
+        "not held and NOW",
+        "test_what_is_not_kept_is_never_due",
+    ),
+    Mutation(
+        "flight_acquire",
+        "kept and not held and NOW",
+        "kept and NOW",
+        "test_what_is_being_made_anew_is_not_due",
+    ),
+    Mutation(
+        "flight_acquire",
+        "NOW >= tonumber(left[8]) and ",
+        "",
+        "test_an_error_does_not_replace_a_value_that_is_kept_and_there_is_a_pause",
+    ),
+    Mutation("flight_acquire", "left[7] * ARGV[8]", "ARGV[8]", "test_what_was_costly_is_due_the_earlier"),
+    Mutation("flight_acquire", "left[7] * ARGV[8]", "left[7]", "test_what_was_costly_is_due_the_earlier"),
+    Mutation(
+        "flight_acquire", " and left[1] ~= anew", "", "test_who_makes_it_anew_has_the_run_beside_the_value"
+    ),
+    Mutation(
+        "flight_acquire",
+        "left[1] ~= anew",
+        "anew == ''",
+        "test_what_was_made_anew_meanwhile_is_not_made_again",
+    ),
+    Mutation(
+        "flight_acquire",
+        "if kept and left[3] ~= print then",
+        "if kept and left[3] ~= print and anew == '' then",
+        "test_who_makes_it_anew_for_another_request_does_not_have_the_run",
+    ),
+    Mutation(
+        "flight_publish",
+        " or left[3] == ARGV[2]",
+        "",
+        "test_an_error_that_does_not_replace_a_value_is_said_twice_as_once",
+    ),
+    Mutation(
+        "flight_publish",
+        "ARGV[8] ~= '' and",
+        "",
+        "test_an_error_without_a_pause_replaces_what_is_kept",
+    ),
+    Mutation(
+        "flight_publish",
+        " and NOW < tonumber(left[2])",
+        "",
+        "test_an_error_replaces_what_is_not_kept_any_more",
+    ),
+    Mutation(
+        "flight_publish",
+        "whole(NOW + ARGV[5])",
+        "whole(NOW + ARGV[4])",
+        "test_the_times_of_a_value_are_counted_from_when_it_was_made",
+    ),
+    Mutation(
+        "flight_publish",
+        "whole(NOW + ARGV[4])",
+        "whole(NOW + ARGV[5])",
+        "test_the_times_of_a_value_are_counted_from_when_it_was_made",
     ),
     Mutation(
         "shared/flights",

@@ -62,7 +62,7 @@ IN_GROUPS: dict[str, Schedule] = {
         ),
         jitter=0.1,
     ),
-    "a reader whose turn went to another one of its process, which had given up": schedule(
+    "without order, a reader that gives up takes the turn of the others of its process away": schedule(
         "sentinel-rwlock",
         20000889,
         5.0,

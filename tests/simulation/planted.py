@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.found import FOUND
 from tests.simulation.found_in_redlock import BROKEN
 from tests.simulation.small import READER, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
@@ -179,6 +180,18 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             faults=(fault("lag", "m0", 0.0, 1.0), fault("planned failover", "m0", 0.1)),
         ),
         "two holders",
+    ),
+    "a renewal that came late": (
+        FOUND["a renewal of the bell that the server did not know hangs it up again after its waiter got in"],
+        "free for",
+    ),
+    "left when it is undone": (
+        FOUND["without order, a reader that gives up takes the turn of the others of its process away"],
+        "a reader had to wait for two writers",
+    ),
+    "idle beside a silent one": (
+        FOUND["where a connection was silent, the one that counts replicas is not made again"],
+        "BackendError",
     ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.

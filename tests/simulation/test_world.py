@@ -23,9 +23,9 @@ from tests.simulation.world.table import lines
 
 SCHEDULES = 10
 """Of each kind, with faults and without, in every run of the tests, and half as many where servers belong
-together: 360, some 30 s on one core."""
+together: 380, some 30 s on one core."""
 MANY = 2_500
-"""Of each kind, with faults and as many without, with `-m soak`: 115 000 in all. `python -m
+"""Of each kind, with faults and as many without, with `-m soak`: 120 000 in all. `python -m
 tests.simulation.world.many --each 2500 --jobs` runs as many in several processes."""
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, assert_type
 
 from aiohttp import web
@@ -30,10 +30,13 @@ from aiolocks import (
     ReentrantLease,
     ReentrantLock,
     RWLock,
+    Schedule,
     Semaphore,
     Session,
     SingleFlight,
     SpanLease,
+    Tick,
+    TickRecord,
     Turnstile,
     UniqueJob,
     UpgradableLease,
@@ -100,6 +103,33 @@ async def kinds(redis: Redis, cluster: RedisCluster, session: Session) -> None:
     Semaphore(redis, "a", 3, at_least=5)  # type: ignore[arg-type]
 
 
+async def schedules(redis: Redis, session: Session) -> None:
+    nightly = Schedule(session, "nightly", cron="0 3 * * *", tz="Europe/Berlin", overlap="queue", redo=1)
+    often = Schedule(redis, "often", every=timedelta(minutes=1), misfire="all", at_most=30, jitter=5)
+
+    @nightly
+    async def job(tick: Tick) -> int:
+        assert_type(tick.due, datetime)
+        assert_type(tick.lease, Lease)
+        return tick.missed
+
+    @often
+    async def without(tick: Tick) -> None: ...
+
+    @often  # type: ignore[type-var]
+    async def too_few() -> None: ...
+
+    async with nightly as kept:
+        assert_type(kept, Schedule)
+        assert_type(await nightly.trigger(), bool)
+    records = await nightly.history(limit=5)
+    assert_type(records, list[TickRecord])
+    assert_type(records[0].duration, float | None)
+    assert_type(await job(Tick.__new__(Tick)), int)
+    Schedule(redis, "a", every=60, overlap="wait")  # type: ignore[arg-type]
+    await often.run()
+
+
 async def modes(redis: Redis) -> None:
     rw = RWLock(redis, "a")
     async with rw.reader as reader, rw.upgradable as upgradable, rw.writer as writer:
@@ -129,6 +159,13 @@ async def what_is_built_with_them(redis: Redis) -> None:
     flight = SingleFlight(redis, keep=60)
     assert_type(await flight.do("key", make), dict[str, int])
     assert_type(await flight.do("key", lambda: make(), fingerprint=b"request"), dict[str, int])  # noqa: PLW0108
+    assert_type(await flight.do("key", make, keep=60, stale=30, early=1.0, jitter=0.1), dict[str, int])
+
+    @flight("report:{user_id}", keep=60, stale=timedelta(minutes=1))
+    async def report(user_id: int, *, page: int = 1) -> list[str]:
+        return [str(user_id + page)]
+
+    assert_type(await report(7, page=2), list[str])
     async with flight.turn("key") as turn:
         assert_type(turn.first, bool)
     job = UniqueJob(redis, "key")

@@ -34,12 +34,15 @@ from aiolocks import (
     ReentrantLease,
     ReentrantLock,
     RWLock,
+    Schedule,
     Semaphore,
     Session,
     SessionStatistics,
     SingleFlight,
     SpanLock,
     Term,
+    Tick,
+    TickRecord,
     Turn,
     Turnstile,
     UniqueJob,
@@ -87,6 +90,7 @@ NAMES = {
     "ReentrantLock",
     "RemoteCallError",
     "ResultNotKeptError",
+    "Schedule",
     "Semaphore",
     "Serializer",
     "Session",
@@ -97,6 +101,8 @@ NAMES = {
     "SpanLock",
     "StaleFenceError",
     "Term",
+    "Tick",
+    "TickRecord",
     "Turn",
     "Turnstile",
     "UniqueJob",
@@ -145,6 +151,7 @@ MEMBERS = {
     Term: f"{LEASE} value grace ending proclaim step_down",
     UniqueJob: "key ttl limit run try_run enqueue perform try_perform",
     JobLease: LEASE,
+    Schedule: "name run trigger history __call__ __aenter__ __aexit__",
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
     Backoff: "delay",
 }
@@ -159,6 +166,10 @@ STATISTICS = {
     "wakeups",
     "wait_seconds",
     "hold_seconds",
+}
+RECORD = {
+    *("outcome", "due", "began", "ended", "duration", "attempt", "missed"),
+    *("fencing_token", "error", "host", "pid", "metadata"),
 }
 HOLDER = {
     "lease_id",
@@ -233,6 +244,8 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
         ),
         (WaiterInfo, {"host", "pid", "waited_for"}),
         (LeaderInfo, LEADER),
+        (Tick, {"name", "due", "fencing_token", "missed", "attempt", "lease"}),
+        (TickRecord, RECORD),
         (HolderInfo, HOLDER),
         (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was"}),
     ],
@@ -262,6 +275,22 @@ def test_leadership_takes_what_the_contract_says() -> None:
         "max_hold": None,
         "metadata": None,
         "replicas": 0,
+    }
+
+
+def test_schedule_takes_what_the_contract_says() -> None:
+    assert positional(Schedule) == ["client", "name"]
+    assert parameters(Schedule) == {
+        "cron": None,
+        "every": None,
+        "tz": "UTC",
+        "overlap": "skip",
+        "misfire": "latest",
+        "redo": 0,
+        "at_most": None,
+        "jitter": 0.0,
+        "ttl": 30.0,
+        "metadata": None,
     }
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from aiolocks import JSON, RemoteCallError, ResultNotKeptError, Session, SingleFlight
+from aiolocks._primitives.flightarguments import digest_of
 from aiolocks._primitives.outcomes import Outcome
-from aiolocks._primitives.singleflight import _digest
 from aiolocks._transport.commands.flight import Left
 from aiolocks.errors import LockError
 
@@ -33,6 +33,8 @@ async def one() -> int:
 def test_it_tells_its_times() -> None:
     assert repr(SingleFlight(REDIS)) == "<SingleFlight ttl=30 keep=0>"
     assert repr(SingleFlight(REDIS, ttl=timedelta(seconds=5), keep=0.5)) == "<SingleFlight ttl=5 keep=0.5>"
+    flight = SingleFlight(REDIS, keep=60, stale=timedelta(minutes=1), early=1, jitter=0.25)
+    assert repr(flight) == "<SingleFlight ttl=30 keep=60 stale=60 early=1 jitter=0.25>"
     assert repr(JSON) == "aiolocks.JSON"
 
 
@@ -46,6 +48,18 @@ def test_it_tells_its_times() -> None:
         ({"keep": math.nan}, ValueError, "keep must be"),
         ({"keep": math.inf}, ValueError, "keep must be"),
         ({"keep": None}, TypeError, "keep must be"),
+        ({"keep": 1, "stale": -1}, ValueError, "stale must be"),
+        ({"keep": 1, "stale": "1"}, TypeError, "stale must be"),
+        ({"keep": 1, "early": -0.1}, ValueError, "early must be a number from 0 to 1000, not -0.1"),
+        ({"keep": 1, "early": math.nan}, ValueError, "early must be"),
+        ({"keep": 1, "early": True}, TypeError, "early must be"),
+        ({"keep": 1, "jitter": 1.1}, ValueError, "jitter must be a number from 0 to 1, not 1.1"),
+        ({"keep": 1, "jitter": None}, TypeError, "jitter must be"),
+        ({"stale": 30}, ValueError, "stale=30 is of no use without keep="),
+        ({"early": 1}, ValueError, "early=1 is of no use without keep="),
+        ({"jitter": 0.1}, ValueError, "jitter=0.1 is of no use without keep="),
+        ({"stale_while_revalidate": 30}, TypeError, "did you mean stale="),
+        ({"beta": 1}, TypeError, "did you mean early="),
         ({"serializer": json}, None, ""),
         ({"serializer": None}, TypeError, "must have dumps and loads, as aiolocks.JSON"),
         ({"serializer": "json"}, TypeError, "must have dumps and loads"),
@@ -98,11 +112,53 @@ async def test_what_a_fingerprint_is(fingerprint: Any) -> None:
 
 
 def test_of_a_fingerprint_a_hash_is_kept() -> None:
-    digests = [_digest(said) for said in (None, "", "a", "b", "a" * 10**6, "\ud800")]
+    digests = [digest_of(said) for said in (None, "", "a", "b", "a" * 10**6, "\ud800")]
     assert digests[0] == ""
     assert len(set(digests)) == 6
     assert {len(digest) for digest in digests[1:]} == {32}
-    assert _digest("é") == _digest("é".encode())
+    assert digest_of("é") == digest_of("é".encode())
+
+
+@pytest.mark.parametrize("options", [{"keep": -1}, {"stale": 1}, {"keep": 1, "early": "1"}])
+async def test_the_times_of_a_call_are_checked_before_anything_is_sent(options: dict[str, Any]) -> None:
+    flight = SingleFlight(REDIS)
+    with pytest.raises((TypeError, ValueError), match=r"keep|stale|early"):
+        await flight.do("k", one, **options)
+    with pytest.raises((TypeError, ValueError), match=r"keep|stale|early"):
+        flight("k", **options)
+    assert Session.of(REDIS)._engine is None
+
+
+# -- as a decorator ------------------------------------------------------------------------------------------
+
+
+async def of_user(user: int) -> int:
+    return user
+
+
+def test_what_it_decorates() -> None:
+    flight = SingleFlight(REDIS)
+    with pytest.raises(TypeError, match=r'needs a key to decorate a function: @flight\("report:{user_id}"\)'):
+        flight(of_user)  # type: ignore[call-overload, arg-type]
+    with pytest.raises(TypeError, match="decorates a coroutine function"):
+        flight("k")(len)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="key"):
+        flight("")
+    with pytest.raises(ValueError, match="blocking_timeout must be"):
+        flight("k", blocking_timeout=-1)
+
+
+@pytest.mark.parametrize("key", ["of:{users}", "of:{user}:{day}", "of:{anything}"])
+def test_each_field_of_a_key_is_a_parameter(key: str) -> None:
+    """Else all calls would share what one of them has made."""
+    with pytest.raises(TypeError, match="has no such parameter: double the braces"):
+        SingleFlight(REDIS)(key)(of_user)
+    SingleFlight(REDIS)(key.replace("{", "{{").replace("}", "}}"))(of_user)
+
+
+async def test_a_value_without_a_text_of_its_own_makes_no_key() -> None:
+    with pytest.raises(TypeError, match="'user' in its name, and a object has no text"):
+        await SingleFlight(REDIS)("of:{user}")(of_user)(object())  # type: ignore[arg-type]
 
 
 # -- turns ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import FingerprintError, LockError
@@ -22,20 +23,49 @@ LINGER_MS: Final = 5000
 waiter can live without a sign of life."""
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """What a run is to leave.
+
+    Attributes:
+        token: Of the run.
+        run: Its fencing token.
+        tag: What sort of thing it is.
+        payload: The thing itself.
+        fresh_ms: For how long it need not be made anew.
+        keep_ms: For how long it is kept; at least as long.
+        cost_ms: How long it took to make it.
+        pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for so long
+            nobody tries again to make that anew.
+    """
+
+    token: str
+    run: int
+    tag: str
+    payload: bytes
+    fresh_ms: int = 0
+    keep_ms: int = 0
+    cost_ms: int = 0
+    pause_ms: int | None = None
+
+
 class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
     """Ends the acquire of who has waited, or came later: a run has left this.
 
     Attributes:
         run: Fencing token of the run.
         age_us: How many microseconds ago; None if it is kept, and so for whoever comes.
+        due: Whether it is due to be made anew, and nobody does so.
         tag: What sort of thing it is.
         payload: The thing itself.
     """
 
-    def __init__(self, run: int, age_us: int | None, tag: str, payload: bytes) -> None:
+    def __init__(self, run: int, age_us: int | None, tag: str, payload: bytes, *, due: bool = False) -> None:
         super().__init__("a run has ended")
         self.run = run
         self.age_us = age_us
+        self.due = due
         self.tag = tag
         self.payload = payload
 
@@ -58,12 +88,34 @@ class FlightCommands(Steps):
         fingerprint: Of the request that they have in common, hexadecimal; empty for none.
         retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
         session: Who stands in the queue: an id of which no two sessions have the same.
+        ahead: How many times its cost before its end a value counts as due to be made anew.
+        anew: Fencing token of the run whose value they will make anew; None to take what is there.
     """
 
-    __slots__ = ("_fingerprint", "_leaving", "_lock", "_name", "_run", "_told", "bell", "busy")
+    __slots__ = (
+        "_ahead",
+        "_anew",
+        "_fingerprint",
+        "_leaving",
+        "_lock",
+        "_name",
+        "_run",
+        "_told",
+        "bell",
+        "busy",
+    )
 
     def __init__(
-        self, prefix: str, kind: str, name: str, *, fingerprint: str, retention_ms: int, session: str
+        self,
+        prefix: str,
+        kind: str,
+        name: str,
+        *,
+        fingerprint: str,
+        retention_ms: int,
+        session: str,
+        ahead: float = 0.0,
+        anew: int | None = None,
     ) -> None:
         super().__init__(retention_ms)
         self._name = name
@@ -75,12 +127,14 @@ class FlightCommands(Steps):
         )
         self.bell = self._lock.bell
         self._told: int | None = None
-        self._leaving: tuple[str, int, int, str, bytes] | None = None
+        self._ahead = f"{ahead:.6f}"
+        self._anew = "" if anew is None else str(anew)
+        self._leaving: Leaving | None = None
         self.busy: asyncio.Future[Any] | None = None
 
-    def leave(self, token: str, run: int, *, tag: str, payload: bytes, keep_ms: int) -> None:
+    def leave(self, leaving: Leaving) -> None:
         """What that run is to leave: from now on its release publishes it."""
-        self._leaving = (token, run, keep_ms, tag, payload)
+        self._leaving = leaving
 
     def begin_anew(self) -> None:
         """Who asks next came later than what was told until now."""
@@ -97,6 +151,8 @@ class FlightCommands(Steps):
             self._fingerprint,
             "" if self._told is None else str(self._told),
             1 if standing & IN_TURN else 0,
+            self._ahead,
+            self._anew,
         )
         return Command(_ACQUIRE, keys, args, self._answer, lane=token)
 
@@ -110,10 +166,21 @@ class FlightCommands(Steps):
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         """Ends the run with what it is to leave, if that was said, or with nothing."""
-        if self._leaving is None or self._leaving[0] != token or leave:
+        leaving = self._leaving
+        if leaving is None or leaving.token != token or leave:
             return self._lock.release(token, ttl_ms, ring=ring, leave=leave)
-        _, minted, keep_ms, tag, payload = self._leaving
-        args = (token, str(minted), self._retention(ttl_ms), keep_ms, LINGER_MS, tag, payload)
+        args = (
+            token,
+            str(leaving.run),
+            self._retention(ttl_ms),
+            leaving.fresh_ms,
+            leaving.keep_ms,
+            LINGER_MS,
+            leaving.cost_ms,
+            "" if leaving.pause_ms is None else str(leaving.pause_ms),
+            leaving.tag,
+            leaving.payload,
+        )
         return Command(_PUBLISH, self._run, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
@@ -141,8 +208,9 @@ class FlightCommands(Steps):
             self.tell_busy()
             return Refused(None if raw[1] < 0 else raw[1])
         if raw[0] == 2:
-            left = Left(int(raw[1]), None if raw[2] < 0 else raw[2], raw[3].decode(), raw[4])
-            return Refused(None, raw[5:], error=left)
+            _, run, age_us, due, tag, payload, *rung = raw
+            left = Left(int(run), None if age_us < 0 else age_us, tag.decode(), payload, due=due == 1)
+            return Refused(None, rung, error=left)
         return Refused(None, raw[1:], error=FingerprintError(self._name))
 
     def tell_busy(self) -> None:

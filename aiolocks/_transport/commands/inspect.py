@@ -17,6 +17,7 @@ from .reading import (
     read_locks,
     read_permits,
     read_register,
+    read_schedule,
     read_spans,
     read_turnstile,
 )
@@ -161,6 +162,15 @@ _JOBS: Final = Family(
         *("beside", "beside.leases", "beside.value", "about"),
     ),
 )
+_SCHEDULES: Final = Family(
+    ("", "leases"),
+    read_schedule,
+    passive=("fence", "register", "history"),
+    seat=SEAT_LENGTH,
+    force=_FORCE_PERMITS,
+    # There is no such key as `value`: what is freed is the run, and never the register.
+    forced=("", "leases", "queue", "value", "fence"),
+)
 _LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", "nest", "queue", "fence"))
 
 FAMILIES: Final = {
@@ -174,6 +184,7 @@ FAMILIES: Final = {
     "singleflight": _RUNS,
     "turn": _RUNS,
     "uniquejob": _JOBS,
+    "schedule": _SCHEDULES,
     "turnstile": Family(("",), read_turnstile, passive=()),
     "fencedregister": Family(("",), read_register, passive=(), shallow=True),
 }

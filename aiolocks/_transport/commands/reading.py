@@ -261,6 +261,11 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
     return finding._replace(holders=(*finding.holders, holder), ticket=ticket)
 
 
+def read_schedule(now_us: int, found: Mapping[str, Content]) -> Finding:
+    """The runs of a schedule, which are kept as permits are."""
+    return read_permits(now_us, {**found, "value": _NO_CONTENT})
+
+
 def _read_runs(now_us: int, found: Mapping[str, Content]) -> Finding:
     """Those that count for the limit, and those beside them, which are kept in the same way."""
     finding = read_permits(now_us, found, (b"current",))
@@ -306,7 +311,7 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
 def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
     """What is not ours of the keys that stand beside what is held, for a while after it too."""
     types = dict.fromkeys(found, "zset") | {"fence": "string", "seen": "hash"}
-    types |= dict.fromkeys(("value", "beside.value"), "hash")
+    types |= dict.fromkeys(("value", "beside.value", "register"), "hash")
     wrong = _wrong(types, found)
     fence = found.get("fence", _NO_CONTENT)
     if fence.type == "string" and (_FENCE.fullmatch(fence.value) is None or int(fence.value) >= _LAST_FENCE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from ..._core.arguments import SHORTEST_TTL
 from ..exits import CommandError
 from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes
+
+if TYPE_CHECKING:
+    from ..._primitives.schedule.dues import Dues
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -24,10 +28,15 @@ later holder, by which a store can refuse those who come too late.
 With --at-least the lock stays taken for that long after it was acquired, even if COMMAND has ended before,
 whatever its exit status. So a command that several machines start at about the same time runs once.
 
+With --every or --cron, COMMAND is run for a tick of the schedule NAME, and not under a lock: for a line that
+stands in the crontab of many machines. Of all that come for the same tick, by clocks that differ by less than
+half of the gap between two ticks (and by less than a minute), one runs it; the others end at once, with 0.
+
 \b
   aiolocks run nightly-backup -- ./backup.sh --full
   aiolocks run nightly-backup --wait 0 -- ./backup.sh || echo "somebody else does it"
   aiolocks run nightly-backup --at-least 60 --ttl 60 --wait 0 -- ./backup.sh
+  aiolocks run nightly-backup --cron '17 3 * * *' --tz Europe/Berlin -- ./backup.sh
 
 Signals are passed on to COMMAND. If the lock is lost, because Redis stayed away or somebody removed the lock,
 COMMAND gets TERM and, --kill-after seconds later, KILL; in between, somebody else may hold the lock already.
@@ -36,6 +45,7 @@ aiolocks itself cannot be passed on: then COMMAND goes on, and the lock ends aft
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
+    0  with --every or --cron: another machine has this tick, or another run goes on
     2  the command line is wrong
    69  no usable Redis server
    75  the lock was not acquired within --wait, or --at-least has not passed yet
@@ -68,6 +78,14 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
     "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
+@click.option(
+    "--every", type=click.FloatRange(min=SHORTEST_TTL), metavar="S",
+    help="Run for the tick that is due: one in so many seconds, counted from the beginning of 1970 in UTC.",
+)  # fmt: skip
+@click.option(
+    "--cron", metavar="EXPR", help="Run for the tick that is due by this cron expression: as in the crontab."
+)
+@click.option("--tz", metavar="ZONE", help="Time zone of --cron.  [default: UTC]")
 @click.option("--quiet", is_flag=True, help="Do not name the holder of the lock while waiting for it.")
 @prefix_option
 @redis_option("redis://localhost:6379")
@@ -79,6 +97,9 @@ def run(
     at_least: float,
     fair: bool,
     kill_after: float,
+    every: float | None,
+    cron: str | None,
+    tz: str | None,
     quiet: bool,
     prefix: str,
     url: str,
@@ -88,6 +109,10 @@ def run(
         raise CommandError("run needs a POSIX system", 1)
     if at_least > ttl:
         message = f"--at-least {at_least:g} needs a --ttl of that many seconds or more, not {ttl:g}"
+        raise click.UsageError(message, click.get_current_context())
+    ticks = _ticks(every, cron, tz)
+    if ticks is not None and (wait is not None or at_least or fair):
+        message = "--wait, --at-least and --fair are for a lock, and not for --every and --cron"
         raise click.UsageError(message, click.get_current_context())
     from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
 
@@ -102,9 +127,27 @@ def run(
         fair=fair,
         kill_after=kill_after,
         quiet=quiet,
+        ticks=ticks,
     )
     try:
         status = asyncio.run(Keeper.carry_out(order))
     except KeyboardInterrupt:  # before the signals are in our hands
         status = 130
     sys.exit(status)
+
+
+def _ticks(every: float | None, cron: str | None, tz: str | None) -> Dues | None:
+    """The due times of the schedule; None where a lock is meant."""
+    context = click.get_current_context()
+    if every is not None and cron is not None:
+        raise click.UsageError("--every and --cron exclude each other", context)
+    if tz is not None and cron is None:
+        raise click.UsageError("--tz is the time zone of --cron", context)
+    if every is None and cron is None:
+        return None
+    from ..._primitives.schedule.dues import Cron, Every  # noqa: PLC0415 - as above
+
+    try:
+        return Every(every) if cron is None else Cron(cron, tz or "UTC")  # type: ignore[arg-type]
+    except ValueError as error:
+        raise click.UsageError(str(error), context) from None

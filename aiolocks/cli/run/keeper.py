@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import signal
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,12 +21,18 @@ from ... import (
     LockTimeoutError,
     Session,
 )
+from ..._primitives.schedule.dues import Dues
+from ..._primitives.schedule.runs import Run
+from ..._primitives.schedule.ticks import Outcome, at
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..server import Server, connected
 from .child import Child
+from .claiming import claim_tick
 from .programs import ensure_program, started
 from .signals import ENDING, Arrival, Signals, stop_self
 from .waiting import described, explain
+
+_DUE: Final = "AIOLOCKS_DUE"
 
 _RELEASE_PATIENCE: Final = 3.0
 """Seconds that a release may take once the command has ended; behind it, the ttl frees the lock."""
@@ -33,7 +40,7 @@ _RELEASE_PATIENCE: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the command line asked for; times in seconds, `wait` None for ever."""
+    """What the command line asked for; times in seconds, `wait` None for ever, `ticks` None for a lock."""
 
     url: str = field(repr=False)
     prefix: str
@@ -45,6 +52,7 @@ class Order:
     fair: bool
     kill_after: float
     quiet: bool
+    ticks: Dues | None = None
 
 
 class Keeper:
@@ -94,11 +102,21 @@ class Keeper:
     async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
         async with connected(self._order.url) as server, self._session(server) as session:
             ensure_program(self._order.command[0])
-            lease = await self._acquire(session)
+            run: Run | None = None
+            if self._order.ticks is None:
+                lease = await self._acquire(session)
+            elif (run := await claim_tick(session, self._order)) is None:
+                return 0
+            else:
+                lease = run.lease
             # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
             try:
-                child = self._child = started(self._order.command, lease.fencing_token, mask)
+                child = self._child = self._start(lease, run, mask)
+                if run is not None:
+                    run.began()
                 await self._look_after(child, lease)
+                if run is not None and not self._ended_child:
+                    run.ended(*_outcome(child.ended.result()))
             finally:
                 loss = await _let_go(lease)
         status = child.ended.result()
@@ -140,6 +158,12 @@ class Keeper:
             if explaining is not None:
                 explaining.cancel()
 
+    def _start(self, lease: Lease, run: Run | None, mask: frozenset[int]) -> Child:
+        more: dict[str, str] = {}
+        if run is not None and run.reply.due is not None:
+            more[_DUE] = at(run.reply.due, dt.UTC).isoformat()
+        return started(self._order.command, lease.fencing_token, mask, more)
+
     async def _look_after(self, child: Child, lease: Lease) -> None:
         """Returns when it has ended, by itself or because the lock was lost."""
         lost = asyncio.create_task(lease.wait_lost())
@@ -153,6 +177,13 @@ class Keeper:
         finally:
             lost.cancel()
             child.signal(signal.SIGKILL)  # whatever went wrong: it is not left without the lock
+
+
+def _outcome(status: int) -> tuple[Outcome, str]:
+    """What the history of the schedule is to say."""
+    if status == 0:
+        return "done", ""
+    return "failed", f"exit status {status}" if status > 0 else f"signal {-status}"
 
 
 async def _let_go(lease: Lease) -> LockError | None:

@@ -61,6 +61,25 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ("semaphore",),
     ),
+    "a renewal that came late": Safeguard(
+        "A bell that is hung up again after its waiter got in is taken down.",
+        python(
+            "_core.acquisition:Acquisition._settle_place",
+            without="or (self._takes_place_along and self._gate.place.renewal_pends)",
+        ),
+        ("lock", "multilock"),
+        faulty=True,
+        sorts=("no scripts",),
+    ),
+    "left when it is undone": Safeguard(
+        "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
+        python(
+            "_core.acquisition:Acquisition._withdraw",
+            without="self._gate.leaves_late() if late else None",
+            instead="None",
+        ),
+        ("rwlock", "sentinel-rwlock"),
+    ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
         python("_core.place:Bells._renew", without="gate.renew_place(until)", instead="pass"),

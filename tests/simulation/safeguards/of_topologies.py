@@ -121,4 +121,15 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ("sentinel-replicas",),
         faulty=True,
     ),
+    "idle beside a silent one": Safeguard(
+        "Where a connection was silent, the idle one beside it is made again.",
+        python(
+            "_transport.multiplexed:Multiplexed._check_stall",
+            without="self._spares.distrust()",
+            instead="pass",
+        ),
+        ("sentinel-replicas",),
+        faulty=True,
+        sorts=("half open",),
+    ),
 }

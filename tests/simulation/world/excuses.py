@@ -51,6 +51,11 @@ class Excuses:
         """Whether anything in this time explains such a violation."""
         return any(one.since <= until and since <= one.until for one in self._of(sort, who))
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is explained at all."""
+        return bool(self._given)
+
     def begun(self, sort: Excused) -> list[float]:
         """When each excuse of this sort began, whosever it is."""
         return [one.since for one in self._given if one.sort is sort]

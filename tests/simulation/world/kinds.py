@@ -78,6 +78,7 @@ class Kind:
         whole: All that there is.
         work: What is built with locks, by its name in `works`; then there is no `lock` of its own.
         lasting: A part of keys that stay for ever.
+        remembered: Parts of keys that stay for a week.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Kind:
     whole: Want = Want()
     work: str = ""
     lasting: str = ""
+    remembered: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -227,6 +229,13 @@ KINDS: dict[str, Kind] = {
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
         Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
+        Kind(
+            name="schedule",
+            wanted=_one,
+            lock=_none,
+            work="keep",
+            remembered=(":schedule.register:", ":schedule.history:"),
+        ),
         Kind(name="fencedregister", wanted=_one, lock=_none, work="write", lasting=":fencedregister:"),
     )
 }

@@ -83,7 +83,7 @@ class Run:
             server.on_request = self._look_for_what_stays
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
-        self.ledger = Ledger(self.referee, travel=travel)
+        self.ledger = Ledger(self.referee, world.clockwork.part("ledger"), travel=travel)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
@@ -136,6 +136,10 @@ class Run:
         lasting = self.schedule.kind.lasting
         return (bool(lasting) and lasting in key) or (self._may_be_remembered and ".seen:" in key)
 
+    def _outlasts(self, key: str) -> bool:
+        """What has an end, but outlasts the world."""
+        return any(part in key for part in self.schedule.kind.remembered)
+
     @property
     def _may_be_remembered(self) -> bool:
         """Whether somebody has died or lost what it had: a job remembers for ten minutes who asked for it."""
@@ -186,7 +190,7 @@ class Run:
         if not self.mains[name].done():
             self._living -= 1  # its task is never stepped again
         self.processes[name].kill(silently=silently)
-        self.ledger.dead.add(name)
+        self.ledger.died(name)
         for attempt in self.actors[name].attempts if name in self.actors else ():
             self.referee.died(attempt, self.schedule.ttl)
 
@@ -335,7 +339,7 @@ class Run:
             node.server.sweep()
             for store in node.server.stores.values():
                 for key in map(bytes.decode, store.present()):
-                    if not is_fence(key) and not self._may_stay(key):
+                    if not is_fence(key) and not self._may_stay(key) and not self._outlasts(key):
                         referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
         kind, trace = self.schedule.kind, world.trace
         referee.judge(

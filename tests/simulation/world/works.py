@@ -28,6 +28,7 @@ from aiolocks.errors import StaleFenceError
 from .checkers import Referee
 from .excuses import Excused
 from .schedule import Round
+from .ticks import Ticks
 
 KEEP = 0.4
 """Seconds for which some results are kept."""
@@ -63,6 +64,7 @@ class Ledger:
     """
 
     referee: Referee
+    random: random.Random
     runs: list[Execution] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
     unsure: int = 0
@@ -72,6 +74,14 @@ class Ledger:
     written: list[str] = field(default_factory=list)
     newest: int = 0
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
+    ticks: Ticks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ticks = Ticks(self.referee, self.random, travel=self.travel)
+
+    def died(self, process: str) -> None:
+        self.dead.add(process)
+        self.ticks.died(process)
 
     def explained(self, sort: Excused, since: float, *who: str) -> bool:
         """Whether a fault since then explains that, in the process of one of these."""
@@ -110,6 +120,7 @@ class Ledger:
 
     def judge(self) -> None:
         """What only the whole shows."""
+        self.ticks.judge()
         if self.unsure or self.dead or self.referee.excuses.begun(Excused.RESULT):
             return
         if self.processed != self.version:
@@ -121,23 +132,33 @@ class Ledger:
 
 
 async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
-    """A call whose result all have who ask for it meanwhile."""
+    """A call whose result all have who ask for it meanwhile, or later, while it is made anew."""
     keep = KEEP if one.want.permits > 1 else 0.0
+    stale = KEEP if one.want.permits > 2 else 0.0
     asked = ledger.referee.now
     patience = ledger.travel
-    key, kept = f"k{keep:g}", max(0.0, keep - patience)
-    call = SingleFlight(session, ttl=ttl, keep=keep).do(
+    key, kept = f"k{keep:g}+{stale:g}", max(0.0, keep - patience)
+    call = SingleFlight(session, ttl=ttl, keep=keep, stale=stale).do(
         key, lambda: ledger.execute(one.part, one.hold, key=key, kept=kept)
     )
     async with asyncio.timeout(one.timeout or None):
         number = await call
     run = ledger.runs[number]
+    there = [
+        earlier
+        for earlier in ledger.runs
+        if earlier.key == key and asked - keep - stale + patience < earlier.ended < asked - patience
+    ]
     if run.ended == inf:
         ledger.referee.wrong(f"{one.part} has the result of a run that has not ended")
-    elif run.ended < asked - keep - patience and not ledger.explained(
+    elif run.ended < asked - keep - stale - patience and not ledger.explained(
         Excused.RESULT, run.began, run.who, one.part
     ):
         ledger.referee.wrong(f"{one.part} has a result that was {asked - run.ended:.3f} s old")
+    elif run.ended > asked + patience and any(
+        not ledger.explained(Excused.RESULT, earlier.began, earlier.who, one.part) for earlier in there
+    ):
+        ledger.referee.wrong(f"{one.part} has waited for a run although there was a result")
 
 
 async def _update(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
@@ -212,5 +233,10 @@ async def _lead(ledger: Ledger, session: Session, one: Round, ttl: float, patien
         await leadership.run(main)
 
 
-WORKS = {"share": _share, "update": _update, "number": _number, "write": _write, "lead": _lead}
+async def _keep(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A schedule that is kept for a while."""
+    await ledger.ticks.keep(session, one, ttl)
+
+
+WORKS = {"share": _share, "update": _update, "number": _number, "write": _write, "keep": _keep, "lead": _lead}
 """By the name that a kind gives."""

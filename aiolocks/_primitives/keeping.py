@@ -1,0 +1,83 @@
+"""For how long a value is kept, and when it is made anew."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+from .._core.acquirable import AS_CONFIGURED
+from .._core.arguments import number, seconds
+from .._core.clock import milliseconds
+
+_MOST_EARLY: Final = 1000.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """The times of a kept value; see `SingleFlight`. Immutable.
+
+    Invariant: without `keep` all of them are 0.
+
+    Attributes:
+        keep: Seconds for which a value is fresh.
+        stale: Seconds after that for which it is given while it is made anew.
+        early: How far ahead of its end a value is made anew.
+        jitter: The share of `keep` that is random.
+    """
+
+    keep: float = 0.0
+    stale: float = 0.0
+    early: float = 0.0
+    jitter: float = 0.0
+
+    def but(self, *, keep: Any, stale: Any, early: Any, jitter: Any) -> Keeping:
+        """The same with other times, where they are given.
+
+        Raises:
+            TypeError, ValueError: One is not as it should be.
+        """
+        changes: dict[str, float] = {}
+        if keep is not AS_CONFIGURED:
+            changes["keep"] = seconds("keep", keep)
+        if stale is not AS_CONFIGURED:
+            changes["stale"] = seconds("stale", stale)
+        if early is not AS_CONFIGURED:
+            changes["early"] = number("early", early, most=_MOST_EARLY)
+        if jitter is not AS_CONFIGURED:
+            changes["jitter"] = number("jitter", jitter, most=1.0)
+        if not changes:
+            return self
+        if changes.get("keep", self.keep):
+            return replace(self, **changes)
+        for name in ("stale", "early", "jitter"):
+            if changes.get(name):
+                raise ValueError(f"{name}={changes[name]:g} is of no use without keep=: no value is kept")
+        return Keeping()
+
+    @property
+    def kept(self) -> bool:
+        """Whether a value is kept at all."""
+        return self.keep > 0
+
+    def fresh_ms(self) -> int:
+        """For how long one value is fresh: drawn anew for each."""
+        return milliseconds(self.keep - self.keep * self.jitter * random.random())  # noqa: S311 - not a secret
+
+    @property
+    def stale_ms(self) -> int:
+        return milliseconds(self.stale)
+
+    def ahead(self) -> float:
+        """How many times its cost before its end a value counts as due: drawn anew for each question.
+
+        An exponential law, as of XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache
+        Stampede Prevention", Proceedings of the VLDB Endowment 8 (8), 2015.
+        """
+        return -self.early * math.log(1.0 - random.random()) if self.early else 0.0  # noqa: S311 - as above
+
+    def __str__(self) -> str:
+        others = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
+        return " ".join((f"keep={self.keep:g}", *(f"{name}={value:g}" for name, value in others if value)))

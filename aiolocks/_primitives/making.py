@@ -1,0 +1,272 @@
+"""How a value is made under a lease, and published for those who wait elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+from .._core.arguments import LARGEST_VALUE, Options
+from .._core.clock import milliseconds
+from .._core.engine import Engine
+from .._core.lease import Lease
+from .._core.term import NEVER
+from .._transport.commands.flight import Leaving, Left
+from ..errors import BackendError, ConfigurationError, LockError, LockLostError
+from .keeping import Keeping
+from .outcomes import VALUE, Outcome, comes_of_cancellation
+from .runs import ended_at, runs
+from .serializers import Serializer
+
+log = logging.getLogger("aiolocks.session")
+
+_MOST_LOSSES: Final = 3
+"""So often a call is begun: what loses its lease each time would do its work again and again."""
+
+_PAUSE_MS: Final = 1000
+"""For how long nobody tries again to make a value anew, after a try has failed."""
+
+_DONE_AGAIN: Final = "; a new call may do it again"
+
+
+@final
+class Making:
+    """One value of a key: what another run has left, or what comes of our function.
+
+    Invariants:
+    - a value that was made is never made again: a lease that was lost then is acquired again, to publish it;
+    - the function runs only under a lease.
+
+    Args:
+        anew: Fencing token of the run whose value is to be replaced, while others have that; None to have it
+            oneself.
+
+    Attributes:
+        busy: Done once a run goes on, here or elsewhere.
+        begun: Whether our function runs, or has run.
+        abandoned: Nobody waits for the value any more, and the task is being cancelled.
+        ended_at: Loop time at which the run that left the value had ended, elsewhere.
+    """
+
+    __slots__ = (
+        "_anew",
+        "_binding",
+        "_commands",
+        "_cost_ms",
+        "_engine",
+        "_fn",
+        "_keeping",
+        "_made",
+        "_name",
+        "_runs",
+        "_serializer",
+        "abandoned",
+        "begun",
+        "busy",
+        "ended_at",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        fn: Callable[[], Awaitable[Any]],
+        *,
+        options: Options,
+        keeping: Keeping,
+        serializer: Serializer,
+        fingerprint: str,
+        anew: int | None,
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._fn = fn
+        self._keeping = keeping
+        self._serializer = serializer
+        self._anew = anew
+        self._commands, self._binding = runs(
+            engine,
+            "singleflight",
+            "SingleFlight",
+            name,
+            options=options,
+            fingerprint=fingerprint,
+            ahead=keeping.ahead(),
+            anew=anew,
+        )
+        # The commands have this future, and not this object: a cycle would be left to the garbage collector.
+        self.busy: asyncio.Future[Any] = engine.loop.create_future()
+        self._commands.busy = self.busy
+        self._made: Outcome | None = None  # the end of our own call
+        self._cost_ms = 0
+        self._runs: set[int] = set()  # our own
+        self.begun = False
+        self.abandoned = False
+        self.ended_at = NEVER
+
+    def runs(self, fn: Callable[[], Awaitable[Any]]) -> bool:
+        """Whether it is this function that runs."""
+        return self.begun and self._fn is fn
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the work was done, and the server must know of it for as long as `keep`."""
+        return self._keeping.kept and self._made is not None and self._made.done
+
+    async def make(self) -> Outcome | None:
+        """Runs the call, unless another has left what would come of it; None if another makes it anew.
+
+        Raises:
+            LockError: There is no value, neither ours nor another one.
+        """
+        trouble: LockError | None = None
+        for _ in range(_MOST_LOSSES):
+            try:
+                self._engine.admit()
+                lease = await self._acquire()
+            except Left as left:
+                # Our own, if it was not confirmed: then we have the very object.
+                if self._made is not None and left.run in self._runs:
+                    return self._made.confirmed(left)
+                self.ended_at = ended_at(self._engine, left)
+                return Outcome.of_another(self._name, left, self._serializer)
+            except LockError as error:
+                return self._unpublished(error)
+            if lease is None:
+                return None
+            self._runs.add(lease.fencing_token)
+            ended = await self._run(lease)
+            if isinstance(ended, Outcome):
+                return ended
+            trouble = ended
+        assert trouble is not None
+        return self._unpublished(trouble)
+
+    async def _acquire(self) -> Lease | None:
+        """The lease of a run; for a value that is there already, nobody queues."""
+        if self._anew is not None:
+            return await self._binding.try_acquire()
+        return await self._binding.acquire(None)
+
+    async def _run(self, lease: Lease) -> Outcome | LockError:
+        """The end of the run, or the error for which another run has to publish it."""
+        deadline = 0.0
+        try:
+            async with lease:
+                if self._made is None:
+                    self._made = await self._call(lease)
+                deadline = self._engine.now() + lease.remaining()
+                self._publish(lease, self._made)
+        except LockLostError as error:
+            return error
+        except BackendError as error:
+            return await self._unconfirmed(lease, error, deadline)
+        return self._made
+
+    async def _unconfirmed(self, lease: Lease, error: BackendError, deadline: float) -> Outcome | LockError:
+        """The server has refused the end of the call, or has said nothing until its `deadline`."""
+        made = self._made
+        assert made is not None
+        refused = self._engine.now() < deadline
+        # Perhaps the server hung up on account of its length: in fewer words, the work was done.
+        if made.done and (refused or (self.keeps and len(made.payload) > LARGEST_VALUE)):
+            self._made = made = self._not_kept(made.value, error)
+            if refused and await self._told(lease, made):
+                return made
+            refused = self._engine.now() < deadline  # if the lease has ended meanwhile, a new one may tell it
+        return self._unpublished(error) if refused or not self.keeps else error
+
+    async def _told(self, lease: Lease, outcome: Outcome) -> bool:
+        """Whether the run, which was not ended, has ended with that."""
+        self._publish(lease, outcome)
+        command = self._commands.release(lease.token, milliseconds(lease.ttl))
+        try:
+            released = await self._engine.ask(command, told=self._engine.wake_own)
+        except LockError:
+            return False
+        return released.freed
+
+    async def _call(self, lease: Lease) -> Outcome:
+        """What comes of the function; a cancellation of its task passes."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.begun = True
+        self._commands.tell_busy()
+        began = self._engine.now()
+        try:
+            awaitable: object = self._fn()
+            if not inspect.isawaitable(awaitable):
+                raise TypeError(
+                    f"fn must be a coroutine function (async def): {self._fn!r} gave "
+                    f"{type(awaitable).__name__}; wrap a plain function as asyncio.to_thread does"
+                )
+            value = await awaitable
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            # It came out of the function by itself. Nobody who waits was cancelled, or may believe it.
+            ended = RuntimeError(f"the call of SingleFlight key {self._name!r} was cancelled from within")
+            ended.__cause__ = error
+            return Outcome.of_error(ended)
+        except Exception as error:
+            # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
+            if task.cancelling() and (
+                self.abandoned or lease.remaining() <= 0.0 or comes_of_cancellation(error)
+            ):
+                # What it says about having been cancelled is not for those who wait elsewhere.
+                raise asyncio.CancelledError from error
+            return Outcome.of_error(error)
+        self._cost_ms = milliseconds(self._engine.now() - began)
+        try:
+            outcome = Outcome.of_value(value, self._serializer)
+            self._engine.settings.check_value(outcome.payload)
+        except ConfigurationError as error:
+            return self._not_kept(value, error)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            error.add_note(
+                "aiolocks: the serializer of the SingleFlight says this of the value of the function "
+                f"({type(value).__name__}), which others are to have too"
+            )
+            return self._not_kept(value, error)
+        return outcome
+
+    def _not_kept(self, value: Any, because: Exception) -> Outcome:
+        """The work was done, and for this reason others cannot have its value.
+
+        Callers here get the value. If it was to be kept, they get it with an error: a caller that relies on
+        that has to know.
+        """
+        log.warning("singleflight %r: others cannot have the value of the call: %s", self._name, because)
+        return Outcome.not_kept(self._name, value, because, raises=self._keeping.kept)
+
+    def _publish(self, lease: Lease, outcome: Outcome) -> None:
+        """With its release."""
+        fresh_ms = self._keeping.fresh_ms() if outcome.done else 0
+        keep_ms = fresh_ms + self._keeping.stale_ms if outcome.done else 0
+        spares = self._anew is not None and outcome.tag != VALUE
+        self._commands.leave(
+            Leaving(
+                token=lease.token,
+                run=lease.fencing_token,
+                tag=outcome.tag,
+                payload=outcome.payload,
+                fresh_ms=fresh_ms,
+                keep_ms=keep_ms,
+                cost_ms=self._cost_ms,
+                pause_ms=_PAUSE_MS if spares else None,
+            )
+        )
+
+    def _unpublished(self, error: LockError) -> Outcome:
+        """The work was done: callers here get its value, whatever the others can be told."""
+        if self._made is None:
+            raise error
+        again = _DONE_AGAIN if self.keeps else ""
+        log.warning(
+            "singleflight %r: what the call gave could not be published%s: %s", self._name, again, error
+        )
+        if not self.keeps:
+            return self._made
+        return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)

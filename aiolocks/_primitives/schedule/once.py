@@ -1,0 +1,53 @@
+"""One tick, claimed by a process that comes for nothing else: for a line in the crontab of many machines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ..._core.arguments import Options
+from ..._core.engine import Engine
+from ..._transport.commands.schedule import Claimed, NotClaimed, reading
+from .clock import server_clock
+from .dues import Dues
+from .plan import LATE, Plan, Policy
+from .runs import Run, claim
+
+_POLICY: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
+
+
+def nearest(dues: Dues, now: int) -> int:
+    """The tick that a machine means that asks now by its own clock: the latest one, or one that is near.
+
+    Clocks of machines may differ by less than half of the gap, and no tick is meant by one machine and missed
+    by all. A tick that is due in more than a minute is not waited for.
+    """
+    due, following = dues.latest(now), dues.after(now)
+    return following if following - now < min((following - due) // 2, LATE) else due
+
+
+async def claim_nearest(engine: Engine, name: str, dues: Dues, options: Options) -> Run | NotClaimed:
+    """Waits until the tick is due by the server's clock, claims it, and is refused if another machine has it.
+
+    Raises:
+        BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+        SessionClosedError: The session is closed.
+
+    Cancelled at any point, a claim that the server may have granted is taken back.
+    """
+    plan = Plan(name, dues, _POLICY)
+    with server_clock(engine, name) as clock:
+        asked_at = engine.now()
+        read = await engine.ask(reading(engine.settings.prefix, name, records=0))
+        clock.heard(read.now_us, engine.now() - asked_at)
+        due = nearest(dues, clock.now())
+        ask = plan.ask(due)
+        # The first tick of a schedule is run too: nobody is there before a tick to begin the register.
+        ask = ask._replace(flags=ask.flags + "f", in_time=min(ask.gap // 2, LATE))
+        while True:
+            await asyncio.sleep(max(0, due - clock.now()) / 1000)
+            found = await claim(engine, name, ask, options, clock)
+            if not isinstance(found, Claimed) and not (
+                isinstance(found, NotClaimed) and found.why == "early"
+            ):
+                return found

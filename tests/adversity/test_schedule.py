@@ -1,0 +1,424 @@
+"""Schedules under faults: no tick twice, and none left out that a living process could have run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Schedule, Session, Tick
+from aiolocks._transport import clocks
+from tests.adversity.tools import Formed, Keys, begin, step
+from tests.conftest import Connect
+from tests.support.cancel import Shot, cancel_twice, sweep
+from tests.support.processes import Worker, Workers, tell
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.skew import SkewedServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
+
+_STEPS = ("forms", "bells", "fence", "queue", "permits", "ticks")
+CLAIM = step("schedule_claim", *_STEPS, "claims")
+TRIGGER = step("schedule_trigger", *_STEPS, "claims")
+END = step("schedule_release", *_STEPS)
+AT_ONCE = 10.0
+"""Seconds that a busy machine may take for what happens at once."""
+YEAR = 365 * 24 * 3600
+killed = pytest.mark.leaves_keys("*:schedule*")
+"""Processes that are killed leave the leases of their runs, which end by themselves."""
+
+
+class Crew:
+    """The runs of one schedule in several sessions of this process."""
+
+    def __init__(self, seconds: float = 0.0, **arguments: Any) -> None:
+        self.seconds = seconds
+        self.arguments = {"every": 0.2, **arguments}
+        self.ticks: list[Tick] = []
+        self.ended: list[Tick] = []
+
+    def of(self, client: Any) -> Schedule:
+        schedule = Schedule(client, "a", **self.arguments)
+
+        @schedule
+        async def job(tick: Tick) -> None:
+            self.ticks.append(tick)
+            await asyncio.sleep(self.seconds)
+            self.ended.append(tick)
+
+        return schedule
+
+    @property
+    def dues(self) -> list[float]:
+        return [round(tick.due.timestamp(), 3) for tick in self.ticks]
+
+    async def begun(self, number: int) -> None:
+        await eventually(lambda: len(self.ticks) >= number, within=AT_ONCE)
+
+    def ran_once(self) -> bool:
+        return len(set(self.dues)) == len(self.dues) > 0
+
+
+# -- processes that die, freeze and have other clocks --------------------------------------------------------
+
+
+async def keep(
+    url: str, every: float, seconds: float, ahead: float = 0.0, rate: float = 1.0, **arguments: Any
+) -> None:
+    """Keeps the schedule in a process whose clocks are ahead, and go at another rate."""
+    began = time.monotonic()
+
+    def crooked(clock: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock() + ahead + (time.monotonic() - began) * (rate - 1)
+
+    loop: Any = asyncio.get_running_loop()
+    loop.time, clocks.steady, time.time = map(crooked, (loop.time, clocks.steady, time.time))
+    async with Redis.from_url(url) as redis:
+        schedule = Schedule(redis, "a", every=every, **arguments)
+
+        @schedule
+        async def job(tick: Tick) -> None:
+            due = round(tick.due.timestamp(), 3)
+            tell("began", due=due, attempt=tick.attempt, missed=tick.missed, token=tick.fencing_token)
+            await asyncio.sleep(seconds)
+            tell("ended", due=due)
+
+        tell("ready")
+        await schedule.run()
+
+
+async def told(workers: list[Worker], event: str) -> list[dict[str, Any]]:
+    """All that they have told of it, once they have ended."""
+    for worker in workers:
+        worker.kill()
+        await worker.finish(status=-9)
+    return [report for worker in workers for report in worker.told_so_far if report["event"] == event]
+
+
+@killed
+async def test_whatever_the_clocks_say_each_tick_is_run_once(server: Server, workers: Workers) -> None:
+    """One is a year ahead, one a year behind, one goes faster and one slower."""
+    crooked = [(YEAR, 1.0), (-YEAR, 1.0), (0.4, 1.2), (-0.4, 0.9)]
+    running = [
+        await workers.start(keep, url=server.url, every=0.25, seconds=0, ahead=ahead, rate=rate)
+        for ahead, rate in crooked
+    ]
+    for worker in running:
+        await worker.told("ready")
+    began = time.time()
+    await asyncio.sleep(2.5)
+    ended = time.time()
+    reports = await told(running, "began")
+
+    runs = Counter(report["due"] for report in reports)
+    assert set(runs.values()) == {1}
+    due = [number / 4 for number in range(int(began * 4) + 3, int(ended * 4))]
+    assert {
+        report["due"] + 0.25 * missed for report in reports for missed in range(-report["missed"], 1)
+    } >= set(due)
+    for report in reports:
+        assert report["token"] / 1e6 >= report["due"]  # never before it is due
+    tokens = [report["token"] for report in sorted(reports, key=lambda report: report["due"])]
+    assert tokens == sorted(tokens)
+
+
+@killed
+@pytest.mark.parametrize("redo", [0, 1])
+async def test_a_process_that_is_killed_is_replaced(server: Server, workers: Workers, redo: int) -> None:
+    """At the next tick; with `redo`, its tick is run again when its lease has ended."""
+    arguments = {"url": server.url, "every": 1, "seconds": 0.6, "ttl": 0.3, "redo": redo}
+    one, two = await workers.start_many(2, keep, **arguments)
+    for worker in (one, two):
+        await worker.told("ready")
+    first, second = (begin(worker.told("began")) for worker in (one, two))
+    await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+    dead, alive, waiting = (one, two, second) if first.done() else (two, one, first)
+    report = (first if first.done() else second).result()
+    dead.kill()
+
+    after = await waiting
+    assert after["token"] > report["token"]
+    if redo:
+        assert (after["due"], after["attempt"]) == (report["due"], 2)
+    else:
+        assert (after["due"], after["attempt"]) == (report["due"] + 1, 1)
+    await alive.told("ended")
+    async with Redis.from_url(server.url) as redis:
+        outcomes = [record.outcome for record in await Schedule(redis, "a", every=1).history()]
+    assert outcomes.count("lost") == 1
+
+
+@killed
+async def test_a_process_that_is_frozen_in_its_run_ends_it_when_it_goes_on(
+    server: Server, workers: Workers
+) -> None:
+    arguments = {"url": server.url, "every": 0.5, "seconds": 0.2, "ttl": 0.3}
+    frozen = await workers.start(keep, **arguments)
+    report = await frozen.told("began")
+    frozen.stop()
+    other = await workers.start(keep, **arguments)
+    after = await other.told("began")
+    assert after["due"] > report["due"]
+    frozen.cont()
+    await asyncio.sleep(0.5)
+    runs = await told([frozen, other], "began")
+    assert max(Counter(run["due"] for run in runs).values()) == 1
+    ended = {run["due"] for run in frozen.told_so_far if run["event"] == "ended"}
+    assert report["due"] not in ended
+
+
+@killed
+async def test_a_process_that_was_frozen_before_its_claim_takes_nothing_twice(
+    server: Server, workers: Workers
+) -> None:
+    arguments = {"url": server.url, "every": 0.25, "seconds": 0}
+    crew = await workers.start_many(3, keep, **arguments)
+    for worker in crew:
+        await worker.told("ready")
+    for _ in range(3):
+        for worker in crew:
+            worker.stop()
+            await asyncio.sleep(0.13)
+            worker.cont()
+    runs = await told(crew, "began")
+    assert max(Counter(run["due"] for run in runs).values()) == 1
+    assert len(runs) >= 3
+
+
+# -- the server ----------------------------------------------------------------------------------------------
+
+
+async def test_a_register_that_is_flushed_loses_no_tick_and_runs_none_twice(
+    own_server, connect: Connect
+) -> None:
+    server = await own_server()
+    crew, sessions = Crew(), [Session(connect(server)) for _ in range(3)]
+    keeping = [begin(crew.of(session).run()) for session in sessions]
+    await crew.begun(2)
+    for _ in range(4):
+        before = crew.dues[-1]
+        # In the midst between two ticks: one in the second after a tick may see it run by two processes.
+        await asyncio.sleep(max(0.0, before + 0.1 - time.time()))
+        await connect(server).flushall()
+        await crew.begun(len(crew.ticks) + 1)
+    await end(keeping, sessions)
+    assert crew.ran_once()
+    late = [later - earlier for earlier, later in itertools.pairwise(crew.dues)]
+    assert max(late) < 2
+
+
+async def end(keeping: list[asyncio.Task[Any]], sessions: list[Session]) -> None:
+    for task in keeping:
+        task.cancel()
+    await asyncio.gather(*keeping, return_exceptions=True)
+    for session in sessions:
+        await session.aclose()
+
+
+async def test_a_flush_in_the_midst_of_a_run_ends_it_and_it_is_not_run_again(
+    own_server, connect: Connect
+) -> None:
+    server = await own_server()
+    crew = Crew(seconds=0.3, every=1, ttl=0.3, redo=1)
+    sessions = [Session(connect(server)) for _ in range(2)]
+    keeping = [begin(crew.of(session).run()) for session in sessions]
+    await crew.begun(1)
+    await connect(server).flushall()
+    await crew.begun(2)
+    await end(keeping, sessions)
+    assert crew.ran_once()
+    assert crew.ticks[0] not in crew.ended
+
+
+async def test_a_server_that_is_away_is_waited_for(own_server, connect: Connect, caplog) -> None:
+    server = await own_server()
+    crew, session = Crew(misfire="all"), Session(connect(server), command_timeout=0.3)
+    keeping = begin(crew.of(session).run())
+    await crew.begun(2)
+    server.pause()
+    await asyncio.sleep(0.8)
+    assert not keeping.done()
+    server.resume()
+    await crew.begun(len(crew.ticks) + 4)
+    await end([keeping], [session])
+    assert crew.ran_once()
+    gaps = {round(later - earlier, 3) for earlier, later in itertools.pairwise(crew.dues)}
+    assert gaps == {0.2}
+    assert caplog.text.count("cannot ask for its next tick") <= 2
+
+
+async def test_a_clock_of_the_server_that_steps_stops_nothing_for_long(
+    skewed_server: SkewedServer, connect: Connect
+) -> None:
+    """A year ahead, and back again: what was claimed in that year counts for nothing after it."""
+    crew, session = Crew(), Session(connect(skewed_server.server))
+    keeping = begin(crew.of(session).run())
+    await crew.begun(2)
+    await skewed_server.advance(YEAR)
+    await eventually(lambda: crew.dues[-1] > time.time() + YEAR / 2, within=AT_ONCE)
+    await skewed_server.set_offset(0)
+    known = len(crew.ticks)
+    await eventually(lambda: any(due < time.time() + 60 for due in crew.dues[known:]), within=AT_ONCE)
+    await end([keeping], [session])
+    tokens = [tick.fencing_token for tick in crew.ticks]
+    assert tokens == sorted(set(tokens))
+    assert crew.ran_once()
+
+
+async def test_a_clock_of_the_server_that_is_set_back_a_little_runs_nothing_twice(
+    skewed_server: SkewedServer, connect: Connect
+) -> None:
+    crew, session = Crew(), Session(connect(skewed_server.server))
+    keeping = begin(crew.of(session).run())
+    await crew.begun(3)
+    await skewed_server.advance(-0.7)
+    await crew.begun(6)
+    await end([keeping], [session])
+    assert crew.ran_once()
+    assert crew.dues == sorted(crew.dues)
+
+
+# -- the network ---------------------------------------------------------------------------------------------
+
+
+async def test_lost_replies_run_nothing_twice_and_lose_no_tick(client: Redis, through: Proxy) -> None:
+    crew, keeping = Crew(misfire="all"), []
+    keeping.append(begin(crew.of(client).run()))
+    await crew.begun(1)
+    for number in range(3):
+        lost = through.reset_after(END if number == 1 else CLAIM)
+        await eventually(lost.is_set, within=AT_ONCE)
+        await crew.begun(len(crew.ticks) + 1)
+    await end(keeping, [])
+    assert crew.ran_once()
+    gaps = {round(later - earlier, 3) for earlier, later in itertools.pairwise(crew.dues)}
+    assert gaps == {0.2}
+
+
+async def test_a_run_that_is_cut_off_is_cancelled_and_another_process_goes_on(
+    connect: Connect, through: Proxy, form: str
+) -> None:
+    cut, crew = Crew(seconds=60, ttl=0.3, every=0.5), Crew(every=0.5)
+    async with Session(connect(Formed(through, form)), command_timeout=0.3) as one:
+        keeping = begin(cut.of(one).run())
+        await cut.begun(1)
+        through.hold_requests = True
+        async with Session(connect()) as two:
+            other = begin(crew.of(two).run())
+            await crew.begun(2)
+            await end([other], [])
+        assert crew.dues[0] > cut.dues[0]
+        assert cut.ended == []
+        through.hold_requests = False
+        await end([keeping], [])
+    assert len(set(cut.dues + crew.dues)) == len(cut.dues + crew.dues)
+
+
+# -- cancelled -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shoot", [sweep, cancel_twice])
+async def test_cancelled_anywhere_a_trigger_leaves_no_run(client: Redis, keys: Keys, shoot: Any) -> None:
+    schedule = Schedule(client, "a", every=3600)
+
+    @schedule
+    async def job(_: Tick) -> None:
+        await asyncio.sleep(0)
+
+    async def gone(_: Shot) -> None:
+        await eventually(lambda: "aiolocks:schedule:{a}" not in keys(), within=5)
+
+    assert await shoot(schedule.trigger, after=gone)
+    outcomes = Counter(record.outcome for record in await schedule.history(100))
+    assert set(outcomes) <= {"done", "stopped"}
+
+
+async def test_cancelled_anywhere_the_keeper_leaves_no_run_and_loses_no_tick(
+    client: Redis, redis: Redis, keys: Keys
+) -> None:
+    """Its claim is taken back if nothing was run: then another process runs the tick."""
+    ran: list[float] = []
+
+    def make() -> Coroutine[Any, Any, None]:
+        schedule = Schedule(client, "a", every=0.05, misfire="all")
+
+        @schedule
+        async def job(tick: Tick) -> None:
+            ran.append(round(tick.due.timestamp(), 3))
+            await asyncio.sleep(0)
+
+        async def keep() -> None:
+            # The coroutine of the keeper, for so many ticks: the sweep wants one that ends.
+            before = len(ran)
+            keeper = schedule._keeper()
+            async with asyncio.TaskGroup() as group:
+                with keeper_clock(keeper) as clock:
+                    while len(ran) < before + 2:
+                        await keeper._step(group, clock)
+
+        return keep()
+
+    async def gone(_: Shot) -> None:
+        await eventually(lambda: "aiolocks:schedule:{a}" not in keys(), within=5)
+
+    assert len(await sweep(make, after=gone)) > 10
+    assert len(set(ran)) == len(ran)
+    # `all` leaves out none: from the first to the last, each tick was run, or stopped in the midst of it.
+    records = [record for record in await Schedule(redis, "a", every=0.05).history(100) if record.due]
+    dues = sorted({round(record.due.timestamp(), 3) for record in records if record.due})
+    assert {round(later - earlier, 3) for earlier, later in itertools.pairwise(dues)} == {0.05}
+
+
+def keeper_clock(keeper: Any) -> Any:
+    from aiolocks._primitives.schedule.clock import server_clock
+
+    return server_clock(keeper._engine, "a")
+
+
+async def test_a_claim_under_way_is_taken_back_when_its_caller_is_cancelled(
+    client: Redis, redis: Redis, through: Proxy
+) -> None:
+    crew = Crew(every=1)
+    keeping = begin(crew.of(client).run())
+    await through.saw(CLAIM)
+    await asyncio.sleep(0.05)
+    through.delay = 0.5  # in each direction
+    register = "aiolocks:schedule.register:{a}"
+    before = await redis.hget(register, "claimed")
+
+    async def granted() -> bool:
+        return await redis.hget(register, "claimed") != before
+
+    await eventually(granted, within=AT_ONCE)  # and the answer is on its way
+    keeping.cancel()
+    await asyncio.wait({keeping})
+    through.delay = 0
+    await through.saw(END)
+    assert crew.ticks == []
+
+    async def taken_back() -> bool:
+        return await redis.hget(register, "claimed") == before
+
+    await eventually(taken_back, within=AT_ONCE)
+
+
+# -- topologies ----------------------------------------------------------------------------------------------
+
+
+async def test_in_a_cluster(sessions: list[Session]) -> None:
+    crew = Crew()
+    keeping = [begin(crew.of(session).run()) for session in sessions]
+    await crew.begun(3)
+    schedule = crew.of(sessions[0])
+    assert await schedule.trigger()
+    assert {record.outcome for record in await schedule.history()} <= {"done", "running", "skipped"}
+    await end(keeping, [])
+    assert crew.ran_once()

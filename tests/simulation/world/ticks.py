@@ -1,0 +1,115 @@
+"""Schedules: each process keeps the same one for a while, and a ledger says what must not have been."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from aiolocks import Schedule, Session, Tick
+
+from .checkers import Referee
+from .excuses import Excused
+from .schedule import Round
+
+POLICIES: Final[tuple[dict[str, Any], ...]] = (
+    {"overlap": "skip", "misfire": "latest"},
+    {"overlap": "allow", "misfire": "latest"},
+    {"overlap": "queue", "misfire": "all", "redo": 1},
+    {"overlap": "allow", "misfire": "all", "redo": 2},
+    {"overlap": "queue", "misfire": "skip", "redo": 1},
+)
+
+
+@dataclass(eq=False)
+class Ran:
+    """One run of a tick; `due` in milliseconds by the server's clock, the others times of the world.
+
+    Attributes:
+        due_at: When it was due.
+    """
+
+    who: str
+    due: int
+    attempt: int
+    due_at: float
+    began: float
+    over: float = inf
+
+
+class Ticks:
+    """What all processes have run, by one policy."""
+
+    def __init__(self, referee: Referee, rng: random.Random, *, travel: float) -> None:
+        self._referee = referee
+        self._travel = travel
+        self._every: float = rng.choice((0.4, 1.0))
+        self._policy = {**rng.choice(POLICIES), "jitter": rng.choice((0.0, 0.0, 0.1))}
+        self._seconds: float = rng.choice((0.0, 0.1, 0.7))
+        self._ran: list[Ran] = []
+        self._kept: list[tuple[float, float, str]] = []  # from when to when, by whom
+        self._newest = 0
+
+    async def keep(self, session: Session, one: Round, ttl: float) -> None:
+        """Keeps the schedule for a while; the last to come, until a tick is run."""
+        referee, began = self._referee, self._referee.now
+        schedule = Schedule(session, "x", every=self._every, ttl=ttl, **self._policy)
+
+        @schedule
+        async def job(tick: Tick) -> None:
+            await self._run(one.part, tick)
+
+        async with schedule:
+            await asyncio.sleep(0.3 + 2 * one.hold)
+            while one.part.endswith(".end") and not any(ran.began > began for ran in self._ran):
+                await asyncio.sleep(0.05)
+        self._kept.append((began, referee.now, one.part))
+
+    async def _run(self, who: str, tick: Tick) -> None:
+        referee, due = self._referee, round(tick.due.timestamp() * 1000)
+        now, early = referee.now, due - tick.fencing_token / 1000
+        referee.tell(who, f"runs the tick of {due}, attempt {tick.attempt}, {tick.missed} missed")
+        if early > 0:
+            referee.wrong(f"{who} runs the tick of {due} {early:.0f} ms before it is due")
+        if tick.fencing_token <= self._newest:
+            referee.wrong(f"{who} has the fencing token {tick.fencing_token}, after {self._newest}")
+        self._newest = max(self._newest, tick.fencing_token)
+        for ran in self._ran:
+            again = ran.due == due and (ran.attempt >= tick.attempt or ran.over == inf)
+            beside = ran.over == inf and self._policy["overlap"] != "allow"
+            if (again or beside) and not self._excused(ran, who):
+                what = f"runs the tick of {due} again" if again else "runs a tick"
+                referee.wrong(f"{who} {what}, after {ran.who} or beside it")
+        ran = Ran(who, due, tick.attempt, now + early / 1000, now)
+        self._ran.append(ran)
+        try:
+            await asyncio.sleep(self._seconds)
+        finally:
+            ran.over = referee.now
+
+    def died(self, process: str) -> None:
+        """Whatever it ran is over."""
+        for ran in self._ran:
+            if ran.who.partition(".")[0] == process:
+                ran.over = min(ran.over, self._referee.now)
+
+    def _excused(self, ran: Ran, who: str) -> bool:
+        excuses, now = self._referee.excuses, self._referee.now
+        return any(excuses.explain(Excused.LEASE, one, ran.began, now) for one in (ran.who, who))
+
+    def judge(self) -> None:
+        """Without a fault, each tick was run that was due while a process kept the schedule all along."""
+        if self._referee.excuses.any or self._policy["overlap"] == "skip" or len(self._ran) < 2:
+            return
+        if self._policy["misfire"] == "skip" and self._policy["overlap"] == "queue":
+            return  # one that waits for too long is left out
+        ran = {one.due for one in self._ran}
+        first = min(self._ran, key=lambda one: one.due)
+        for due in range(first.due, max(ran), round(self._every * 1000)):
+            due_at = first.due_at + (due - first.due) / 1000
+            slack = self._travel + self._every
+            for began, ended, who in self._kept if due not in ran else ():
+                if began + slack < due_at < ended - slack:
+                    self._referee.wrong(f"nobody ran the tick of {due}, though {who} was there")
