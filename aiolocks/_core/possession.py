@@ -226,7 +226,9 @@ class Possession:
             self.lose(self.why_over())
             return NEVER
         if self._now() >= self.term.next_end:
-            self.stop(self.term.why_grace(self.term.deadline - self._now()))
+            reason = self.term.why_grace(self.term.deadline - self._now())
+            self._engine.events.stopping(self, reason)
+            self.stop(reason)
         if self._renewal is not None:
             self._doubt("its renewal was not answered yet")
             return self.term.next_end
@@ -357,7 +359,6 @@ class Possession:
             return
         self.term.stopping = True
         self.stop_reason = reason
-        self._engine.events.stopping(self, reason)
         if self.scope is not None:
             self.scope.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,6 +16,8 @@ from .._transport.commands.leadership import Observing
 if TYPE_CHECKING:
     from .._core.binding import Binding
     from .._transport import Granted
+
+log = logging.getLogger("aiolocks.session")
 
 
 @final
@@ -110,8 +113,8 @@ class Term(Lease):
         """Ends the term: the body is cancelled, and the next candidate leads once the body has unwound.
 
         Called in the body itself, it ends with that cancellation. Elsewhere it returns when the term is over.
-        A term that was never entered is released. The body may take its time: it is not alone with its
-        `grace`, for the lease is renewed until it has ended.
+        A term that was never entered is released. The body may take longer than `grace` to unwind: its lease
+        is renewed until it has ended.
 
         Args:
             cool_down: Seconds for which this `Leadership` object does not campaign again, so that another
@@ -130,6 +133,7 @@ class Term(Lease):
         if not possession.live:
             return
         was_stopping = possession.term.stopping
+        log.info("%s %r: the leader steps down", self.kind, self.name)
         possession.stop("step_down() was called")
         scope = possession.scope
         if scope is None:

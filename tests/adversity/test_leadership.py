@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -13,9 +13,10 @@ from typing import Any, Self
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import BackendError, Backoff, LeaderInfo, Leadership, Session, Term
-from tests.adversity.tools import AT_ONCE, PATIENT, POLL, SLACK, Start
+from aiolocks import BackendError, Backoff, LeaderInfo, Leadership, LockLostError, Session, Term
+from tests.adversity.tools import AT_ONCE, PATIENT, POLL, SLACK, Keys, Start
 from tests.conftest import Connect, OwnServer
+from tests.support.cancel import sweep
 from tests.support.processes import Worker, Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -178,6 +179,59 @@ async def test_a_process_that_ends_hands_over_at_once(start: Start, workers: Wor
     began = time.monotonic()
     async with Leadership(start(), "a", blocking_timeout=5):
         assert time.monotonic() - began < 0.3 + AT_ONCE + SLACK
+
+
+async def _leads(leadership: Leadership) -> None:
+    async def main(term: Term) -> None:
+        await asyncio.sleep(0.002)
+        await term.proclaim("value")
+
+    await leadership.run(main)
+
+
+async def _steps_down(leadership: Leadership) -> None:
+    async with leadership.acquire() as term:
+        try:
+            await term.step_down()
+        finally:
+            await asyncio.sleep(0.002)
+
+
+async def _is_told_to(leadership: Leadership) -> None:
+    term = await leadership.acquire()
+    await term.step_down()
+
+
+async def _looks_on(leadership: Leadership) -> None:
+    async with aclosing(leadership.observe()) as leaders:
+        assert await anext(leaders) is None
+    assert await leadership.candidates() == ()
+    assert await leadership.leader() is None
+
+
+@ONE_WAY
+@pytest.mark.parametrize("use", [_leads, _steps_down, _is_told_to, _looks_on])
+async def test_cancelled_at_every_await_nothing_stays_held(
+    start: Start,
+    proxy: Callable[[Server], Awaitable[Proxy]],
+    server: Server,
+    keys: Keys,
+    use: Callable[[Leadership], Awaitable[None]],
+) -> None:
+    link = await proxy(server)
+    link.delay = 0.005
+    session, other = start(to=link), start()
+
+    async def begin() -> None:
+        with suppress(LockLostError):  # of a body that steps down
+            await use(Leadership(session, "a"))
+
+    async def free(_: object) -> None:
+        await eventually(lambda: not keys(), within=2)
+        async with Leadership(other, "a", blocking_timeout=1):
+            pass
+
+    await sweep(begin, after=free)
 
 
 # -- outages -------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ AIOLOCKS_FENCING_TOKEN.
 
 Signals are passed on to COMMAND. If Redis stays away, COMMAND gets TERM --grace seconds before another
 process can be elected, and KILL right before that. All this is for COMMAND itself and not for what it starts:
-a shell should `exec` its last program. A KILL for aiolocks itself cannot be passed on: then COMMAND goes on, and the
-lead ends after its ttl.
+a shell should `exec` its last program. A KILL for aiolocks itself cannot be passed on: then COMMAND goes on,
+and the lead ends after its ttl.
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
