@@ -474,6 +474,69 @@ async def test_triggered_while_another_run_goes_on(session, overlap) -> None:
     assert len(runs.ended) == (1 if overlap == "skip" else 2)
 
 
+# -- guarding what another scheduler calls ------------------------------------------------------------------
+
+
+async def test_of_all_calls_for_a_tick_one_runs(server, connect, prefix) -> None:
+    ran: list[int] = []
+    sessions = [Session(connect(server), prefix=prefix) for _ in range(4)]
+
+    def guarded(number: int) -> Any:
+        @Schedule(sessions[number], "a", every=10).guard
+        async def nightly(what: str, *, times: int = 1) -> str:
+            ran.append(number)
+            return what * times
+
+        return nightly
+
+    calls = [guarded(number) for number in range(4)]
+    assert calls[0].__name__ == "nightly"
+    results = await asyncio.gather(*(call("x", times=3) for call in calls))
+    later = await calls[0]("x")
+    # Unless a tick came in between.
+    assert sorted(map(str, [*results, later])).count("None") >= 3
+    assert "xxx" in results
+    for session in sessions:
+        await session.aclose()
+
+
+async def test_a_guarded_call_raises_what_the_function_raises(session) -> None:
+    schedule = Schedule(session, "a", every=1)
+
+    @schedule.guard
+    async def fail() -> None:
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert await outcomes(schedule) == ["failed"]
+    with pytest.raises(TypeError, match="guard decorates a coroutine function"):
+        schedule.guard(lambda: None)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
+async def test_a_guarded_call_heeds_the_overlap(session, overlap) -> None:
+    schedule, runs = pair(session, every=0.4, overlap=overlap)
+    done = asyncio.Event()
+    runs.body = lambda tick: done.wait()
+    running = asyncio.create_task(schedule.trigger())
+    await runs.begun(1)
+    await asyncio.sleep(0.5)
+
+    @schedule.guard
+    async def call() -> str:
+        return "ran"
+
+    calling = asyncio.create_task(call())
+    if overlap == "queue":
+        await asyncio.sleep(0.3)
+        assert not calling.done()
+        done.set()
+    assert await calling == (None if overlap == "skip" else "ran")
+    done.set()
+    await running
+
+
 # -- what others see -----------------------------------------------------------------------------------------
 
 
