@@ -22,8 +22,8 @@ from ..targets import at_most
 from .base import Measure, Workload
 
 _DAY = 86_400.0
-_SETTLED = 3.0
-"""Seconds in which the first answers have come, and what they have left is collected."""
+_QUIET = 1.0
+"""Seconds without a request, after which all schedules have had their first answers."""
 
 
 class Schedules(Workload):
@@ -86,7 +86,7 @@ async def keep_idle(desk: Desk, number: int, seconds: float) -> dict[str, float]
         gc.collect()
         resident = _resident()
         async with _kept(session, "idle", number, every=_DAY):
-            await asyncio.sleep(_SETTLED)
+            await _quiet(session)
             gc.collect()
             each = (_resident() - resident) / number / 1024
             sent, load = session.statistics().commands_sent, await _load(seconds)
@@ -102,7 +102,7 @@ async def keep_ticking(desk: Desk, number: int, period: float) -> dict[str, floa
         Session(client) as session,
         _kept(session, "ticking", number, ran, every=period, jitter=period / 2),
     ):
-        await asyncio.sleep(_SETTLED)
+        await asyncio.sleep(period / 2)  # all have had their first answers
         sent, began = session.statistics().commands_sent, len(ran)
         load = await _load(period)
         requests = session.statistics().commands_sent - sent
@@ -124,6 +124,13 @@ async def _kept(
 
             await stack.enter_async_context(schedule)
         yield
+
+
+async def _quiet(session: Session) -> None:
+    sent = -1
+    while sent < session.statistics().commands_sent:
+        sent = session.statistics().commands_sent
+        await asyncio.sleep(_QUIET)
 
 
 async def _load(seconds: float) -> float:
