@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from aiolocks import Lock, LockEvent, Schedule, Session, SessionClosedError, Tick
+from aiolocks import LeaseState, Lock, LockEvent, Schedule, Session, SessionClosedError, Tick
 from aiolocks._primitives.schedule.dues import delay
+from aiolocks._primitives.schedule.once import claim_nearest
+from aiolocks._primitives.schedule.runs import Run
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
@@ -537,6 +539,29 @@ async def test_a_guarded_call_heeds_the_overlap(session, overlap) -> None:
     assert await calling == (None if overlap == "skip" else "ran")
     done.set()
     await running
+
+
+async def test_a_run_that_never_began_is_taken_back_and_run_by_another(session) -> None:
+    """Its task was cancelled before its first step."""
+    schedule = Schedule(session, "a", every=10, ttl=HOUR)
+    told, engine = schedule._settings, session._admit()
+    arguments = (engine, told.name, told.dues, told.options, told.policy)
+    run = await claim_nearest(*arguments)
+    assert isinstance(run, Run)
+    run.take_back()
+    assert run.lease.state is LeaseState.LOST
+
+    found: list[Any] = []
+
+    async def again() -> bool:
+        found.append(await claim_nearest(*arguments))
+        return isinstance(found[-1], Run)
+
+    await eventually(again, within=AT_ONCE)
+    assert await outcomes(schedule) == ["running"]
+    found[-1].ended("done")
+    await found[-1].lease.release()
+    assert await outcomes(schedule) == ["done"]
 
 
 # -- what others see -----------------------------------------------------------------------------------------
