@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final, final
 
 from .backoff import Backoff
 
+SILENT: Final = 10.0
+"""Seconds after which a waiter asks although it is told that it need not: for what nobody has thought of."""
 LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
 BEYOND: Final = 0.001
 """Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
 _LAST_STEP: Final = 1 << 20
 """An attempt so late that the backoff has grown to its maximum."""
+
+
+class Heard(enum.IntEnum):
+    """How a sleeper knows that what it waits for may be free."""
+
+    NOT = 0
+    """It has to ask."""
+    BELL = 1
+    """A bell is rung for it. Whether that bell hangs, or what else has come to its end, it has to ask."""
+    AND_TOLD = 2
+    """The server says at short intervals that its bell hangs, and for how long it need not ask."""
 
 
 @final
@@ -28,24 +42,31 @@ class Naps:
         round_trip: Seconds that the last answer took.
     """
 
-    __slots__ = ("refused_until", "round_trip", "taken")
+    __slots__ = ("_poll_at", "refused_until", "round_trip", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
+        self._poll_at = 0.0
         self.refused_until: float | None = None
         self.round_trip = 0.0
 
     def next(
-        self, now: float, backoff: Backoff, *, heard: bool, yielding_until: float, end: float | None
+        self, now: float, backoff: Backoff, *, heard: Heard, yielding_until: float, end: float | None
     ) -> float | None:
         """When to wake up, or None when there is nothing left to do but to wait for the end.
 
-        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
+        `heard` says whether the sleeper is told when it may be free; until `yielding_until`, others go first,
         who may not be able to use it (0: nobody does); `end` is that of the wait, if it has one.
         """
-        # Who is told polls for the case that he is not: with the longest steps from the start.
-        wake = now + backoff.delay(_LAST_STEP if heard else self.taken)
+        # With a bell alone it polls in case it was not heard: with the longest steps from the start.
+        delay = SILENT if heard is Heard.AND_TOLD else backoff.delay(_LAST_STEP if heard else self.taken)
+        self._poll_at = now + delay
         self.taken += 1
+        return self.again(now, yielding_until=yielding_until, end=end)
+
+    def again(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
+        """The same for the nap that goes on, of which more is known by now."""
+        wake = self._poll_at
         if self.refused_until is None:
             if yielding_until:  # nobody tells us if they cannot use it; it may be over before we were told
                 wake = min(wake, max(now, yielding_until) + BEYOND)

@@ -108,7 +108,7 @@ class FakeTransport:
 
     def _answered_by_itself(self, call: Call[Any], *, tried: bool) -> bool:
         arms = verb(call) == "arm"
-        self.bell = call.command.bell or self.bell
+        self.bell = next(iter(call.command.bells), self.bell)
         armed, self._armed = self._armed, arms and tried
         if arms:
             self._loop.call_soon(call.reply, 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aiolocks._core.claim import SIMPLE, Manner
 from aiolocks._core.gate import Gate
-from aiolocks._core.place import Bells
+from aiolocks._core.bells import Bells
 from aiolocks._transport import Call, Command, Granted
 
 

@@ -13,6 +13,7 @@ from ..calls import Argument, Command, Script
 from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
 
 if TYPE_CHECKING:
+    from .listening import Listener
     from .reading import Holder
 
 _ARM: Final = Script("queue_arm")
@@ -48,6 +49,10 @@ class Steps:
     def lingers(self) -> float:
         """Seconds for which a waiter that is gone without a word stays in the way of others, at most."""
         return BELL_TTL
+
+    def listener(self, token: str) -> Listener | None:
+        """Who waits with that token, for `listening`; None where it has to take its place anew instead."""
+        return None
 
     @property
     def nests(self) -> bool:
@@ -123,7 +128,7 @@ def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "")
     """
     card = f"{{{whereabouts(os.getpid())}}}"
     args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, card, *queues)
-    return Command(_ARM, (bell,), args, int, lane=lane, bell=bell)
+    return Command(_ARM, (bell,), args, int, lane=lane, bells=(bell,))
 
 
 @functools.cache
