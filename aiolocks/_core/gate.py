@@ -309,10 +309,10 @@ class Gate:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
             self._missed(NEW)
+        elif answer == BELL_RUNG:
+            self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
         elif self._head is None:
             return
-        elif answer == BELL_RUNG:
-            self.rung("poll")  # the news of it was lost, or is on its way
         elif answer == ASK:
             self._head.prompt("poll", in_turn=False)
         else:
