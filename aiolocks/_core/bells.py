@@ -17,6 +17,8 @@ log = logging.getLogger("aiolocks.session")
 
 _LISTENS_EVERY: Final = BELL_TTL * 0.3
 """Seconds: a bell outlives two requests that come late or get lost."""
+_ANSWERED_WITHIN: Final = 0.5
+"""Seconds after which a request has no answer: before the next one is due, so that each has its own."""
 
 
 class _Ringing(Protocol):
@@ -32,8 +34,8 @@ class Bells:
 
     Invariants:
     - it knows exactly the gates whose place may stand in the queue;
-    - a waiter that is silent, because it is told when to ask, has had an answer in the last two intervals: a
-      request to listen that fails, or has no answer when the next one is due, makes its waiters ask.
+    - a waiter that is silent, because it is told when to ask, has had an answer a moment ago: a request to
+      listen that fails, or has no answer before the next one is due, makes its waiters ask.
     """
 
     __slots__ = ("_ears", "_gates", "_left", "_loop", "_timer", "_transport", "_warned")
@@ -118,7 +120,7 @@ class Bells:
         if not self._gates or self._transport is None:
             return
         self._wind_up()
-        until = self._loop.time() + _LISTENS_EVERY
+        until = self._loop.time() + _ANSWERED_WITHIN
         listeners: dict[Listener, Gate] = {}
         for gate in self._each():
             if (listener := gate.show_presence(until)) is not None:

@@ -5,8 +5,8 @@
 --
 -- KEYS  bells
 -- ARGV  1 ttl of a bell, ms   2 ttl of a queue, ms   3 host and process of the session, JSON ('': they are not told)
---       then for each bell   1 its seat   2 n queues   3 n locks   4 n sets of deadlines   5 n keys of marks
---       6 ttl of the marks, ms   7… these keys
+--       and then of each bell its seat; how many queues, locks, sets of deadlines and keys of marks it has; the ttl of the
+--       marks, ms; and all these keys
 -- Returns for each bell: ms until the first lease ends that may be in its way, -1 when none has an end, -2 when its owner
 -- is to ask now, -3 when the bell was rung, -4 when bell or seat are gone, -5 when another program has written there
 --

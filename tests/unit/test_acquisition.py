@@ -906,18 +906,6 @@ async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make
     await cancel(head)
 
 
-async def test_a_heartbeat_that_meets_a_head_that_asks_is_made_up_for(make_session, transport) -> None:
-    session = make_session(backoff=Backoff(initial=0.5, maximum=0.5, jitter=0))
-    head, arming = await asleep_in_a_strict_queue(session, transport)
-    polling = await transport.asked("permits_acquire")
-    await asyncio.sleep(0.2)  # over the time at which the bell is hung up again
-
-    refuse(polling)
-
-    assert (await transport.asked("arm")).command.bells == arming.command.bells
-    await cancel(head)
-
-
 async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:
     transport.ordered = False
     session = make_session(backoff=SLOW)

@@ -112,6 +112,8 @@ FROZEN = {
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
     "shared/ours": "40dc29b8c480dbf9653d9ee231ef28cbe8463d72",
+    "shared/listening": "0d59d35cf738ab6429bc7e52557ba3683e174071",
+    "waiters_listen": "fc136cf2f8c60fc47eadc94aabc7467d0a42e6ba",
 }
 
 
@@ -252,7 +254,7 @@ def test_is_short_with_unix_line_ends(path) -> None:
     assert text.count("\n") <= (LONGEST_STEP if path in STEPS else LONGEST_SHARED)
 
 
-BUILT_IN = {"error", "ipairs", "pairs", "tonumber", "tostring", "type", "unpack"}
+BUILT_IN = {"error", "ipairs", "pairs", "pcall", "tonumber", "tostring", "type", "unpack"}
 KEYWORDS = {"and", "elseif", "if", "in", "not", "or", "return", "while", "function"}
 
 
