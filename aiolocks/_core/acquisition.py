@@ -22,7 +22,7 @@ from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
 from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError, SessionClosedError
 from .acknowledgement import Acknowledgement
 from .clock import dependable, seconds
-from .naps import Heard, Naps
+from .naps import Naps
 from .obstacles import holders, own_in_the_way
 
 if TYPE_CHECKING:
@@ -471,17 +471,11 @@ class Acquisition:
         wake = self._naps.next(
             now,
             self._engine.settings.backoff,
-            heard=self._heard,
+            heard=self._gate.place.heard and not self._arming_pends,
             yielding_until=self._gate.yielding_until,
             end=end,
         )
         self._sleep_until(wake, end)
-
-    @property
-    def _heard(self) -> Heard:
-        if not self._gate.place.heard or self._arming_pends:
-            return Heard.NOT
-        return Heard.BELL if self.claim.listener() is None else Heard.AND_TOLD
 
     def need_not_ask(self, until: float | None) -> None:
         """The gate: before that time, nothing that the server knows of comes to its end."""

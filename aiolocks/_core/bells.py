@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from .._transport import BELL_TTL, Call, Fault, Listener, Transport, listening, one_request_each
@@ -123,30 +123,35 @@ class Bells:
         until = self._loop.time() + _ANSWERED_WITHIN
         listeners: dict[Listener, Gate] = {}
         for gate in self._each():
-            if (listener := gate.show_presence(until)) is not None:
+            listener = gate.listener(until)
+            if isinstance(listener, Listener):
                 listeners[listener] = gate
+            elif listener is not None:
+                failed = functools.partial(self._unheard, (gate,))
+                self._transport.send(Call(listener, gate.listened, failed, until=until))
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
-    def _ask(self, listeners: dict[Listener, Gate], until: float) -> None:
+    def _ask(self, listeners: Mapping[Listener, Gate], until: float) -> None:
         gates = tuple(listeners.values())
 
         def told(answers: Sequence[int]) -> None:
             for gate, answer in zip(gates, answers, strict=True):
                 gate.listened(answer)
 
+        def failed(fault: Fault) -> None:
+            if fault.transient or len(listeners) == 1:
+                self._unheard(gates, fault)
+                return
+            for listener, gate in listeners.items():  # one key that is denied, say, refuses the whole request
+                self._ask({listener: gate}, until)
+
         assert self._transport is not None
-        failed = functools.partial(self._failed, listeners, until)
         self._transport.send(Call(listening(tuple(listeners)), told, failed, until=until))
 
-    def _failed(self, listeners: dict[Listener, Gate], until: float, fault: Fault) -> None:
-        if not fault.transient and len(listeners) > 1:
-            # One key that is denied, say, refuses the whole request.
-            for listener, gate in listeners.items():
-                self._ask({listener: gate}, until)
-            return
+    def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
         self.refused(fault)
-        for gate in listeners.values():
+        for gate in gates:
             gate.unheard()
 
     def _each(self) -> tuple[Gate, ...]:

@@ -57,8 +57,8 @@ class Commands(Protocol):
         """Stands in the queue from now on, with a fresh bell; HUNG or RUNG if that is what it was."""
         ...
 
-    def listener(self, token: str) -> Listener | None:
-        """Who waits with that token, and is told when to ask; None where it has to ask now and then."""
+    def listener(self, token: str) -> Listener | Command[int]:
+        """What tells the waiter with that token when to ask: a part of a request for many, or a request."""
         ...
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
@@ -216,7 +216,7 @@ class Claim:
     def arm(self) -> Command[int]:
         return self._commands.arm(self.token)
 
-    def listener(self) -> Listener | None:
+    def listener(self) -> Listener | Command[int]:
         return self._commands.listener(self.token)
 
     def renew(self, ttl_ms: int) -> Command[bool]:

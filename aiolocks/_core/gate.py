@@ -13,7 +13,7 @@ from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .._transport import Call, Granted, Listener, Refused
+    from .._transport import Call, Command, Granted, Listener, Refused
     from .acquisition import Acquisition
     from .claim import Resource
     from .engine import Engine
@@ -284,23 +284,18 @@ class Gate:
         elif not self._closed:
             self._head.prompt(way, in_turn=False)
 
-    def show_presence(self, until: float) -> Listener | None:
-        """Who is to be listened for, as a sign that somebody is still here.
+    def listener(self, until: float) -> Listener | Command[int] | None:
+        """What shows that somebody is still here, and tells when it is to ask; None where it asks anyway.
 
-        A bell that may not hang, or of a kind that cannot be listened for, is hung up anew instead. Not while
-        the head asks: if that is granted, a bell that is hung up after it would be nobody's; if it is refused,
-        the head hangs the bell up. For the same reason it goes in the lane in which the queue is left.
+        While this session itself holds, and nobody asks, a bell that may not hang is hung up anew instead.
         """
         waiter = self._head or self._first_seated
         if waiter is None:
             return None
-        listener = waiter.claim.listener()
-        if listener is not None and self.place.armed:
-            return listener
-        if waiter is not self._head or (waiter.asleep and self.place.armed):
+        if self.place.armed:
+            return waiter.claim.listener()
+        if waiter is not self._head:
             self.place.renew(waiter.claim, self._missed, until=until)
-        else:
-            self.place.armed = False
         return None
 
     def listened(self, answer: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Final, final
 
 from .backoff import Backoff
@@ -13,19 +12,6 @@ LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
 BEYOND: Final = 0.001
 """Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
-_LAST_STEP: Final = 1 << 20
-"""An attempt so late that the backoff has grown to its maximum."""
-
-
-class Heard(enum.IntEnum):
-    """How a sleeper knows that what it waits for may be free."""
-
-    NOT = 0
-    """It has to ask."""
-    BELL = 1
-    """A bell is rung for it. Whether that bell hangs, or what else has come to its end, it has to ask."""
-    AND_TOLD = 2
-    """The server says at short intervals that its bell hangs, and for how long it need not ask."""
 
 
 @final
@@ -51,16 +37,14 @@ class Naps:
         self.round_trip = 0.0
 
     def next(
-        self, now: float, backoff: Backoff, *, heard: Heard, yielding_until: float, end: float | None
+        self, now: float, backoff: Backoff, *, heard: bool, yielding_until: float, end: float | None
     ) -> float | None:
         """When to wake up, or None when there is nothing left to do but to wait for the end.
 
-        `heard` says whether the sleeper is told when it may be free; until `yielding_until`, others go first,
+        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
         who may not be able to use it (0: nobody does); `end` is that of the wait, if it has one.
         """
-        # With a bell alone it polls in case it was not heard: with the longest steps from the start.
-        delay = SILENT if heard is Heard.AND_TOLD else backoff.delay(_LAST_STEP if heard else self.taken)
-        self._poll_at = now + delay
+        self._poll_at = now + (SILENT if heard else backoff.delay(self.taken))
         self.taken += 1
         return self.again(now, yielding_until=yielding_until, end=end)
 

@@ -24,7 +24,8 @@ from .commands import (
     Released,
     whereabouts,
 )
-from .commands.listening import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, listening, one_request_each
+from .commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from .commands.listening import Listener, listening, one_request_each
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .replication import Proof

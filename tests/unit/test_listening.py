@@ -10,6 +10,7 @@ import pytest
 from aiolocks import Backoff, FairLock, Lock, Session
 from aiolocks._core.naps import SILENT
 from aiolocks._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
+from aiolocks._transport.commands.multislot import commands_of
 from tests.unit.fakes import cut, deny, grant, let_go, refuse, releasing, turns
 
 SECOND = 1000
@@ -208,3 +209,28 @@ def test_a_request_has_one_slot_and_no_more_than_a_hundred(by_slot: bool, sizes:
 
     assert [len(request) for request in requests] == sizes
     assert sorted(one for request in requests for one in request) == sorted(listeners)
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([5000, 7000], 7000),  # it needs both
+        ([ASK, 7000], 7000),
+        ([ASK, ASK], ASK),
+        ([NO_END, 7000], NO_END),
+        ([BELL_RUNG, NO_END], BELL_RUNG),
+        ([GONE, BELL_RUNG], GONE),
+        ([7000, NOT_OURS], NOT_OURS),
+    ],
+)
+def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int) -> None:
+    names = ["a", "b"]
+    commands = commands_of("p", names, retention_ms=1000, session="s")
+    course = commands.listener("t" * 32).course()  # type: ignore[union-attr]
+
+    requests = next(course)
+    with pytest.raises(StopIteration) as ended:
+        course.send([[answer] for answer in answers])
+
+    assert [len(request.keys) for request in requests] == [1, 1]
+    assert ended.value.value == told

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff
-from aiolocks._core.naps import BEYOND, LAST_TRY, SILENT, Heard, Naps
+from aiolocks._core.naps import BEYOND, LAST_TRY, SILENT, Naps
 
 STEPS = Backoff(initial=1, maximum=8, jitter=0)
 
 
 def nap(naps: Naps, now: float = 100.0, **more: Any) -> float | None:
-    given: dict[str, Any] = {"heard": Heard.NOT, "yielding_until": 0.0, "end": None} | more
+    given: dict[str, Any] = {"heard": False, "yielding_until": 0.0, "end": None} | more
     return naps.next(now, STEPS, **given)
 
 
@@ -24,17 +24,13 @@ def test_they_grow_as_the_backoff_says() -> None:
     assert naps.taken == 5
 
 
-def test_with_a_bell_alone_it_takes_the_longest_steps_at_once() -> None:
-    assert nap(Naps(), heard=Heard.BELL) == 108
-
-
 def test_told_when_to_ask_it_is_silent() -> None:
-    assert nap(Naps(), heard=Heard.AND_TOLD) == 100 + SILENT
+    assert nap(Naps(), heard=True) == 100 + SILENT
 
 
 def test_what_it_hears_meanwhile_moves_the_end_of_a_nap_but_never_past_its_poll() -> None:
     naps = Naps()
-    nap(naps, heard=Heard.AND_TOLD)
+    nap(naps, heard=True)
 
     naps.refused_until = 103.0
     assert naps.again(101, yielding_until=0.0, end=None) == pytest.approx(103 + BEYOND)
@@ -62,7 +58,7 @@ def test_refused_for_the_sake_of_others_it_looks_again_when_they_have_had_their_
 
 def test_refused_for_the_sake_of_others_who_have_had_their_chance_it_looks_again_at_once() -> None:
     """They may have been unable to use it while the refusal was on its way: then nobody tells."""
-    assert nap(Naps(), heard=Heard.BELL, yielding_until=99.0) == pytest.approx(100 + BEYOND)
+    assert nap(Naps(), heard=True, yielding_until=99.0) == pytest.approx(100 + BEYOND)
 
 
 @pytest.mark.parametrize(("round_trip", "margin"), [(0.0, LAST_TRY), (0.1, 0.2)])

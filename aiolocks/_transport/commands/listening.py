@@ -13,8 +13,6 @@ from .steps import whereabouts
 
 _LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")
 
-NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
-"""What a waiter is told instead of the milliseconds until a lease ends that may be in its way."""
 _AT_ONCE: Final = 100
 """Waiters in one request: the server does nothing else meanwhile."""
 

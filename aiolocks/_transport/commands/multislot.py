@@ -23,7 +23,22 @@ from ..calls import Command, Script
 from ..courses import FaultError, Several, Steps, TakeBack
 from ..keys import key
 from ..slots import slot_of
-from .answers import HUNG, NEW, RUNG, Answer, Granted, Refused, Released, released
+from .answers import (
+    ASK,
+    BELL_RUNG,
+    GONE,
+    HUNG,
+    NEW,
+    NO_END,
+    NOT_OURS,
+    RUNG,
+    Answer,
+    Granted,
+    Refused,
+    Released,
+    released,
+)
+from .listening import listening
 from .multi import MultiCommands
 from .standing import PASSING, QUEUED, STAYING
 from .steps import Steps as StepsOfAName
@@ -118,6 +133,10 @@ class MultiSlotCommands(StepsOfAName):
 
         return self._together([part.arm(token) for part in self._parts], told, lane=token)
 
+    def listener(self, token: str) -> Command[int]:
+        commands = [listening([part.listener(token)]) for part in self._parts]
+        return self._together(commands, _told_by_all, lane=token)
+
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         return self._together([part.renew(token, ttl_ms) for part in self._parts], all, lane=token)
 
@@ -167,3 +186,13 @@ class MultiSlotCommands(StepsOfAName):
     def _several(self, course: Callable[[], Steps[Any]], *, lane: str) -> Command[Any]:
         keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
         return Several(course, keys, lane=lane)
+
+
+def _told_by_all(answers: Sequence[Sequence[int]]) -> int:
+    """What a waiter is told that wants what is in all these slots: it has to wait for each of them."""
+    told = [one for (one,) in answers]
+    for worst in (NOT_OURS, GONE, BELL_RUNG, NO_END):
+        if worst in told:
+            return worst
+    longest = max(told)
+    return max(ASK, longest)

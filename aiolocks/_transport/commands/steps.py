@@ -13,7 +13,6 @@ from ..calls import Argument, Command, Script
 from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
 
 if TYPE_CHECKING:
-    from .listening import Listener
     from .reading import Holder
 
 _ARM: Final = Script("queue_arm")
@@ -49,10 +48,6 @@ class Steps:
     def lingers(self) -> float:
         """Seconds for which a waiter that is gone without a word stays in the way of others, at most."""
         return BELL_TTL
-
-    def listener(self, token: str) -> Listener | None:
-        """Who waits with that token, for `listening`; None where it has to take its place anew instead."""
-        return None
 
     @property
     def nests(self) -> bool:
