@@ -51,7 +51,7 @@ FROZEN = {
     "multi_owned": "75740b42408f5620bb0842c1ad4ca32246671de0",
     "multi_release": "2d66133846a66fca5401d31786d982e595be11d8",
     "multi_renew": "d708715d3f3952dcf2966eb495f38a0489bac588",
-    "multi_return": "873517baecc520a16464ccd9a0f1f6b12fe11d8e",
+    "multi_return": "41e8011856d07341f4323eca4e411186c65db6f9",
     "multi_seal": "87e6521a0af2739527f3074aef41351264537a3b",
     "permits_acquire": "8c9e702f43fc8676359b0d3667324f398c902340",
     "permits_adopt": "dba53f1846887404ac057ac4f9eb48ef0304aa08",

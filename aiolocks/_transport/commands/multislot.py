@@ -95,17 +95,18 @@ class MultiSlotCommands(StepsOfAName):
                 reached += 1
                 (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
                 if isinstance(answer, Refused):
-                    # Of what is free in the slot that refused, only those behind may need to be told.
-                    woken = bool(standing & PASSING)
-                    yield self._give_back(token, ttl_ms, reached if woken else reached - 1, wake=woken)
+                    # Others may have been refused what was taken for a moment. Of what is free in the slot
+                    # that refused, a waiter that was woken tells those behind it.
+                    slots = reached if standing & PASSING else reached - 1
+                    yield self._give_back(token, ttl_ms, slots)
                     return answer
                 minted = max(minted, answer.fencing_token)
             others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
             if min(others) < 0:
-                yield self._give_back(token, ttl_ms, reached, wake=True)
+                yield self._give_back(token, ttl_ms, reached)
                 return Refused(0)
         except FaultError as error:
-            yield self._give_back(token, ttl_ms, reached, wake=True)
+            yield self._give_back(token, ttl_ms, reached)
             raise FaultError(replace(error.fault, unknown=True)) from error
         return Granted(minted, max(others))
 
@@ -114,16 +115,16 @@ class MultiSlotCommands(StepsOfAName):
         args = (part.number, token, str(minted), self._retention(ttl_ms))
         return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
 
-    def _give_back(self, token: str, ttl_ms: int, reached: int, *, wake: bool) -> TakeBack:
+    def _give_back(self, token: str, ttl_ms: int, slots: int) -> TakeBack:
         commands = [
             Command(
                 _RETURN,
                 part.keys(with_bell=True),
-                (part.number, token, self._retention(ttl_ms), int(wake)),
+                (part.number, token, self._retention(ttl_ms)),
                 released,
                 lane=token,
             )
-            for part in self._parts[:reached]
+            for part in self._parts[:slots]
         ]
         return TakeBack(commands, ttl_ms / 1000)
 
