@@ -480,6 +480,7 @@ class Acquisition:
     def need_not_ask(self, until: float | None) -> None:
         """The gate: before that time, nothing that the server knows of comes to its end."""
         self._naps.refused_until = until
+        self._log_long_wait(self._engine.now())
         if self._stage is Stage.SLEEPING:
             self._cancel_sleep()
             end = self._wait_ends()
