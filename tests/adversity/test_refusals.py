@@ -273,4 +273,4 @@ async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
             error = await rejected(waiting)
     await lease.release()
     assert "password is wrong" in str(error)
-    assert took.seconds < 0.3
+    assert took.seconds < 0.6 + 0.3  # it listens so often

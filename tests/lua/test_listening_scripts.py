@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from aiolocks._transport.commands.listening import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener
+from aiolocks._transport.commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from aiolocks._transport.commands.listening import Listener
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import BELL, CARD, MINUTE, QUEUE, Scripts, about
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:lock*")
 
+HELD = f"{'a1' * 16}:17:{{}}"
 SEATS = "1" * 16, "2" * 16, "3" * 16
 
 
@@ -76,7 +78,7 @@ def listening(redis, prefix) -> ListeningScripts:
 
 async def test_while_a_lock_is_held_it_is_told_how_long_that_lasts(listening) -> None:
     await listening.arm("x")
-    await listening.redis.set(listening.lock, "held", px=MINUTE)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
 
     (told,) = await listening.listen(listening.simple("x"))
 
@@ -85,7 +87,7 @@ async def test_while_a_lock_is_held_it_is_told_how_long_that_lasts(listening) ->
 
 async def test_of_a_lock_that_never_ends_it_is_told_no_end(listening) -> None:
     await listening.arm("x")
-    await listening.redis.set(listening.lock, "held")
+    await listening.redis.set(listening.lock, HELD)
 
     assert await listening.listen(listening.simple("x")) == [NO_END]
 
@@ -102,13 +104,23 @@ async def test_of_several_locks_the_one_that_lasts_longest_is_in_the_way(listeni
     await listening.arm("x")
     others = [listening.key("fence"), listening.key("queue.1"), listening.key("queue.2")]
     several = listening.simple("x")._replace(locks=(others[0], listening.lock, *others[1:]))
-    await listening.redis.set(listening.lock, "held", px=MINUTE)
-    await listening.redis.set(others[1], "held", px=MINUTE // 6)
-    await listening.redis.set(others[2], "held")
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+    await listening.redis.set(others[1], HELD, px=MINUTE // 6)
+    await listening.redis.set(others[2], HELD)
 
     (told,) = await listening.listen(several)
 
     assert about(told, MINUTE)
+
+
+async def test_a_lock_of_its_own_owner_is_not_in_its_way(listening) -> None:
+    await listening.arm("x")
+    mine = listening.simple("x")._replace(owner="me")
+    for holder, told in (("me:17:{}", True), ("metoo:17:{}", False), ("other:17:{}", False)):
+        await listening.redis.set(listening.lock, holder, px=MINUTE)
+        assert (await listening.listen(mine) == [ASK]) is told, holder
+    await listening.redis.delete(listening.lock)
+    assert await listening.listen(mine) == [ASK]
 
 
 async def test_of_leases_the_first_that_ends_counts(listening) -> None:
@@ -199,13 +211,22 @@ async def test_where_those_in_front_have_died_it_is_to_ask_and_they_are_dropped(
 async def test_behind_one_that_lives_the_dead_are_not_its_business(listening) -> None:
     for who, seat in zip("abx", SEATS, strict=True):
         await listening.arm(who, seat=seat)
-    await listening.redis.set(listening.bell("b"), "rung", px=BELL)  # on its way
     await listening.hold_for(20_000)
     await listening.die("a")
 
     (told,) = await listening.listen(listening.shares("x", SEATS[2]))
     assert about(told, 20_000)
     assert len(await listening.waiting()) == 3
+
+
+async def test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_lasts(listening) -> None:
+    for who, seat in zip("ax", SEATS[:2], strict=True):
+        await listening.arm(who, seat=seat)
+    await listening.hold_for(MINUTE)
+    await listening.redis.set(listening.bell("a"), "rung", px=BELL)
+
+    (told,) = await listening.listen(listening.shares("x", SEATS[1]))
+    assert about(told, BELL)
 
 
 async def test_the_dead_behind_it_stay(listening) -> None:
@@ -222,7 +243,7 @@ async def test_the_dead_behind_it_stay(listening) -> None:
 async def test_in_a_queue_for_a_lock_a_waiter_without_a_bell_may_be_on_its_way(listening) -> None:
     for who in "ax":
         await listening.arm(who)
-    await listening.redis.set(listening.lock, "held", px=MINUTE)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
     await listening.die("a")
 
     (told,) = await listening.listen(listening.simple("x"))
@@ -296,7 +317,7 @@ async def test_without_its_mark_it_is_to_ask_and_none_is_made(listening) -> None
 async def test_each_has_its_own_answer(listening) -> None:
     for who in "xyz":
         await listening.arm(who)
-    await listening.redis.set(listening.lock, "held", px=MINUTE)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
     await listening.redis.delete(listening.bell("y"))
 
     first, second, third = await listening.listen(*map(listening.simple, "xyz"))
@@ -309,7 +330,7 @@ async def test_each_has_its_own_answer(listening) -> None:
 async def test_what_is_wrong_with_one_is_told_of_that_one_alone(listening) -> None:
     await listening.arm("x")
     await listening.arm("y")
-    await listening.redis.set(listening.lock, "held", px=MINUTE)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
     await listening.redis.set(listening.key("queue.data"), "data")
     wrong = listening.simple("x")._replace(queues=(listening.key("queue.data"),))
 
@@ -331,15 +352,16 @@ async def test_from_then_on_each_bell_is_heard(listening) -> None:
         assert await ear.told() == []
 
         await listening.redis.delete(listening.bell("y"), listening.queue, listening.lock)
-        assert await ear.told() == [[b"invalidate", [listening.bell("y")]]]
+        assert [b"invalidate", [listening.bell("y")]] in await ear.told()
         await listening.redis.delete(listening.bell("x"))
-        assert await ear.told() == [[b"invalidate", [listening.bell("x")]]]
+        assert [b"invalidate", [listening.bell("x")]] in await ear.told()
 
 
 # -- mutants -------------------------------------------------------------------------------------------------
 
 CHECKS = checks(globals(), "listening")
 STEP, SHARED = "waiters_listen", "shared/listening"
+OWNERS = "test_a_lock_of_its_own_owner_is_not_in_its_way"
 MUTATIONS = [
     Mutation(
         SHARED,
@@ -360,7 +382,10 @@ MUTATIONS = [
         "test_of_leases_the_first_that_ends_counts",
     ),
     Mutation(
-        SHARED, "math.max(0, first - NOW)", "first - NOW", "test_a_lease_whose_end_has_passed_leaves_no_time"
+        SHARED,
+        "math.max(0, first - NOW)",
+        "first - NOW",
+        "test_a_lease_whose_end_has_passed_leaves_no_time",
     ),
     Mutation(SHARED, "'XX', ", "", "test_without_its_mark_it_is_to_ask_and_none_is_made"),
     Mutation(
@@ -369,16 +394,24 @@ MUTATIONS = [
         "",
         "test_in_a_queue_for_a_lock_a_waiter_without_a_bell_may_be_on_its_way",
     ),
-    Mutation(SHARED, "if not before or redis", "if redis", "test_what_is_no_bell_of_this_name_is_left_alone"),
+    Mutation(SHARED, "not before or ", "before and ", "test_what_is_no_bell_of_this_name_is_left_alone"),
     Mutation(
         SHARED,
-        " or redis.call('EXISTS', before) == 1",
-        "",
+        "redis.call('GET', before)",
+        "false",
         "test_behind_one_that_lives_the_dead_are_not_its_business",
+    ),
+    Mutation(
+        SHARED,
+        "lives == 'rung'",
+        "false",
+        "test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_lasts",
     ),
     Mutation(
         SHARED, "if left ~= -2 then", "if left >= 0 then", "test_of_a_lock_that_never_ends_it_is_told_no_end"
     ),
+    Mutation(SHARED, "#owner + 1) == owner .. ':'", "#owner) == owner", OWNERS),
+    Mutation(SHARED, "redis.call('GET', lock) or ''", "redis.call('GET', lock)", OWNERS),
     Mutation(SHARED, "held == 0 ", "false ", "test_where_nothing_is_held_it_is_to_ask"),
     Mutation(
         SHARED,
@@ -388,7 +421,10 @@ MUTATIONS = [
     ),
     Mutation(SHARED, "if ARGV[3] ~= '' then", "if true then", "test_without_a_card_none_is_left"),
     Mutation(
-        STEP, "well and answer or -5", "answer", "test_what_is_wrong_with_one_is_told_of_that_one_alone"
+        STEP,
+        "well and answer or -5",
+        "answer",
+        "test_what_is_wrong_with_one_is_told_of_that_one_alone",
     ),
 ]
 ENDLESS = ["asks, rank = true, rank - 1"]

@@ -596,7 +596,9 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
             assert lock.mutant or command.script.text == words[1]
         assert commands.bell == lock.bell(who)
         assert commands.arm(ME).bells == (commands.bell,)
-        assert commands.listener(ME) == Listener(commands.bell, (lock.queue,), locks=(lock.lock,))
+        assert commands.listener(ME) == Listener(
+            commands.bell, (lock.queue,), owner=ME[:32], locks=(lock.lock,)
+        )
         assert commands.owner(ME) == OWNER
         assert (commands.heir(ME, "f" * 32), commands.heir("", "f" * 32)) == (OWNER + "f" * 32,) * 2
 

@@ -25,6 +25,7 @@ class Listener(NamedTuple):
         bell: The key that is deleted to wake it.
         queues: Where it stands.
         seat: What follows the bell in a queue; empty in those of simple locks.
+        owner: Whose locks are not in its way; empty for nobody.
         locks: Keys of which one at least excludes it.
         deadlines: Sorted sets, by deadline, of those who may exclude it.
         marks: What else it has on the server; first a sorted set of bells by deadline.
@@ -34,6 +35,7 @@ class Listener(NamedTuple):
     bell: bytes
     queues: tuple[bytes, ...]
     seat: str = ""
+    owner: str = ""
     locks: tuple[bytes, ...] = ()
     deadlines: tuple[bytes, ...] = ()
     marks: tuple[bytes, ...] = ()
@@ -42,7 +44,13 @@ class Listener(NamedTuple):
     def words(self) -> tuple[Argument, ...]:
         """Its part of the request."""
         keys = (self.queues, self.locks, self.deadlines, self.marks)
-        return (self.seat, *map(len, keys), self.marks_ms, *(key for each in keys for key in each))
+        return (
+            self.seat,
+            self.owner,
+            *map(len, keys),
+            self.marks_ms,
+            *(key for each in keys for key in each),
+        )
 
 
 def listening(listeners: Sequence[Listener]) -> Command[Sequence[int]]:

@@ -63,7 +63,7 @@ class ReentrantCommands(Steps):
         return arming(self.bell, self._keys[2:3], lane=token)
 
     def listener(self, token: str) -> Listener:
-        return Listener(self.bell, self._keys[2:3], locks=self._keys[:1])
+        return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms))
