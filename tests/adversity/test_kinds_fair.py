@@ -27,7 +27,7 @@ HOLDERS = "aiolocks:fairlock:{%s}"
 SEAT = 16
 WAITER_LEASE = 2.0
 """Seconds for which a waiter gives no sign of life before he counts as dead."""
-DELAY = 2.3
+DELAY = 2.6
 """Seconds by which the dead may delay the living."""
 
 
