@@ -146,10 +146,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "two holders",
     ),
-    "a renewal that came late": (
-        FOUND["a renewal of the bell that the server did not know hangs it up again after its waiter got in"],
-        "free for",
-    ),
     "left when it is undone": (
         FOUND["without order, a reader that gives up takes the turn of the others of its process away"],
         "a reader had to wait for two writers",

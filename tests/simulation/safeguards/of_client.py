@@ -67,7 +67,7 @@ OF_CLIENT: dict[str, Safeguard] = {
             "_core.acquisition:Acquisition._settle_place",
             without="or (self._takes_place_along and self._gate.place.renewal_pends)",
         ),
-        ("lock", "multilock"),
+        ("fairlock", "fair-semaphore"),
         faulty=True,
         sorts=("no scripts",),
     ),
