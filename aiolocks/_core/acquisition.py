@@ -468,14 +468,26 @@ class Acquisition:
         if end is not None and now >= end:
             self._out_of_time()
             return
-        gate = self._gate
         wake = self._naps.next(
             now,
             self._engine.settings.backoff,
-            heard=gate.place.heard and not self._arming_pends,
-            yielding_until=gate.yielding_until,
+            heard=self._gate.place.heard and not self._arming_pends,
+            yielding_until=self._gate.yielding_until,
             end=end,
         )
+        self._sleep_until(wake, end)
+
+    def need_not_ask(self, until: float | None) -> None:
+        """The gate: before that time, nothing that the server knows of comes to its end."""
+        self._naps.refused_until = until
+        self._log_long_wait(self._engine.now())
+        if self._stage is Stage.SLEEPING:
+            self._cancel_sleep()
+            end = self._wait_ends()
+            wake = self._naps.again(self._engine.now(), yielding_until=self._gate.yielding_until, end=end)
+            self._sleep_until(wake, end)
+
+    def _sleep_until(self, wake: float | None, end: float | None) -> None:
         if wake is None:
             assert end is not None
             self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time)

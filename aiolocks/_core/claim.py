@@ -6,7 +6,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from .._transport import Answer, Command, Refused, Released
+from .._transport import Answer, Command, Listener, Refused, Released
 
 if TYPE_CHECKING:
     from .._transport.commands.reading import Holder
@@ -55,6 +55,10 @@ class Commands(Protocol):
 
     def arm(self, token: str) -> Command[int]:
         """Stands in the queue from now on, with a fresh bell; HUNG or RUNG if that is what it was."""
+        ...
+
+    def listener(self, token: str) -> Listener | Command[int]:
+        """What tells the waiter with that token when to ask: a part of a request for many, or a request."""
         ...
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
@@ -211,6 +215,9 @@ class Claim:
 
     def arm(self) -> Command[int]:
         return self._commands.arm(self.token)
+
+    def listener(self) -> Listener | Command[int]:
+        return self._commands.listener(self.token)
 
     def renew(self, ttl_ms: int) -> Command[bool]:
         self._ttl_ms = ttl_ms

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, take_back, whereabouts
 from ..errors import ConfigurationError, SessionClosedError
 from .backoff import Backoff
+from .bells import Bells
 from .entered import Entered
 from .events import Events
 from .gate import Gate
-from .place import Bells
 from .process import current_pid
 from .resumption import Resumption
 from .statistics import SessionStatistics
@@ -155,7 +155,7 @@ class Engine:
         self._holder = whereabouts(self.pid)
         self.bells = Bells(loop)
         self._transport = transport = connect(self.session_id, self.bells.rung)
-        self.bells.silence = transport.ignore_bell
+        self.bells.ring_over(transport)
         self.send = transport.send
         self.forget = transport.forget
         self.prove = transport.prove

@@ -6,13 +6,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
-from .._transport import HUNG, RUNG, SEAT_LENGTH
+from .._transport import ASK, BELL_RUNG, GONE, HUNG, NEW, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
 from .claim import Claim
+from .clock import seconds
 from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .._transport import Call, Granted, Refused
+    from .._transport import Call, Command, Granted, Listener, Refused
     from .acquisition import Acquisition
     from .claim import Resource
     from .engine import Engine
@@ -277,24 +278,52 @@ class Gate:
         """The bell was rung; `way` is how we know. Somebody here is to try."""
         self.place.armed = False
         if self._head is None:
-            self.renew_place(self._engine.now() + self._engine.settings.command_timeout)
+            if (first := self._first_seated) is not None:
+                until = self._engine.now() + self._engine.settings.command_timeout
+                self.place.renew(first.claim, self._missed, until=until)
         elif not self._closed:
             self._head.prompt(way, in_turn=False)
 
-    def renew_place(self, until: float) -> None:
-        """Shows that somebody is still here.
+    def listener(self, until: float) -> Listener | Command[int] | None:
+        """What shows that somebody is still here, and tells when it is to ask; None where it asks anyway.
 
-        Not while the head asks: if that is granted, a bell that is hung up after it would be nobody's; if it
-        is refused, the head hangs the bell up. For the same reason it goes in the lane in which the queue is
-        left.
+        While this session itself holds, and nobody asks, a bell that may not hang is hung up anew instead.
         """
-        if self._head is not None:
-            if not self._head.asleep:
-                self.place.armed = False
-            elif self.place.armed:
-                self.place.renew(self._head.claim, self._missed, until=until)
-        elif self._queue and self.manner.strict:
-            self.place.renew(next(iter(self._queue)).claim, self._missed, until=until)
+        waiter = self._head or self._first_seated
+        if waiter is None:
+            return None
+        if self.place.armed:
+            return waiter.claim.listener()
+        if waiter is not self._head:
+            self.place.renew(waiter.claim, self._missed, until=until)
+        return None
+
+    def listened(self, answer: int) -> None:
+        """What the server says of who waits here: a time, or why it is to ask."""
+        if not self.place.armed:
+            return  # something newer is known
+        if answer in (GONE, NOT_OURS):
+            self._missed(NEW)
+        elif answer == BELL_RUNG:
+            self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
+        elif self._head is None:
+            return
+        elif answer == ASK:
+            self._head.prompt("poll", in_turn=False)
+        else:
+            self._head.need_not_ask(None if answer == NO_END else self._engine.now() + seconds(answer))
+
+    def unheard(self) -> None:
+        """Whether the bell hangs is not known: the server has not answered, or has refused to."""
+        if self.place.armed:
+            self.place.armed = False
+            if self._head is not None and self._head.asleep and not self._closed:
+                self._head.prompt("poll", in_turn=False)
+
+    @property
+    def _first_seated(self) -> Acquisition | None:
+        """Of those who wait for their turn to ask, the first that has a seat of its own."""
+        return next(iter(self._queue), None) if self.manner.strict else None
 
     def _take_seat(self, acquisition: Acquisition) -> None:
         former = acquisition.arming

@@ -6,12 +6,12 @@ from typing import Final, final
 
 from .backoff import Backoff
 
+SILENT: Final = 10.0
+"""Seconds after which a waiter asks although it is told that it need not: for what nobody has thought of."""
 LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
 BEYOND: Final = 0.001
 """Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
-_LAST_STEP: Final = 1 << 20
-"""An attempt so late that the backoff has grown to its maximum."""
 
 
 @final
@@ -28,10 +28,11 @@ class Naps:
         round_trip: Seconds that the last answer took.
     """
 
-    __slots__ = ("refused_until", "round_trip", "taken")
+    __slots__ = ("_poll_at", "refused_until", "round_trip", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
+        self._poll_at = 0.0
         self.refused_until: float | None = None
         self.round_trip = 0.0
 
@@ -43,9 +44,13 @@ class Naps:
         `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
         who may not be able to use it (0: nobody does); `end` is that of the wait, if it has one.
         """
-        # Who is told polls for the case that he is not: with the longest steps from the start.
-        wake = now + backoff.delay(_LAST_STEP if heard else self.taken)
+        self._poll_at = now + (SILENT if heard else backoff.delay(self.taken))
         self.taken += 1
+        return self.again(now, yielding_until=yielding_until, end=end)
+
+    def again(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
+        """The same for the nap that goes on, of which more is known by now."""
+        wake = self._poll_at
         if self.refused_until is None:
             if yielding_until:  # nobody tells us if they cannot use it; it may be over before we were told
                 wake = min(wake, max(now, yielding_until) + BEYOND)

@@ -59,9 +59,9 @@ class Session(AsyncOnly):
         wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
             once on the first connection, and says in the log when that is not the first. `"tracking"`:
             the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
-            notifications (RESP3), which must be on. `"poll"`: they sleep and try again. In each case they
-            also poll, so that whatever is not heard costs no more than `backoff` allows.
-        backoff: How long waiters sleep between two tries.
+            notifications (RESP3), which must be on. `"poll"`: they sleep and try again, as `backoff` says.
+            Where they hear, a request each 0.6 s finds what was not heard.
+        backoff: How long waiters sleep between two tries, where they do not hear that a lock is free.
         command_timeout: Seconds that a single request without a deadline of its own may take while the server
             is silent. Where the server cannot be reached, such a request fails at once.
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at

@@ -8,6 +8,7 @@ from .commands import (
     BELL_TTL,
     HUNG,
     IN_TURN,
+    NEW,
     OWING,
     PASSING,
     QUEUED,
@@ -23,6 +24,8 @@ from .commands import (
     Released,
     whereabouts,
 )
+from .commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from .commands.listening import Listener, listening, one_request_each
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .replication import Proof
@@ -31,9 +34,15 @@ from .wakeups import NAMES as WAKEUPS
 from .wakeups import KeyspaceWakeup, OnRung, Wakeup
 
 __all__ = [
+    "ASK",
+    "BELL_RUNG",
     "BELL_TTL",
+    "GONE",
     "HUNG",
     "IN_TURN",
+    "NEW",
+    "NOT_OURS",
+    "NO_END",
     "OWING",
     "PASSING",
     "QUEUED",
@@ -49,6 +58,7 @@ __all__ = [
     "Fault",
     "Granted",
     "KeyspaceWakeup",
+    "Listener",
     "LockCommands",
     "OnRung",
     "Proof",
@@ -60,7 +70,9 @@ __all__ = [
     "check_master",
     "clocks",
     "ignore",
+    "listening",
     "master_label",
+    "one_request_each",
     "open_quorum",
     "open_transport",
     "take_back",

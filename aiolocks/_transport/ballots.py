@@ -6,12 +6,13 @@ nothing. A majority is always one of all masters, never of those that answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, final
 
 from ..errors import BackendError
 from .calls import Command
-from .commands.answers import HUNG, NEW, RUNG, Released
+from .commands.answers import ASK, GONE, HUNG, NEW, NO_END, RUNG, Released
 from .faults import Fault
 
 T = TypeVar("T")
@@ -219,3 +220,40 @@ class Arming(Ballot[int]):
 
     def _said(self, master: int) -> str:
         return "armed"
+
+
+@final
+class Listening(Ballot[int]):
+    """What a waiter is told that stands in the queues of a majority: when a majority may be free.
+
+    Until then the lock cannot be had, whatever becomes of the other masters.
+    """
+
+    __slots__ = ("_told",)
+
+    def __init__(self, labels: Sequence[str], vote: Command[Sequence[int]]) -> None:
+        super().__init__(labels, vote)
+        self._told: list[int] = []
+
+    def _voted(self, master: int, reply: Any) -> None:
+        (told,) = cast("Sequence[int]", reply)
+        self._told.append(told)
+
+    def _decide(self) -> list[Errand]:
+        if self._pending:
+            return []
+        if len(self._told) < self.majority:
+            self.outcome = self._no_majority()
+            return []
+        hanging = [told for told in self._told if told >= NO_END or told == ASK]
+        if len(hanging) < self.majority:
+            self.outcome = GONE
+            return []
+        free_in = [math.inf] * (len(self._labels) - len(hanging))
+        free_in += [math.inf if told == NO_END else max(0, told) for told in hanging]
+        soonest = sorted(free_in)[self.majority - 1]
+        self.outcome = ASK if soonest == 0 else NO_END if math.isinf(soonest) else int(soonest)
+        return []
+
+    def _said(self, master: int) -> str:
+        return "told"

@@ -75,11 +75,11 @@ class Command(Generic[T]):
         args: Its arguments.
         parse: Turns the server's reply (bytes, ints, lists of them) into what the caller wants to know.
         lane: Commands of one lane reach the server in the order in which they were sent.
-        bell: A key whose end the server is to tell of, from when this command was executed on.
+        bells: Keys whose end the server is to tell of, from when this command was executed on.
     """
 
     # No dataclass, here and in what replies become: they are made for each request, and many at import.
-    __slots__ = ("args", "bell", "keys", "lane", "parse", "script")
+    __slots__ = ("args", "bells", "keys", "lane", "parse", "script")
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Command(Generic[T]):
         parse: Callable[[Any], T],
         *,
         lane: str = "",
-        bell: bytes = b"",
+        bells: tuple[bytes, ...] = (),
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
         self.parse = parse
         self.lane = lane
-        self.bell = bell
+        self.bells = bells
 
     def words(self, *, in_full: bool) -> tuple[Argument, ...]:
         """The words of the request; `in_full` sends the script's text instead of its digest."""

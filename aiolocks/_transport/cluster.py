@@ -123,8 +123,8 @@ class Clustered:
         if not call.command.keys:
             self._scan(call)
             return
-        if call.command.bell:
-            self._bells[call.command.bell] = None
+        for bell in call.command.bells:
+            self._bells[bell] = None
         slot = _slot(call)
         if slot in self._lines:
             self._lines.hold(slot, call)
@@ -238,7 +238,7 @@ class Clustered:
         )
 
     def _ask(self, slot: int, call: Call[Any], to: Address, error: Exception) -> None:
-        if (slot in self._lines and not call.mid_move) or call.command.bell:
+        if (slot in self._lines and not call.mid_move) or call.command.bells:
             # A bell is hung up where the queue is, which is not among its keys.
             self._lines.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
             return

@@ -227,8 +227,8 @@ class Multiplexed(asyncio.Protocol):
             request = _pack(call.words())
             if len(request) > LONG and self._take_aside(call):
                 continue
-            if call.command.bell:
-                for words in self._wakeups.before_arming(call.command.bell):
+            if call.command.bells:
+                for words in self._wakeups.before_arming(call.command.bells):
                     self._put(Call(_bare(words), ignore, ignore, until=math.inf), now, steady)
                     parts.append(_pack(words))
             self._put(call, now, steady)
@@ -269,7 +269,7 @@ class Multiplexed(asyncio.Protocol):
     def _take_aside(self, call: Call[Any]) -> bool:
         """Whether a request goes over the connection of those that are on their way alone."""
         # A bell is heard on this connection, and a node that is to be asked once is asked on this one.
-        if self._alone or call.command.script is None or call.command.bell or call.elsewhere:
+        if self._alone or call.command.script is None or call.command.bells or call.elsewhere:
             return False
         self._further().send(call)
         return True

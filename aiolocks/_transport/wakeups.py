@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -57,8 +57,8 @@ NAMES: Final = ("auto", "tracking", "keyspace", "poll")
 class Ear(Protocol):
     """One way of hearing bells, on one connection."""
 
-    def before_arming(self, bell: bytes) -> Iterable[Words]:
-        """The commands that must come right before one that hangs up this bell."""
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        """The commands that must come right before one that hangs up these bells."""
         ...
 
     def after(self, bell: bytes) -> Iterable[Words]:
@@ -103,7 +103,7 @@ class _Tracking:
         except driver.ResponseError as error:
             raise _refused(error, "the server refuses CLIENT TRACKING or CLIENT CACHING") from error
 
-    def before_arming(self, bell: bytes) -> Iterable[Words]:
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         return (("CLIENT", "CACHING", "YES"),)
 
     def after(self, bell: bytes) -> Iterable[Words]:
@@ -177,11 +177,10 @@ class _Keyspace:
             return f"keyspace notifications are off: {wanted}, and CONFIG is refused here ({error})"
         return f"keyspace notifications stay silent, although {_SETTING} was set"
 
-    def before_arming(self, bell: bytes) -> Iterable[Words]:
-        if bell in self._bells:
-            return ()
-        self._bells.add(bell)
-        return (("SUBSCRIBE", self._channel + bell),)
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        new = [bell for bell in bells if bell not in self._bells]
+        self._bells.update(new)
+        return [("SUBSCRIBE", self._channel + bell) for bell in new]
 
     def after(self, bell: bytes) -> Iterable[Words]:
         if bell not in self._bells:
@@ -211,10 +210,11 @@ def _pair(reply: Any) -> tuple[str, str]:
 class _Deaf:
     name: Final = "poll"
 
-    def before_arming(self, bell: bytes) -> Iterable[Words]:
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         return ()
 
-    after = before_arming
+    def after(self, bell: bytes) -> Iterable[Words]:
+        return ()
 
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
         return ()
@@ -300,8 +300,8 @@ class Wakeups:
     def hears(self) -> bool:
         return self._ear is not _DEAF
 
-    def before_arming(self, bell: bytes) -> Iterable[Words]:
-        return self._ear.before_arming(bell)
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        return self._ear.before_arming(bells)
 
     def after(self, bell: bytes) -> Iterable[Words]:
         return self._ear.after(bell)

@@ -1,8 +1,8 @@
--- Gives back what the token has taken of this slot, for another slot refused: who waits behind it for what is free now
--- is woken, if it was woken itself. Its own place in the queues stays.
+-- Gives back what the token has taken of this slot, for another slot refused, and wakes the next that waits behind it for
+-- what is free now: that one may have been refused meanwhile. Its own place in the queues stays.
 --
 -- KEYS  n locks   n fences   n queues   and the bell with which it may stand in them
--- ARGV  1 n   2 token   3 retention of the fences, ms   4 wake who is behind ('1')
+-- ARGV  1 n   2 token   3 retention of the fences, ms
 -- Returns {1 when the token held all of them, or else 0, bells rung…}
 --
 -- Invariants:
@@ -17,6 +17,6 @@ for i = 1, n do
     redis.call('PEXPIRE', KEYS[n + i], ARGV[3])
     freed, held = freed + 1, nil
   end
-  if not held and ARGV[4] == '1' then rung[#rung + 1] = wake(KEYS[2 * n + i], bell) end
+  if not held then rung[#rung + 1] = wake(KEYS[2 * n + i], bell) end
 end
 return {freed == n and 1 or 0, unpack(rung)}

@@ -25,6 +25,7 @@ from .many import Many
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock
 from .rw import ReaderAmongReaders
+from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
@@ -42,6 +43,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "range": [WriterAmongIntervals],
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
     "redlock": [ContendedRedlock],
+    "schedules": [Schedules],
     "import": [Import],
 }
 """By the name on the command line; several where there are several cases."""

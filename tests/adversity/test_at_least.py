@@ -32,7 +32,7 @@ from tests.support.processes import Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.skew import SkewedServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 pytestmark = pytest.mark.leaves_keys
 
@@ -171,7 +171,7 @@ async def test_a_release_that_keeps_the_name_rings_nobody(
     async with Session(connect(), wakeup=way) as here, Session(connect(), wakeup=way) as there:
         first = await KINDS[kind](here, "a", at_least=SHORT).acquire()
         waiting = begin(KINDS[kind](there, "a").acquire())
-        await eventually(lambda: there.statistics().wakeups["poll"] >= 1)
+        await eventually(lambda: sleeps(there))
         rung = there.statistics().wakeups["tracking"]
         await first.release()
         second = await waiting

@@ -172,7 +172,7 @@ async def test_a_waiter_is_told_of_a_foreign_value_that_comes_while_it_waits(red
         other_lock = make(redis)
     for value in ("hello", "list"):
         held = await (other_lock.acquire(other) if other else other_lock.acquire())
-        async with Session(redis) as session:
+        async with Session(redis, wakeup="poll") as session:  # else it looks again after ten seconds
             waiting = asyncio.create_task(make(session).acquire())
             await eventually(lambda: session.statistics().waiters == 1)
             await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Backoff, FairLock, Lease, LockTimeoutError, Session
-from tests.adversity.tools import AT_ONCE, POLL, SLACK, ByHand, Start, begin, in_within, waiter, wakeup
+from tests.adversity.tools import AT_ONCE, SLACK, UNTOLD, ByHand, Start, begin, in_within, waiter, wakeup
 from tests.support.history import Hold, exclusion, fencing, fifo
 from tests.support.processes import Worker, Workers, tell
 from tests.support.servers import Server
@@ -27,7 +27,7 @@ HOLDERS = "aiolocks:fairlock:{%s}"
 SEAT = 16
 WAITER_LEASE = 2.0
 """Seconds for which a waiter gives no sign of life before he counts as dead."""
-DELAY = 2.3
+DELAY = 2.6
 """Seconds by which the dead may delay the living."""
 
 
@@ -250,7 +250,7 @@ async def test_t_p_2_who_drops_out_delays_nobody(
             waiting[dropped].cancel()
         with suppress(asyncio.CancelledError, LockTimeoutError):
             await waiting[dropped]
-        await eventually(lambda: len(seats(by_hand)) == 4, within=POLL)
+        await eventually(lambda: len(seats(by_hand)) == 4, within=UNTOLD)
         await lease.release()
         for task in waiting[:dropped] + waiting[dropped + 1 :]:
             assert not any(other.done() for other in waiting if other is not task and not over(other))

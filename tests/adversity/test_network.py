@@ -50,7 +50,7 @@ from tests.adversity.tools import (
 from tests.conftest import Connect, OwnServer, blocking
 from tests.support.proxy import Match, Proxy, Request
 from tests.support.servers import Server
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 PROTOCOLS = [(2, False), (2, True), (3, False), (3, True)]
 IDS = ["resp2", "resp2-decoded", "resp3", "resp3-decoded"]
@@ -368,7 +368,7 @@ async def test_t_n_5_wait_that_was_refused_once_ends_as_refused(
     async with Session(client, listeners=[witness]) as session:
         waiting = asyncio.create_task(Lock(session, "a").acquire(blocking_timeout=0.4))
         with elapsed() as took:
-            await eventually(lambda: session.statistics().wakeups["poll"] >= 1)
+            await eventually(lambda: sleeps(session))
             server.pause()
             with pytest.raises(LockTimeoutError, match=r"lease has 2\d\.\d+ s left") as caught:
                 await waiting

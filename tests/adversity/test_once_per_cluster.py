@@ -17,7 +17,7 @@ from tests.adversity.tools import begin
 from tests.conftest import Connect
 from tests.support.processes import Workers, tell
 from tests.support.skew import SkewedServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 pytestmark = pytest.mark.leaves_keys
 
@@ -178,7 +178,7 @@ async def test_the_machine_dies_that_runs_it(
         for name in RECIPES:
             if name not in WAIT:
                 await start(session, name)
-        await eventually(lambda: session.statistics().wakeups["poll"] >= 1)
+        await eventually(lambda: sleeps(session))
         assert runs == []
         assert not any(start.done() for start in waiting)
         await skewed_server.advance(NIGHT + 1)

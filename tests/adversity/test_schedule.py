@@ -7,6 +7,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.conftest import Connect
 from tests.support.cancel import Shot, cancel_twice, sweep
 from tests.support.processes import Worker, Workers, tell
 from tests.support.proxy import Proxy
+from tests.support.sentinels import Watched
 from tests.support.servers import Server
 from tests.support.skew import SkewedServer
 from tests.support.waiting import eventually
@@ -422,3 +424,19 @@ async def test_in_a_cluster(sessions: list[Session]) -> None:
     assert {record.outcome for record in await schedule.history()} <= {"done", "running", "skipped"}
     await end(keeping, [])
     assert crew.ran_once()
+
+
+@pytest.mark.soak  # a failover takes some seconds
+async def test_behind_sentinel_a_failover_runs_nothing_twice(tmp_path: Path) -> None:
+    """The replica had the claims: what the processes know of the others, they put back."""
+    async with Watched(tmp_path) as watched:
+        crew, sessions = Crew(every=0.5), [Session(watched.client(), command_timeout=1) for _ in range(2)]
+        keeping = [begin(crew.of(session).run()) for session in sessions]
+        await crew.begun(3)
+        watched.master.kill()
+        await eventually(watched.failed_over, within=20)
+        await eventually(lambda: len(crew.ticks) >= 6, within=20)
+        await end(keeping, sessions)
+        assert crew.ran_once()
+        tokens = [tick.fencing_token for tick in crew.ticks]
+        assert tokens == sorted(set(tokens))

@@ -31,9 +31,9 @@ from aiolocks import (
 from tests.adversity.tools import (
     AT_ONCE,
     PATIENT,
-    POLL,
     RELEASE,
     SLACK,
+    UNTOLD,
     ByHand,
     Start,
     asleep,
@@ -462,7 +462,7 @@ async def test_t_p_1_dead_processes_before_us(
     for process in processes:
         DEATHS[death](process)
     rung = by_hand.release("a")
-    lease = await in_within(POLL + SLACK, waiting)
+    lease = await in_within(UNTOLD + SLACK, waiting)
     assert rung is not None
     await lease.release()
 
@@ -478,7 +478,7 @@ async def test_t_p_1_head_behind_a_black_hole(
     waiting = await wait_asleep(session)
     through.blackhole = True
     by_hand.release("a")
-    await (await in_within(POLL + SLACK, waiting)).release()
+    await (await in_within(UNTOLD + SLACK, waiting)).release()
     through.blackhole = False
     through.cut()
     await (await in_within(2.0 + AT_ONCE, gone)).release()
@@ -499,7 +499,7 @@ async def test_t_p_1_many_dead_heads_cost_no_more_than_one(
             by_hand.redis.delete(by_hand.bell("a", f"dead-{number}"))
     waiting = await wait_asleep(session)
     by_hand.release("a")
-    await (await in_within(POLL + SLACK, waiting)).release()
+    await (await in_within(UNTOLD + SLACK, waiting)).release()
 
 
 # -- a thousand ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from aiolocks import (
     UniqueJob,
 )
 from tests.conftest import Connect
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 Make = Callable[[Any], Any]
 
@@ -177,7 +177,7 @@ async def test_a_reader_in_a_reader_for_whom_a_writer_waits(
     lock = RWLock(redis_, "a")
     async with lock.reader:
         writer = asyncio.create_task(hold(RWLock(elsewhere, "a").writer))
-        await eventually(lambda: Session.of(elsewhere).statistics().wakeups["poll"] >= 1)
+        await eventually(lambda: sleeps(Session.of(elsewhere)))
         assert await dead(getattr(lock, inner)) == "RWLock.reader 'a'"
         with pytest.raises(LockTimeoutError, match="held by this very task"):
             await getattr(lock, inner).acquire(blocking_timeout=0.05)

@@ -317,8 +317,8 @@ def arguments(*pairs: str) -> Sequence[str]:
 
 # -- waiting -------------------------------------------------------------------------------------------------
 
-POLL = Backoff().maximum
-"""Seconds after which a waiter has noticed by itself what it was not told."""
+UNTOLD = 0.6
+"""Seconds after which a waiter has noticed what it was not told: so often it listens."""
 
 PATIENT = Backoff(initial=5, maximum=5, jitter=0)
 """Whoever misses a wakeup sleeps for seconds: only bells are quick."""

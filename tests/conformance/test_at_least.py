@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from aiolocks import BackendError, Lease, LeaseState, LockLostError, LockTimeoutError, Session
 from tests.conformance.conftest import Kind
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 Keys = Callable[..., list[str]]
 Join = Callable[..., Redis]
@@ -128,7 +128,7 @@ async def test_a_waiter_elsewhere_gets_in_right_after_that_time(
     elsewhere = join()
     async with kind.make(client, "a", at_least=SHORT) as first:
         waiting = asyncio.create_task(kind.make(elsewhere, "a").acquire())
-        await eventually(lambda: Session.of(elsewhere).statistics().wakeups["poll"] >= 1)
+        await eventually(lambda: sleeps(Session.of(elsewhere)))
     async with await waiting as second:
         (gap,) = gaps([first, second])
         assert SHORT <= gap < SHORT + LATE

@@ -431,8 +431,8 @@ class MultiScripts(Scripts):
         arguments = (len(self.all), token, minted, retention)
         return await self.run(self.words("multi_seal", self.keys(queued), *arguments))
 
-    async def give_back(self, token: str, who: str, *, retention: int = HOUR, wake: bool = False) -> Any:
-        arguments = (len(self.all), token, retention, int(wake))
+    async def give_back(self, token: str, who: str, *, retention: int = HOUR) -> Any:
+        arguments = (len(self.all), token, retention)
         return await self.run(self.words("multi_return", self.keys(who), *arguments))
 
     async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:

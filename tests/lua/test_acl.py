@@ -35,7 +35,8 @@ from tests.support.waiting import eventually
 
 HOLDING = ["eval", "evalsha", "get", "set", "del", "exists", "pexpire", "pttl", "time"]
 WAITING = ["zadd", "zcard", "zrange", "zrem"]
-COMMANDS = HOLDING + WAITING
+LISTENING = ["zrank"]
+COMMANDS = HOLDING + WAITING + LISTENING
 KEYS = ["aiolocks:lock:*", "aiolocks:lock.fence:*", "aiolocks:lock.queue:*", "aiolocks:lock.bell.*"]
 KNOWS_ITSELF = ["client|info", "client|kill", "info"]
 """Optional: lets a session drop its own old connection after a reconnect, and warn of an eviction policy."""
@@ -165,7 +166,7 @@ async def test_with_the_minimal_acl_everything_works(as_user) -> None:
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("missing", without("zadd", COMMANDS))
+@pytest.mark.parametrize("missing", without("zadd", HOLDING + WAITING))
 async def test_each_of_its_commands_is_needed(as_user, missing) -> None:
     two = await as_user(commands=without(missing, COMMANDS))
 
@@ -180,6 +181,15 @@ async def test_without_zadd_nobody_stands_in_the_queue(as_user) -> None:
 
     with pytest.raises(AssertionError, match=r"async def queued"):
         await everything(two)
+
+
+async def test_without_zrank_waiters_are_woken_but_not_silent(as_user) -> None:
+    two = await as_user(commands=without("zrank", COMMANDS) + TRACKING)
+    async with Lock(two.first, "name", ttl=10) as lease:
+        waiter = asyncio.create_task(Lock(two.second, "name").acquire())
+        await eventually(lambda: two.second.statistics().wakeups["poll"] >= 2)
+        await lease.release()
+        await (await waiter).release()
 
 
 @pytest.mark.leaves_keys

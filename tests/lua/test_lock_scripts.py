@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks._transport.calls import Script
 from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD, LockCommands
+from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.standing import STAYING
 from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
@@ -1075,7 +1076,9 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
         script = command.script
         assert command.words(in_full=True) == ("EVAL", script.text, *words[2:])
         assert words[1] == script.text or words[1] in lock.mutant.values()
-    assert commands.bell == commands.arm("any lane").bell == lock.bell("x")
+    assert commands.bell == lock.bell("x")
+    assert commands.arm("any lane").bells == (commands.bell,)
+    assert commands.listener("any") == Listener(commands.bell, (lock.queue,), locks=(lock.lock,))
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -13,6 +13,7 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
@@ -1418,7 +1419,11 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> 
     for command, words in said:
         assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
         assert permits.mutant or command.script.text == words[1]
-    assert unfair.bell == unfair.arm(ME).bell == permits.bell(who)
+    assert unfair.bell == permits.bell(who)
+    assert unfair.arm(ME).bells == (unfair.bell,)
+    waiting = Listener(unfair.bell, (permits.queue,), SEAT, deadlines=(permits.key(),))
+    assert unfair.listener(ME) == waiting
+    assert fair.listener(ME) == waiting._replace(bell=fair.bell, seat=ME[:16])
     assert fair.bell == permits.bell(fairly)
 
 

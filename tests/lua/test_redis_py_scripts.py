@@ -167,8 +167,8 @@ async def test_the_commands_say_what_the_tests_do(lock) -> None:
         assert command.words(in_full=True) == lock.words(f"redis_py_{step}", key, *arguments)
         assert command.lane == (ME.decode() if step != "holder" else "")
     assert commands.acquire(ME, 5, again=True).args == (ME, 5, 1)
-    assert commands.acquire(ME, 5, again=True).bell == b""
-    assert commands.acquire(ME, 5, again=True, listen=True).bell == lock.key()
+    assert commands.acquire(ME, 5, again=True).bells == ()
+    assert commands.acquire(ME, 5, again=True, listen=True).bells == (lock.key(),)
     assert commands.reacquire(ME, 5, shorten=False).args == (ME, 5, 1)
     assert commands.extend(ME, 5, replace=False).args == (ME, 5, 0)
 

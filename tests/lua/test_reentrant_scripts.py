@@ -14,6 +14,7 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD
+from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.reentrant import ReentrantCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import CARD, HOUR, MINUTE, ReentrantScripts, about
@@ -593,7 +594,11 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
         for command, words in said:
             assert command.words(in_full=True)[2:] == words[2:]
             assert lock.mutant or command.script.text == words[1]
-        assert commands.bell == commands.arm(ME).bell == lock.bell(who)
+        assert commands.bell == lock.bell(who)
+        assert commands.arm(ME).bells == (commands.bell,)
+        assert commands.listener(ME) == Listener(
+            commands.bell, (lock.queue,), owner=ME[:32], locks=(lock.lock,)
+        )
         assert commands.owner(ME) == OWNER
         assert (commands.heir(ME, "f" * 32), commands.heir("", "f" * 32)) == (OWNER + "f" * 32,) * 2
 

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks._transport.commands import PASSING, QUEUED, STAYING, WAITING
 from aiolocks._transport.commands.inspect import FAMILIES
+from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.spans import Span, SpanCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
@@ -37,6 +38,8 @@ pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:rangelock*"
 )  # without a ttl, where a test has put them there itself
 
+MARKS = [f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab"]
+"""Of those who wait."""
 ME, OTHER, THIRD, FOURTH = "a1" * 16, "b2" * 16, "c3" * 16, "d4" * 16
 LATER = 9_007_199_254_740_000
 """A fencing token of the year 2255, near the largest whole number that a double can hold exactly."""
@@ -1457,7 +1460,16 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(spans) -> No
     for command, words in said:
         assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
         assert spans.mutant or command.script.text == words[1]
-    assert plain.bell == plain.arm(ME).bell == spans.bell(who)
+    assert plain.bell == spans.bell(who)
+    assert plain.arm(ME).bells == (plain.bell,)
+    assert plain.listener(ME) == Listener(
+        plain.bell,
+        (spans.queue,),
+        SEAT,
+        deadlines=(spans.key("ends"), spans.key("waits")),
+        marks=tuple(map(spans.key, ("waits", "", "ends", *MARKS))),
+        marks_ms=4000,
+    )
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -5,27 +5,8 @@ from __future__ import annotations
 from tests.simulation.found import FOUND
 from tests.simulation.found_in_redlock import BROKEN
 from tests.simulation.small import READER, crew, fault, one, schedule
-from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import NEAR, STEADY_FAR
 from tests.simulation.world.schedule import Schedule
-
-
-def _a_permit_comes_back(wakeup: str, after: float) -> Schedule:
-    """p0 waits for three permits, in this way. One comes back then, which p0 cannot use, and p1 can."""
-    return schedule(
-        "semaphore",
-        1,
-        5.0,
-        crew(wakeup, STEADY_FAR, one("p0.w1.r0", 0.1, 0.0, want=Want(permits=3)), poll=0.064),
-        crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.3, 0.0)),
-        crew(
-            "tracking",
-            STEADY_FAR,
-            one("p2.w0.r0", 0.0, after),
-            one("p2.w1.r0", 0.0, 8.0, want=Want(permits=2)),
-        ),
-    )
-
 
 CUT_WHILE_IT_IS_RUNG = schedule(
     "lock",
@@ -44,15 +25,6 @@ LET_GO_BEFORE_THE_ARMING = schedule(
     crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.0)),
 )
 """The server does not know the script of the arming of p1, and p0 lets go before it is sent again."""
-UNDONE_MID_MOVE = schedule(
-    "cluster-fairlock",
-    1,
-    15.0,
-    crew("tracking", NEAR, one("p0.w0.r0", 0.0, 16.0)),
-    crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.1, cancel=2.5), one("p1.w1.r0", 0.2, 0.1)),
-    faults=(fault("move", "c0", 0.3, 4.0),),
-)
-"""The first waiter of p1 gives up while the slot moves, and its seat may stay before that of the second."""
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
     # The server does not know the script of the first arming. Its waiter is cancelled before the server says
@@ -72,9 +44,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "free for",
     ),
-    # p0 wants three permits, and hangs its bell up again after a try. One permit comes back between the two:
-    # the server rings the bell of p0, whose arming covers that up. p0 cannot use the permit, and p1 can.
-    "rung between two tries": (_a_permit_comes_back("poll", 1.2), "free for"),
     # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
     "undo of a grant": (
         schedule(
@@ -87,8 +56,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "free for",
     ),
-    # p0 is told of room while its try is under way, and that try is refused.
-    "asks again": (_a_permit_comes_back("tracking", 0.643), "free for"),
     "arming that came late": (LET_GO_BEFORE_THE_ARMING, "free for"),
     "an arming that is not confirmed": (LET_GO_BEFORE_THE_ARMING, "free for"),
     # One reader of p0 gets in by the place that it shares with the other one, which is cancelled meanwhile.
@@ -155,8 +122,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "LockLostError",
     ),
-    "the rest of an undo": (UNDONE_MID_MOVE, "free for"),
-    "a seat of nobody": (UNDONE_MID_MOVE, "free for"),
     # The bell goes to another node, of which p1 is not told, and is rung there.
     "bells of a slot that has moved": (
         schedule(
@@ -180,10 +145,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             faults=(fault("lag", "m0", 0.0, 1.0), fault("planned failover", "m0", 0.1)),
         ),
         "two holders",
-    ),
-    "a renewal that came late": (
-        FOUND["a renewal of the bell that the server did not know hangs it up again after its waiter got in"],
-        "free for",
     ),
     "left when it is undone": (
         FOUND["without order, a reader that gives up takes the turn of the others of its process away"],

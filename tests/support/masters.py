@@ -69,7 +69,7 @@ class Apart:
             tuple(self._own(arg) if isinstance(arg, bytes) else arg for arg in command.args),
             lambda raw: command.parse(list(map(self._bare, raw)) if isinstance(raw, list) else raw),
             lane=command.lane,
-            bell=self._own(command.bell) if command.bell else b"",
+            bells=tuple(map(self._own, command.bells)),
         )
         self._transport.send(call, at_once=at_once, more=more)
 

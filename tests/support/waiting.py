@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from aiolocks import Session
 
 T = TypeVar("T")
 
@@ -40,6 +43,12 @@ async def eventually(predicate: Callable[[], Any], *, within: float = 3.0) -> An
             raise AssertionError(f"still {value!r} after {within} s: {_source(predicate)}")
         await asyncio.sleep(min(pause, remaining))
         pause = min(pause * 1.5, 0.02)
+
+
+def sleeps(session: Session, *, number: int = 1) -> bool:
+    """Whether so many of the session's waiters at least were refused, and sleep now."""
+    engine = session._engine
+    return engine is not None and sum(one.asleep for one in engine.waiting) >= number
 
 
 def _source(predicate: Callable[..., object]) -> str:

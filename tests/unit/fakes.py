@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks._core.possession import Possession
-from aiolocks._transport import Call, Proof, Refused, clocks, faults
+from aiolocks._transport import NO_END, Call, Proof, Refused, clocks, faults
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 
@@ -63,8 +63,11 @@ class FakeTransport:
     Like the real ones it ends a call whose time has passed, and writes nothing while there is no connection.
 
     A first refusal is followed by an arming and a second try. Unless `arming` is set, it answers these by
-    itself, with the same refusal, so that a test sees one try a sleep.
+    itself, with the same refusal, so that a test sees one try a sleep; and who listens hears that no end is
+    known.
     """
+
+    by_slot = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
@@ -107,8 +110,12 @@ class FakeTransport:
             self._untaken.put_nowait(call)
 
     def _answered_by_itself(self, call: Call[Any], *, tried: bool) -> bool:
+        if verb(call) == "listen":
+            if self.connected:
+                self._loop.call_soon(call.reply, [NO_END] * len(call.command.keys))
+            return True
         arms = verb(call) == "arm"
-        self.bell = call.command.bell or self.bell
+        self.bell = next(iter(call.command.bells), self.bell)
         armed, self._armed = self._armed, arms and tried
         if arms:
             self._loop.call_soon(call.reply, 1)
@@ -181,7 +188,7 @@ class FakeTransport:
 
 
 def verb(call: Call[Any]) -> str:
-    return call.command.script.name.removeprefix("lock_").removeprefix("queue_")
+    return call.command.script.name.removeprefix("lock_").removeprefix("queue_").removeprefix("waiters_")
 
 
 def grant(call: Call[Any], fencing_token: int = 17, *, others: int = 0) -> None:

@@ -836,7 +836,7 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     head, arming = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
     (await transport.asked("arm")).reply(0)
-    transport.on_rung("keyspace", [arming.command.bell])
+    transport.on_rung("keyspace", arming.command.bells)
     asked = await transport.asked("permits_acquire")
 
     transport.on_rung("keyspace", None)
@@ -854,14 +854,14 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
 async def test_a_head_that_asked_during_a_reconnect_hangs_up_its_bell_again(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
     head, arming = await asleep_in_a_strict_queue(session, transport)
-    transport.on_rung("keyspace", [arming.command.bell])
+    transport.on_rung("keyspace", arming.command.bells)
     asked = await transport.asked("permits_acquire")
 
     transport.on_rung("keyspace", None)
     refuse(asked)
 
     (await transport.asked("permits_acquire")).reply([0, 20_000])
-    assert (await transport.asked("arm")).command.bell == arming.command.bell
+    assert (await transport.asked("arm")).command.bells == arming.command.bells
     await cancel(head)
 
 
@@ -903,18 +903,6 @@ async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make
     refuse(await transport.asked("permits_acquire"))  # the head makes sure of its bell at once
     (await transport.asked("arm")).reply(1)
     refuse(await transport.asked("permits_acquire"))
-    await cancel(head)
-
-
-async def test_a_heartbeat_that_meets_a_head_that_asks_is_made_up_for(make_session, transport) -> None:
-    session = make_session(backoff=Backoff(initial=0.5, maximum=0.5, jitter=0))
-    head, arming = await asleep_in_a_strict_queue(session, transport)
-    polling = await transport.asked("permits_acquire")
-    await asyncio.sleep(0.2)  # over the time at which the bell is hung up again
-
-    refuse(polling)
-
-    assert (await transport.asked("arm")).command.bell == arming.command.bell
     await cancel(head)
 
 

@@ -21,9 +21,10 @@ from aiolocks._transport.ballots import (
     Arming,
     Ballot,
     Freeing,
+    Listening,
     Voting,
 )
-from aiolocks._transport.commands.answers import NEW
+from aiolocks._transport.commands.answers import ASK, BELL_RUNG, GONE, NEW, NO_END, NOT_OURS
 from aiolocks._transport.commands.redlock import RedlockCommands
 from aiolocks._transport.elections import Acquiring, Adopting, Carried, Renewing
 
@@ -492,6 +493,40 @@ def test_no_place_without_a_majority() -> None:
     ballot.failed(1, VOTE, SILENT)
     ballot.failed(2, VOTE, SILENT)
     assert "a: armed" in str(ballot.outcome.error)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        ([9000, 4000, 7000], 7000),  # two of three have to be free
+        ([ASK, 4000, NO_END], 4000),
+        ([ASK, ASK, 9000], ASK),
+        ([NO_END, NO_END, 5000], NO_END),
+        ([GONE, 5000, 4000], 5000),
+        ([GONE, 5000, ASK], 5000),
+        ([GONE, GONE, 5000], GONE),
+        ([NOT_OURS, BELL_RUNG, 5000], GONE),
+        ([SILENT, 5000, 4000], 5000),
+        ([SILENT, GONE, 4000], GONE),
+    ],
+)
+def test_it_is_to_ask_when_a_majority_may_be_free(told, outcome) -> None:
+    ballot: Listening = put(COMMANDS.listener(TOKEN), THREE)
+    for master, one in enumerate(told):
+        assert not ballot.decided
+        if isinstance(one, Fault):
+            ballot.failed(master, VOTE, one)
+        else:
+            ballot.replied(master, VOTE, [one])
+    assert ballot.outcome == outcome
+
+
+def test_what_one_master_alone_tells_is_not_enough() -> None:
+    ballot: Listening = put(COMMANDS.listener(TOKEN), THREE)
+    ballot.replied(0, VOTE, [5000])
+    ballot.failed(1, VOTE, SILENT)
+    ballot.failed(2, VOTE, SILENT)
+    assert "a: told" in str(ballot.outcome.error)  # type: ignore[union-attr]
 
 
 # -- the steps

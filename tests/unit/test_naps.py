@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff
-from aiolocks._core.naps import BEYOND, LAST_TRY, Naps
+from aiolocks._core.naps import BEYOND, LAST_TRY, SILENT, Naps
 
 STEPS = Backoff(initial=1, maximum=8, jitter=0)
 
@@ -24,8 +24,21 @@ def test_they_grow_as_the_backoff_says() -> None:
     assert naps.taken == 5
 
 
-def test_who_is_told_takes_the_longest_steps_at_once() -> None:
-    assert nap(Naps(), heard=True) == 108
+def test_told_when_to_ask_it_is_silent() -> None:
+    assert nap(Naps(), heard=True) == 100 + SILENT
+
+
+def test_what_it_hears_meanwhile_moves_the_end_of_a_nap_but_never_past_its_poll() -> None:
+    naps = Naps()
+    nap(naps, heard=True)
+
+    naps.refused_until = 103.0
+    assert naps.again(101, yielding_until=0.0, end=None) == pytest.approx(103 + BEYOND)
+    naps.refused_until = 140.0
+    assert naps.again(102, yielding_until=0.0, end=None) == 100 + SILENT
+    naps.refused_until = None
+    assert naps.again(104, yielding_until=0.0, end=105.0) == pytest.approx(105 - LAST_TRY)
+    assert naps.taken == 1
 
 
 @pytest.mark.parametrize(

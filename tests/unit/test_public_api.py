@@ -151,7 +151,7 @@ MEMBERS = {
     Term: f"{LEASE} value grace ending proclaim step_down",
     UniqueJob: "key ttl limit run try_run enqueue perform try_perform",
     JobLease: LEASE,
-    Schedule: "name run trigger history __call__ __aenter__ __aexit__",
+    Schedule: "name run trigger guard history __call__ __aenter__ __aexit__",
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
     Backoff: "delay",
 }

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from aiolocks import Lock, LockEvent, Schedule, Session, SessionClosedError, Tick
+from aiolocks import LeaseState, Lock, LockEvent, Schedule, Session, SessionClosedError, Tick
+from aiolocks._primitives.schedule.dues import delay
+from aiolocks._primitives.schedule.once import claim_nearest
+from aiolocks._primitives.schedule.runs import Run
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
@@ -236,8 +239,9 @@ async def test_jitter_is_the_same_everywhere_and_starts_nothing_early(session) -
     async with schedule:
         await runs.begun(3)
     for tick in runs.ticks:
-        assert tick.fencing_token / 1e6 >= tick.due.timestamp()
-    assert len({round(tick.fencing_token / 1e6 - tick.due.timestamp(), 2) for tick in runs.ticks}) > 1
+        due = round(tick.due.timestamp() * 1000)
+        put_off = delay("a", due, 400, 200)
+        assert tick.fencing_token / 1000 >= due + put_off
 
 
 async def test_those_that_nobody_ran_are_counted_or_run(session) -> None:
@@ -472,6 +476,92 @@ async def test_triggered_while_another_run_goes_on(session, overlap) -> None:
     assert await first is True
     assert await second is (overlap != "skip")
     assert len(runs.ended) == (1 if overlap == "skip" else 2)
+
+
+# -- guarding what another scheduler calls ------------------------------------------------------------------
+
+
+async def test_of_all_calls_for_a_tick_one_runs(server, connect, prefix) -> None:
+    ran: list[int] = []
+    sessions = [Session(connect(server), prefix=prefix) for _ in range(4)]
+
+    def guarded(number: int) -> Any:
+        @Schedule(sessions[number], "a", every=10).guard
+        async def nightly(what: str, *, times: int = 1) -> str:
+            ran.append(number)
+            return what * times
+
+        return nightly
+
+    calls = [guarded(number) for number in range(4)]
+    assert calls[0].__name__ == "nightly"
+    results = await asyncio.gather(*(call("x", times=3) for call in calls))
+    later = await calls[0]("x")
+    # Unless a tick came in between.
+    assert sorted(map(str, [*results, later])).count("None") >= 3
+    assert "xxx" in results
+    for session in sessions:
+        await session.aclose()
+
+
+async def test_a_guarded_call_raises_what_the_function_raises(session) -> None:
+    schedule = Schedule(session, "a", every=1)
+
+    @schedule.guard
+    async def fail() -> None:
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert await outcomes(schedule) == ["failed"]
+    with pytest.raises(TypeError, match="guard decorates a coroutine function"):
+        schedule.guard(lambda: None)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
+async def test_a_guarded_call_heeds_the_overlap(session, overlap) -> None:
+    schedule, runs = pair(session, every=0.4, overlap=overlap)
+    done = asyncio.Event()
+    runs.body = lambda tick: done.wait()
+    running = asyncio.create_task(schedule.trigger())
+    await runs.begun(1)
+    await asyncio.sleep(0.5)
+
+    @schedule.guard
+    async def call() -> str:
+        return "ran"
+
+    calling = asyncio.create_task(call())
+    if overlap == "queue":
+        await asyncio.sleep(0.3)
+        assert not calling.done()
+        done.set()
+    assert await calling == (None if overlap == "skip" else "ran")
+    done.set()
+    await running
+
+
+async def test_a_run_that_never_began_is_taken_back_and_run_by_another(session) -> None:
+    """Its task was cancelled before its first step."""
+    schedule = Schedule(session, "a", every=10, ttl=HOUR)
+    told, engine = schedule._settings, session._admit()
+    arguments = (engine, told.name, told.dues, told.options, told.policy)
+    run = await claim_nearest(*arguments)
+    assert isinstance(run, Run)
+    run.take_back()
+    assert run.lease.state is LeaseState.LOST
+
+    found: list[Any] = []
+
+    async def again() -> bool:
+        found.append(await claim_nearest(*arguments))
+        return isinstance(found[-1], Run)
+
+    await eventually(again, within=AT_ONCE)
+    assert await outcomes(schedule) == ["running"]
+    found[-1].ended("done")
+    await found[-1].lease.release()
+    assert await outcomes(schedule) == ["done"]
 
 
 # -- what others see -----------------------------------------------------------------------------------------

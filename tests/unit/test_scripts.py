@@ -53,7 +53,7 @@ FROZEN = {
     "multi_owned": "75740b42408f5620bb0842c1ad4ca32246671de0",
     "multi_release": "2d66133846a66fca5401d31786d982e595be11d8",
     "multi_renew": "d708715d3f3952dcf2966eb495f38a0489bac588",
-    "multi_return": "873517baecc520a16464ccd9a0f1f6b12fe11d8e",
+    "multi_return": "41e8011856d07341f4323eca4e411186c65db6f9",
     "multi_seal": "87e6521a0af2739527f3074aef41351264537a3b",
     "permits_acquire": "8c9e702f43fc8676359b0d3667324f398c902340",
     "permits_adopt": "dba53f1846887404ac057ac4f9eb48ef0304aa08",
@@ -116,6 +116,8 @@ FROZEN = {
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
     "shared/ours": "40dc29b8c480dbf9653d9ee231ef28cbe8463d72",
+    "shared/listening": "0b88a0ccdac909c78bd772e822ae59e995a5db0c",
+    "waiters_listen": "88c726770f56d602cf0a6007f2491e8717001e09",
 }
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import functools
 import logging
 from typing import Final, final
 
-from ..._core.arguments import Options
 from ..._core.engine import Engine
 from ..._transport.commands.schedule import Claimed, NotClaimed, reading
 from ...errors import BackendError, ConfigurationError, LockError
 from .clock import ServerClock, server_clock
-from .dues import Dues, between
-from .plan import Plan, Policy
+from .plan import Plan
 from .runs import Job, Run, claim
-from .ticks import Tick, at
+from .settings import Settings
 
 log: Final = logging.getLogger("aiolocks.schedule")
 
@@ -31,44 +28,16 @@ _LAST_RETRY: Final = 2.0
 class Keeper:
     """A schedule in one process, for as long as it is kept.
 
-    Args:
-        at_most: Seconds after which a run is cancelled; None for no limit.
+    Invariant: a tick that it has claimed is run by a task of its group, or was given back.
     """
 
-    __slots__ = (
-        "_at_most",
-        "_dues",
-        "_ended_runs",
-        "_engine",
-        "_job",
-        "_name",
-        "_nap",
-        "_options",
-        "_plan",
-        "_runs",
-        "_zone",
-    )
+    __slots__ = ("_ended_runs", "_engine", "_job", "_nap", "_plan", "_runs", "_settings")
 
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        dues: Dues,
-        policy: Policy,
-        *,
-        job: Job,
-        zone: dt.tzinfo,
-        options: Options,
-        at_most: float | None,
-    ) -> None:
+    def __init__(self, engine: Engine, settings: Settings, job: Job) -> None:
         self._engine = engine
-        self._name = name
-        self._dues = dues
-        self._plan = Plan(name, dues, policy)
+        self._settings = settings
         self._job = job
-        self._zone = zone
-        self._options = options
-        self._at_most = at_most
+        self._plan = Plan(settings.name, settings.dues, settings.policy)
         self._nap: asyncio.Future[None] | None = None
         self._runs: set[asyncio.Task[None]] = set()
         self._ended_runs = 0
@@ -83,7 +52,7 @@ class Keeper:
         ended_by: LockError | None = None
         async with asyncio.TaskGroup() as group:
             try:
-                with server_clock(self._engine, self._name) as clock:
+                with server_clock(self._engine, self._settings.name) as clock:
                     await self._keep(group, clock)
             except LockError as error:
                 ended_by = error
@@ -101,12 +70,12 @@ class Keeper:
                 raise
             except BackendError as error:
                 if not retry:
-                    log.warning("schedule %r: cannot ask for its next tick: %s", self._name, error)
+                    log.warning("schedule %r: cannot ask for its next tick: %s", self._settings.name, error)
                 retry = min(max(_FIRST_RETRY, 2 * retry), _LAST_RETRY)
                 await asyncio.sleep(retry)
             else:
                 if retry:
-                    log.info("schedule %r: Redis answers again", self._name)
+                    log.info("schedule %r: Redis answers again", self._settings.name)
                 retry = 0.0
 
     async def _step(self, group: asyncio.TaskGroup, clock: ServerClock) -> None:
@@ -118,7 +87,9 @@ class Keeper:
             await self._sleep((wanted.at - now) / 1000)
             return
         ended = self._ended_runs
-        found = await claim(self._engine, self._name, plan.ask(wanted.due), self._options, clock)
+        settings = self._settings
+        ask = plan.ask(wanted.due)
+        found = await claim(self._engine, settings.name, ask, settings.options, clock)
         if isinstance(found, NotClaimed):
             plan.refused(wanted.due, found)
             if self._ended_runs > ended:  # the refusal may be older
@@ -132,7 +103,7 @@ class Keeper:
 
     async def _read_clock(self, clock: ServerClock) -> None:
         asked_at = self._engine.now()
-        read = await self._engine.ask(reading(self._engine.settings.prefix, self._name, records=0))
+        read = await self._engine.ask(reading(self._engine.settings.prefix, self._settings.name, records=0))
         clock.heard(read.now_us, self._engine.now() - asked_at)
 
     async def _sleep(self, seconds: float) -> None:
@@ -150,9 +121,9 @@ class Keeper:
             self._nap.set_result(None)
 
     def _begin(self, run: Run, group: asyncio.TaskGroup) -> None:
-        tick = tick_of(run, self._name, self._dues, self._zone)
-        calling = run.call_logged(self._job, tick, at_most=self._at_most)
-        task = group.create_task(calling, name=f"aiolocks-schedule:{self._name}")
+        settings = self._settings
+        calling = run.call_logged(self._job, settings.tick(run), at_most=settings.at_most)
+        task = group.create_task(calling, name=f"aiolocks-schedule:{settings.name}")
         self._runs.add(task)
         task.add_done_callback(functools.partial(self._ended, run))
 
@@ -162,18 +133,3 @@ class Keeper:
         self._ended_runs += 1
         self._plan.run_ended()
         self._wake()
-
-
-def tick_of(run: Run, name: str, dues: Dues, zone: dt.tzinfo) -> Tick:
-    """What the job is told."""
-    reply = run.reply
-    due = reply.now_us // 1000 if reply.due is None else reply.due
-    missed = 0 if reply.before is None else between(dues, reply.before, due)
-    return Tick(
-        name=name,
-        due=at(due, zone),
-        fencing_token=run.lease.fencing_token,
-        missed=missed,
-        attempt=reply.attempt,
-        lease=run.lease,
-    )

@@ -1,19 +1,24 @@
-"""One tick, claimed by a process that comes for nothing else: for a line in the crontab of many machines."""
+"""One run, claimed by a process that comes for nothing else: a tick, or one out of turn."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Final
 
 from ..._core.arguments import Options
 from ..._core.engine import Engine
-from ..._transport.commands.schedule import Claimed, NotClaimed, reading
+from ..._transport.commands.schedule import NotClaimed, reading
 from .clock import server_clock
 from .dues import Dues
 from .plan import LATE, Plan, Policy
 from .runs import Run, claim
+from .settings import Settings
 
-_POLICY: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
+ONCE: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
+_AGAIN: Final = ("early", "busy")
+_LOOK_AGAIN: Final = 1.0
+"""Seconds: a queued tick looks that often whether the other run has ended."""
 
 
 def nearest(dues: Dues, now: int) -> int:
@@ -26,8 +31,12 @@ def nearest(dues: Dues, now: int) -> int:
     return following if following - now < min((following - due) // 2, LATE) else due
 
 
-async def claim_nearest(engine: Engine, name: str, dues: Dues, options: Options) -> Run | NotClaimed:
+async def claim_nearest(
+    engine: Engine, name: str, dues: Dues, options: Options, policy: Policy = ONCE
+) -> Run | NotClaimed:
     """Waits until the tick is due by the server's clock, claims it, and is refused if another machine has it.
+
+    Of the policy, `overlap` and `redo` count; a tick that was missed is not made up for.
 
     Raises:
         BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
@@ -35,7 +44,7 @@ async def claim_nearest(engine: Engine, name: str, dues: Dues, options: Options)
 
     Cancelled at any point, a claim that the server may have granted is taken back.
     """
-    plan = Plan(name, dues, _POLICY)
+    plan = Plan(name, dues, dataclasses.replace(ONCE, overlap=policy.overlap, redo=policy.redo))
     with server_clock(engine, name) as clock:
         asked_at = engine.now()
         read = await engine.ask(reading(engine.settings.prefix, name, records=0))
@@ -47,7 +56,24 @@ async def claim_nearest(engine: Engine, name: str, dues: Dues, options: Options)
         while True:
             await asyncio.sleep(max(0, due - clock.now()) / 1000)
             found = await claim(engine, name, ask, options, clock)
-            if not isinstance(found, Claimed) and not (
-                isinstance(found, NotClaimed) and found.why == "early"
-            ):
+            if isinstance(found, Run) or (isinstance(found, NotClaimed) and found.why not in _AGAIN):
                 return found
+            if isinstance(found, NotClaimed) and found.why == "busy":
+                if policy.overlap != "queue":
+                    return found
+                await asyncio.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
+
+
+async def trigger(engine: Engine, settings: Settings) -> Run | None:
+    """A run out of turn, or None while another one goes on that is not to be waited for."""
+    plan = Plan(settings.name, settings.dues, settings.policy)
+    with server_clock(engine, settings.name) as clock:
+        while True:
+            ask = plan.out_of_turn(clock.now())
+            found = await claim(engine, settings.name, ask, settings.options, clock)
+            if isinstance(found, Run):
+                return found
+            if isinstance(found, NotClaimed) and found.why == "skipped":
+                return None
+            ends_in = found.ends_in if isinstance(found, NotClaimed) else 0
+            await asyncio.sleep(min(_LOOK_AGAIN, (ends_in or 0) / 1000 + 0.002))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from ..._core.arguments import Options
 from ..._core.binding import Binding
@@ -20,6 +20,7 @@ from .ticks import Outcome, Tick
 
 log: Final = logging.getLogger("aiolocks.schedule")
 
+T = TypeVar("T")
 Job = Callable[[Tick], Awaitable[Any]]
 
 _SEVERAL: Final = Manner()
@@ -51,8 +52,8 @@ class Run:
         """It has ended, as the release of the lease is to record."""
         self._commands.outcome, self._commands.detail = outcome, detail[:_MOST_DETAIL]
 
-    async def call(self, job: Job, tick: Tick, *, at_most: float | None) -> None:
-        """Calls the job, and ends the run with its outcome.
+    async def call(self, job: Callable[[Tick], Awaitable[T]], tick: Tick, *, at_most: float | None) -> T:
+        """Calls the job, and ends the run with its outcome; what the job returned.
 
         Raises:
             Exception: Whatever the job raised; `TimeoutError` after `at_most`.
@@ -64,7 +65,7 @@ class Run:
         async with self.lease:
             try:
                 async with limit:
-                    await job(tick)
+                    result = await job(tick)
             except asyncio.CancelledError as error:
                 outcome = self._why_cancelled()
                 self.ended(outcome, _described(error) if outcome == "failed" else "")
@@ -76,6 +77,7 @@ class Run:
                     self.ended("failed", _described(error))
                 raise
             self.ended("done")
+        return result
 
     def _why_cancelled(self) -> Outcome:
         if self._engine.closing:

@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Final, Never, Self, TypeVar, cast, final
+from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
 
-from ..._core.arguments import (
-    Metadata,
-    Options,
-    Seconds,
-    lock_name,
-    optional_seconds,
-    reject_slips,
-    seconds,
-    whole_number,
-)
-from ..._core.clock import milliseconds
+from ..._core.arguments import Metadata, Seconds, reject_slips, whole_number
 from ..._core.engine import Engine
 from ..._core.misuse import AsyncOnly
 from ..._core.session import engine_of, source_of
-from ..._transport.commands.schedule import Claimed, NotClaimed, reading
-from .clock import server_clock
-from .dues import Cron, Every, time_zone
-from .keeper import Keeper, tick_of
-from .plan import Misfire, Overlap, Plan, Policy
-from .runs import Job, Run, claim
+from ..._transport.commands.schedule import reading
+from .keeper import Keeper
+from .once import claim_nearest, trigger
+from .plan import Misfire, Overlap
+from .runs import Job, Run
+from .settings import Settings
 from .ticks import Tick, TickRecord, history
 
+P = ParamSpec("P")
+R = TypeVar("R")
 JobT = TypeVar("JobT", bound=Callable[[Tick], Awaitable[Any]])
 
 _MOST_RECORDS: Final = 100
-_MOST_REDONE: Final = 1000
-_OVERLAPS: Final = ("skip", "queue", "allow")
-_MISFIRES: Final = ("latest", "skip", "all")
 _SLIPS: Final[dict[str, str]] = {
     **dict.fromkeys(("interval", "seconds", "period"), "every= (seconds between two ticks)"),
     **dict.fromkeys(("crontab", "expression", "expr"), "cron= (a cron expression)"),
@@ -107,18 +97,7 @@ class Schedule(AsyncOnly):
         ConfigurationError: `cron` was given, and its library is not installed.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_at_most",
-        "_dues",
-        "_job",
-        "_keeping",
-        "_name",
-        "_options",
-        "_policy",
-        "_source",
-        "_zone",
-    )
+    __slots__ = ("__weakref__", "_job", "_keeping", "_settings", "_source")
 
     _elsewhere = "make one of the same name there, with a client of that process"
 
@@ -141,30 +120,17 @@ class Schedule(AsyncOnly):
     ) -> None:
         reject_slips("Schedule", slips, _SLIPS)
         self._source = source_of(client)
-        self._name = lock_name(name)
-        if (cron is None) == (every is None):
-            raise TypeError("Schedule takes either cron= or every=, such as cron='0 3 * * *' or every=60")
-        self._zone = time_zone(tz)
-        self._dues = Every(every) if every is not None else Cron(cron, self._zone)  # type: ignore[arg-type]
-        if overlap not in _OVERLAPS:
-            raise ValueError(f"overlap must be one of {', '.join(map(repr, _OVERLAPS))}, not {overlap!r}")
-        if misfire not in _MISFIRES:
-            raise ValueError(f"misfire must be one of {', '.join(map(repr, _MISFIRES))}, not {misfire!r}")
-        self._policy = Policy(
+        self._settings = Settings.checked(
+            name,
+            cron=cron,
+            every=every,
+            tz=tz,
             overlap=overlap,
             misfire=misfire,
-            redo=whole_number("redo", redo, least=0, most=_MOST_REDONE),
-            jitter=milliseconds(seconds("jitter", jitter)),
-        )
-        self._at_most = optional_seconds("at_most", at_most, least=0.001)
-        ttl = seconds("ttl", ttl)
-        self._options = Options.checked(
+            redo=redo,
+            at_most=at_most,
+            jitter=jitter,
             ttl=ttl,
-            blocking_timeout=None,
-            auto_renew=True,
-            # A job that does not heed its cancellation keeps its lease no longer than one that died.
-            max_hold=None if self._at_most is None else self._at_most + ttl,
-            on_lost="cancel",
             metadata=metadata,
         )
         self._job: Job | None = None
@@ -173,7 +139,7 @@ class Schedule(AsyncOnly):
     @property
     def name(self) -> str:
         """Name of the schedule."""
-        return self._name
+        return self._settings.name
 
     def __call__(self, job: JobT, /) -> JobT:
         """Decorates the job: a coroutine function that takes the `Tick`. The function stays as it is.
@@ -213,7 +179,7 @@ class Schedule(AsyncOnly):
     async def __aenter__(self) -> Self:
         if self._keeping is not None:
             raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
-        name = f"aiolocks-schedule:{self._name}"
+        name = f"aiolocks-schedule:{self.name}"
         self._keeping = asyncio.create_task(self._keeper().keep(), name=name)
         return self
 
@@ -233,16 +199,8 @@ class Schedule(AsyncOnly):
                 del error, keeping
 
     def _keeper(self) -> Keeper:
-        return Keeper(
-            self._engine(),
-            self._name,
-            self._dues,
-            self._policy,
-            job=self._ensure_job(),
-            zone=self._zone,
-            options=self._options,
-            at_most=self._at_most,
-        )
+        job = self._ensure_job()
+        return Keeper(self._engine(), self._settings, job)
 
     def _engine(self) -> Engine:
         return engine_of(self._source, self)
@@ -272,24 +230,50 @@ class Schedule(AsyncOnly):
 
         Cancelled at any point, the job is cancelled, and its run ends on the server.
         """
-        job, engine = self._ensure_job(), self._engine()
-        plan = Plan(self._name, self._dues, self._policy)
-        with server_clock(engine, self._name) as clock:
-            while True:
-                ask = plan.out_of_turn(clock.now())
-                found = await claim(engine, self._name, ask, self._options, clock)
-                if isinstance(found, Run):
-                    break
-                if isinstance(found, NotClaimed) and found.why == "skipped":
-                    return False
-                ends_in = 0 if isinstance(found, Claimed) or found.ends_in is None else found.ends_in
-                await asyncio.sleep(min(1.0, ends_in / 1000 + 0.002))
-        try:
-            tick = tick_of(found, self._name, self._dues, self._zone)
-            await found.call(job, tick, at_most=self._at_most)
-        finally:
-            found.take_back()
+        job = self._ensure_job()
+        run = await trigger(self._engine(), self._settings)
+        if run is None:
+            return False
+        await self._call(run, job)
         return True
+
+    def guard(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]:
+        """Decorates a coroutine function that another scheduler calls in every process: one of them runs it.
+
+        A call means the tick that is nearest, by a clock that differs from the server's by less than half of
+        the gap and less than a minute: it waits for one that is about to be due, and claims it. Of all calls
+        for one tick, the first runs the function, and the others return None at once; with `redo`, a call
+        after a run that was lost or stopped runs it again. `misfire` and `jitter` do not count here: the
+        other scheduler says when to call.
+
+        Raises:
+            TypeError: It is not a coroutine function. From a call, besides what the function raises:
+            LockLostError: The lease of the run was lost, and the function was cancelled.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        A call that is cancelled cancels the function, and ends its run on the server.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"guard decorates a coroutine function (async def), not {function!r}")
+
+        @functools.wraps(function)
+        async def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            told = self._settings
+            found = await claim_nearest(self._engine(), told.name, told.dues, told.options, told.policy)
+            if not isinstance(found, Run):
+                return None
+            return await self._call(found, lambda _: function(*args, **kwargs))
+
+        return guarded
+
+    async def _call(self, run: Run, job: Callable[[Tick], Awaitable[R]]) -> R:
+        try:
+            return await run.call(job, self._settings.tick(run), at_most=self._settings.at_most)
+        finally:
+            run.take_back()
 
     # -- looking at it
 
@@ -308,9 +292,10 @@ class Schedule(AsyncOnly):
             SessionClosedError: The session is closed.
         """
         number = whole_number("limit", limit, most=_MOST_RECORDS)
-        engine = self._engine()
-        read = await engine.ask(reading(engine.settings.prefix, self._name, records=number))
-        return history(read, self._dues, self._zone)[:number]
+        engine, told = self._engine(), self._settings
+        read = await engine.ask(reading(engine.settings.prefix, told.name, records=number))
+        return history(read, told.dues, told.zone)[:number]
 
     def __repr__(self) -> str:
-        return f"<Schedule {self._name!r} {self._dues!r} overlap={self._policy.overlap!r}>"
+        told = self._settings
+        return f"<Schedule {told.name!r} {told.dues!r} overlap={told.policy.overlap!r}>"

@@ -7,7 +7,7 @@ Times are whole milliseconds here, as the server counts; the conversion is `aiol
 
 from __future__ import annotations
 
-from .answers import BELL_TTL, HUNG, RUNG, Answer, Granted, Refused, Released
+from .answers import BELL_TTL, HUNG, NEW, RUNG, Answer, Granted, Refused, Released
 from .lock import LockCommands
 from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
 from .steps import SEAT_LENGTH, whereabouts
@@ -16,6 +16,7 @@ __all__ = [
     "BELL_TTL",
     "HUNG",
     "IN_TURN",
+    "NEW",
     "OWING",
     "PASSING",
     "QUEUED",

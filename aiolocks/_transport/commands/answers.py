@@ -16,6 +16,9 @@ QUEUE_TTL_MS: Final = 10_000
 NEW, HUNG, RUNG = range(3)
 """What a bell was when it was hung up anew."""
 
+NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
+"""What a waiter that listens is told, instead of the ms until a lease ends that may be in its way."""
+
 
 @final
 class Granted:

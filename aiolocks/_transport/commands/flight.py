@@ -10,6 +10,7 @@ from ...errors import FingerprintError, LockError
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Granted, Refused, Released, released
+from .listening import Listener
 from .lock import LockCommands
 from .standing import IN_TURN, QUEUED
 from .steps import Steps
@@ -158,6 +159,9 @@ class FlightCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         return self._lock.arm(token)
+
+    def listener(self, token: str) -> Listener:
+        return self._lock.listener(token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         return self._lock.renew(token, ttl_ms)

@@ -8,6 +8,7 @@ from ...errors import ConfigurationError, DuplicateJobError
 from ..calls import Argument, Command, Script
 from ..keys import key
 from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
+from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, arming
 
@@ -153,6 +154,9 @@ class JobCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[4:5], lane=token, seat=token[:SEAT_LENGTH])
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[4:5], token[:SEAT_LENGTH], deadlines=self._keys[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms), self._ticket, self._limit)

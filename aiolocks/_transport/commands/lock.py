@@ -7,6 +7,7 @@ from typing import Final, final
 from ..calls import Argument, Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
+from .listening import Listener
 from .standing import IN_TURN, QUEUED, STAYING, TOLD
 from .steps import Steps, arming
 
@@ -70,6 +71,9 @@ class LockCommands(Steps):
     def arm(self, token: str) -> Command[int]:
         """Stands in the queue from now on, with a fresh bell."""
         return arming(self.bell, self._with_queue[-1:], lane=token)
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms))

@@ -8,6 +8,7 @@ from typing import Final, final
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
+from .listening import Listener
 from .standing import QUEUED, letters
 from .steps import Steps, arming
 
@@ -52,6 +53,9 @@ class MultiCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._queues, lane=token)
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._queues, locks=self._locks)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms))

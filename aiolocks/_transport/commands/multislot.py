@@ -23,7 +23,22 @@ from ..calls import Command, Script
 from ..courses import FaultError, Several, Steps, TakeBack
 from ..keys import key
 from ..slots import slot_of
-from .answers import HUNG, NEW, RUNG, Answer, Granted, Refused, Released, released
+from .answers import (
+    ASK,
+    BELL_RUNG,
+    GONE,
+    HUNG,
+    NEW,
+    NO_END,
+    NOT_OURS,
+    RUNG,
+    Answer,
+    Granted,
+    Refused,
+    Released,
+    released,
+)
+from .listening import listening
 from .multi import MultiCommands
 from .standing import PASSING, QUEUED, STAYING
 from .steps import Steps as StepsOfAName
@@ -80,17 +95,18 @@ class MultiSlotCommands(StepsOfAName):
                 reached += 1
                 (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
                 if isinstance(answer, Refused):
-                    # Of what is free in the slot that refused, only those behind may need to be told.
-                    woken = bool(standing & PASSING)
-                    yield self._give_back(token, ttl_ms, reached if woken else reached - 1, wake=woken)
+                    # Others may have been refused what was taken for a moment. Of what is free in the slot
+                    # that refused, a waiter that was woken tells those behind it.
+                    slots = reached if standing & PASSING else reached - 1
+                    yield self._give_back(token, ttl_ms, slots)
                     return answer
                 minted = max(minted, answer.fencing_token)
             others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
             if min(others) < 0:
-                yield self._give_back(token, ttl_ms, reached, wake=True)
+                yield self._give_back(token, ttl_ms, reached)
                 return Refused(0)
         except FaultError as error:
-            yield self._give_back(token, ttl_ms, reached, wake=True)
+            yield self._give_back(token, ttl_ms, reached)
             raise FaultError(replace(error.fault, unknown=True)) from error
         return Granted(minted, max(others))
 
@@ -99,16 +115,16 @@ class MultiSlotCommands(StepsOfAName):
         args = (part.number, token, str(minted), self._retention(ttl_ms))
         return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
 
-    def _give_back(self, token: str, ttl_ms: int, reached: int, *, wake: bool) -> TakeBack:
+    def _give_back(self, token: str, ttl_ms: int, slots: int) -> TakeBack:
         commands = [
             Command(
                 _RETURN,
                 part.keys(with_bell=True),
-                (part.number, token, self._retention(ttl_ms), int(wake)),
+                (part.number, token, self._retention(ttl_ms)),
                 released,
                 lane=token,
             )
-            for part in self._parts[:reached]
+            for part in self._parts[:slots]
         ]
         return TakeBack(commands, ttl_ms / 1000)
 
@@ -117,6 +133,10 @@ class MultiSlotCommands(StepsOfAName):
             return RUNG if RUNG in states else NEW if NEW in states else HUNG
 
         return self._together([part.arm(token) for part in self._parts], told, lane=token)
+
+    def listener(self, token: str) -> Command[int]:
+        commands = [listening([part.listener(token)]) for part in self._parts]
+        return self._together(commands, _told_by_all, lane=token)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         return self._together([part.renew(token, ttl_ms) for part in self._parts], all, lane=token)
@@ -167,3 +187,13 @@ class MultiSlotCommands(StepsOfAName):
     def _several(self, course: Callable[[], Steps[Any]], *, lane: str) -> Command[Any]:
         keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
         return Several(course, keys, lane=lane)
+
+
+def _told_by_all(answers: Sequence[Sequence[int]]) -> int:
+    """What a waiter is told that wants what is in all these slots: it has to wait for each of them."""
+    told = [one for (one,) in answers]
+    for worst in (NOT_OURS, GONE, BELL_RUNG, NO_END):
+        if worst in told:
+            return worst
+    longest = max(told)
+    return max(ASK, longest)

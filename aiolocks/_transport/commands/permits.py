@@ -9,6 +9,7 @@ from ...errors import ConfigurationError
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
+from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 
@@ -95,6 +96,9 @@ class PermitCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[4:5], lane=token, seat=self._seat(token))
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[4:5], self._seat(token), deadlines=self._keys[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms), _VALUE_RETENTION_MS + ttl_ms, self._seat(token))

@@ -31,8 +31,8 @@ class RedisPyCommands:
         `listen` to be told of the next change of the key, from when this was executed on.
         """
         args = (token, "" if timeout_ms is None else timeout_ms, int(again))
-        bell = self._keys[0] if listen else b""
-        return Command(_ACQUIRE, self._keys, args, truth, lane=_lane(token), bell=bell)
+        bells = self._keys if listen else ()
+        return Command(_ACQUIRE, self._keys, args, truth, lane=_lane(token), bells=bells)
 
     def release(self, token: bytes) -> Command[Released]:
         return Command(_RELEASE, self._keys, (token,), _released, lane=_lane(token))

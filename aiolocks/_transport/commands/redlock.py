@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from ..ballots import Arming, Ballot, Freeing, Voting
+from ..ballots import Arming, Ballot, Freeing, Listening, Voting
 from ..calls import Command, Script
 from ..elections import Acquiring, Adopting, Carried, Renewing
 from .answers import Answer, Released, truth
+from .listening import listening
 from .lock import LockCommands
 from .standing import QUEUED, STAYING
 from .steps import Steps
@@ -118,6 +119,10 @@ class RedlockCommands(Steps):
         arm = self._one.arm(token)
         # Only where the try that follows goes too, which leaves the queue when it gets in.
         return Motion(partial(Arming, vote=arm), arm, node_timeout=self._node_timeout, elects=True)
+
+    def listener(self, token: str) -> Command[int]:
+        listen = listening([self._one.listener(token)])
+        return Motion(partial(Listening, vote=listen), listen, node_timeout=self._node_timeout)
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         renew = self._one.renew(token, ttl_ms)

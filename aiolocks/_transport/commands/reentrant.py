@@ -7,6 +7,7 @@ from typing import Any, Final, final
 from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Granted, Released, answer, fencing_token, released, truth
+from .listening import Listener
 from .standing import IN_TURN, QUEUED, TOLD
 from .steps import Steps, arming
 
@@ -60,6 +61,9 @@ class ReentrantCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[2:3], lane=token)
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms))

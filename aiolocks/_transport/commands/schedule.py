@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 from ..calls import Argument, Command, Script
 from ..keys import key
 from .answers import Answer, Granted, Refused, Released, fencing_token, released, truth
+from .listening import Listener
 from .steps import SEAT_LENGTH, Steps
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ class TickCommands(Steps):
             self.bell,
             key(prefix, _KIND, name, "history"),
         )
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[4:5], deadlines=self._keys[:1])
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         ask = self._ask

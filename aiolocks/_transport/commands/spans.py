@@ -9,6 +9,7 @@ from ...errors import LockLostError
 from ..calls import Command, Script
 from ..keys import key
 from .answers import BELL_TTL_MS, Answer, Refused, Released, answer, fencing_token, released, truth
+from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 
@@ -129,6 +130,13 @@ class SpanCommands(Steps):
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[4:5], lane=token, seat=_SEAT)
+
+    def listener(self, token: str) -> Listener:
+        spans, ends, waits = self._keys[:3]
+        marks = (waits, spans, ends, *self._keys[11:17])
+        return Listener(
+            self.bell, self._keys[4:5], _SEAT, deadlines=(ends, waits), marks=marks, marks_ms=self._marks_ms
+        )
 
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms), _SEAT)

@@ -123,7 +123,7 @@ def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "")
     """
     card = f"{{{whereabouts(os.getpid())}}}"
     args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, card, *queues)
-    return Command(_ARM, (bell,), args, int, lane=lane, bell=bell)
+    return Command(_ARM, (bell,), args, int, lane=lane, bells=(bell,))
 
 
 @functools.cache

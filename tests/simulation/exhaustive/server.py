@@ -60,7 +60,7 @@ class Exact:
         if command.script is not None:
             self._server.scripts.setdefault(digest(command.script.text), command.script.text)
         ear = self._ears[client]
-        ear.caching = bool(command.bell)
+        ear.caching = bool(command.bells)
         words = tuple(
             word if isinstance(word, bytes) else str(word).encode() for word in command.words(in_full=False)
         )

@@ -67,7 +67,7 @@ OF_CLIENT: dict[str, Safeguard] = {
             "_core.acquisition:Acquisition._settle_place",
             without="or (self._takes_place_along and self._gate.place.renewal_pends)",
         ),
-        ("lock", "multilock"),
+        ("fairlock", "fair-semaphore"),
         faulty=True,
         sorts=("no scripts",),
     ),
@@ -82,12 +82,44 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
-        python("_core.place:Bells._renew", without="gate.renew_place(until)", instead="pass"),
+        python("_core.bells:Bells._listen", without="gate.listener(until)", instead="None"),
         ("lock", "fairlock", "rwlock"),
+    ),
+    "listening: no answer": Safeguard(
+        "A waiter that does not know whether its bell hangs asks.",
+        python("_core.bells:Bells._unheard", without="gate.unheard()", instead="pass"),
+        ("lock", "semaphore", "rwlock"),
+        faulty=True,
+    ),
+    "listening: gone": Safeguard(
+        "A waiter whose bell or place is gone takes it again.",
+        python("_core.gate:Gate.listened", without="self._missed(NEW)", instead="pass"),
+        ("lock", "fairlock", "rwlock"),
+        faulty=True,
+    ),
+    "listening: rung": Safeguard(
+        "A bell that was rung while nobody heard it is found by listening.",
+        python("_core.gate:Gate.listened", without='self.rung("poll")', instead="pass"),
+        ("fairlock", "rwlock", "semaphore"),
+    ),
+    "listening: ask": Safeguard(
+        "A waiter asks when the server tells it to.",
+        python(
+            "_core.gate:Gate.listened",
+            without='self._head.prompt("poll", in_turn=False)',
+            instead="pass",
+        ),
+        ("lock", "semaphore", "rwlock"),
+        faulty=True,
+    ),
+    "seats while held here": Safeguard(
+        "The seats of those that wait behind a holder of their own session live on.",
+        python("_core.gate:Gate.listener", without="self._head or self._first_seated", instead="self._head"),
+        ("fairlock", "fair-semaphore"),
     ),
     "own bells": Safeguard(
         "A session hears its own bells, of which the server does not tell it.",
-        python("_core.place:Bells.wake_own", without="if answer.rung:", instead="if False:"),
+        python("_core.bells:Bells.wake_own", without="if answer.rung:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "rung by a refusal": Safeguard(
@@ -245,7 +277,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "The channel of a bell is listened to.",
         python(
             "_transport.wakeups:_Keyspace.before_arming",
-            without='return (("SUBSCRIBE", self._channel + bell),)',
+            without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
             instead="return ()",
         ),
         LOCKS,

@@ -86,6 +86,48 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("queue_arm", without="'NX', since", instead="since"),
         FAIR,
     ),
+    "listen: reads": Safeguard(
+        "A bell is read again once it was written, so that its end is told.",
+        lua(
+            "waiters_listen",
+            without="redis.call('PEXPIRE', bell, ARGV[1])\n  redis.call('GET', bell)",
+            instead="redis.call('PEXPIRE', bell, ARGV[1])",
+        ),
+        ("lock", "rwlock"),
+    ),
+    "listen: bell's ttl": Safeguard(
+        "A bell lives on for as long as its session listens.",
+        lua("waiters_listen", without="redis.call('PEXPIRE', bell, ARGV[1])"),
+        ("lock", "fairlock"),
+    ),
+    "listen: queue's ttl": Safeguard(
+        "A queue lives on for as long as somebody listens.",
+        lua("waiters_listen", without="redis.call('PEXPIRE', queue, ARGV[2])"),
+        ("fairlock", "lock", "rwlock"),
+    ),
+    "listen: marks": Safeguard(
+        "The marks of a waiter live on for as long as it listens.",
+        lua("waiters_listen", without="redis.call('ZADD', marks[1], 'XX', whole(NOW + marks_ms), bell)"),
+        ("rwlock", "rangelock"),
+    ),
+    "listen: nothing held": Safeguard(
+        "Where nothing is held any more, a waiter is to ask.",
+        lua("waiters_listen", without="or held == 0 then", instead="then"),
+        ("lock", "multilock"),
+        faulty=True,
+    ),
+    "listen: the dead": Safeguard(
+        "Where the waiter before it has died, a waiter is to ask.",
+        lua("waiters_listen", without="asks, rank = true, rank - 1", instead="rank = rank - 1"),
+        ("semaphore", "fairlock", "uniquejob"),
+        faulty=True,
+    ),
+    "listen: first end": Safeguard(
+        "A waiter is told when the first lease ends.",
+        lua("waiters_listen", without="key, 0, 0, 'WITHSCORES'", instead="key, -1, -1, 'WITHSCORES'"),
+        ("rwlock", "semaphore"),
+        faulty=True,
+    ),
     "queue: ring": Safeguard(
         "To ring deletes the bell, which is what is heard.",
         lua(

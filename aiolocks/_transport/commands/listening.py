@@ -1,0 +1,78 @@
+"""Listening: a session says that its waiters live, and is told for how long they need not ask."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, final
+
+from ..calls import Argument, Command, Script
+from ..slots import slot_of
+from .answers import BELL_TTL_MS, QUEUE_TTL_MS
+from .steps import whereabouts
+
+_LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")
+
+_AT_ONCE: Final = 100
+"""Waiters in one request: the server does nothing else meanwhile."""
+
+
+@final
+class Listener(NamedTuple):
+    """One waiter, or several that share a bell without seats of their own.
+
+    Attributes:
+        bell: The key that is deleted to wake it.
+        queues: Where it stands.
+        seat: What follows the bell in a queue; empty in those of simple locks.
+        owner: Whose locks are not in its way; empty for nobody.
+        locks: Keys of which one at least excludes it.
+        deadlines: Sorted sets, by deadline, of those who may exclude it.
+        marks: What else it has on the server; first a sorted set of bells by deadline.
+        marks_ms: How long these last.
+    """
+
+    bell: bytes
+    queues: tuple[bytes, ...]
+    seat: str = ""
+    owner: str = ""
+    locks: tuple[bytes, ...] = ()
+    deadlines: tuple[bytes, ...] = ()
+    marks: tuple[bytes, ...] = ()
+    marks_ms: int = 0
+
+    def words(self) -> tuple[Argument, ...]:
+        """Its part of the request."""
+        keys = (self.queues, self.locks, self.deadlines, self.marks)
+        return (
+            self.seat,
+            self.owner,
+            *map(len, keys),
+            self.marks_ms,
+            *(key for each in keys for key in each),
+        )
+
+
+def listening(listeners: Sequence[Listener]) -> Command[Sequence[int]]:
+    """One request for all of them, which are in one slot; the answers in the same order."""
+    card = f"{{{whereabouts(os.getpid())}}}"
+    bells = tuple(listener.bell for listener in listeners)
+    args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, card)
+    for listener in listeners:
+        args += listener.words()
+    return Command(_LISTEN, bells, args, _numbers, bells=bells)
+
+
+def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterator[Sequence[Listener]]:
+    """What one request each is for: of one slot, where that counts, and no more than others may wait for."""
+    slots: dict[int, list[Listener]] = {}
+    for listener in listeners:
+        slots.setdefault(slot_of(listener.bell) if by_slot else 0, []).append(listener)
+    for together in slots.values():
+        for at in range(0, len(together), _AT_ONCE):
+            yield together[at : at + _AT_ONCE]
+
+
+def _numbers(raw: Any) -> Sequence[int]:
+    numbers: Sequence[int] = [int(number) for number in raw]
+    return numbers

@@ -1,0 +1,61 @@
+-- Hearing of what one waits for, without asking for it.
+--
+-- A bell is empty while it hangs and 'rung', or gone, once its owner was woken. Each session says at short intervals that
+-- its waiters live; the answer tells each of them for how long it need not ask.
+--
+-- Invariants:
+-- - nobody waits in silence for what is free or has come to its end: where there is no lock and no deadline, the owner of
+--   the bell is to ask, and so it is where a waiter right before it has died, or its own owner has the lock;
+-- - nothing is created here, and a bell that was rung keeps its own end: its owner either comes or is dead;
+-- - a waiter without a bell is dropped only from queues where a bell that was rung stays for a while: there it is dead.
+local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
+local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
+
+-- What the owner of a bell with that seat may wait for.
+local function listen(bell, seat, owner, queues, locks, deadlines, marks, marks_ms)
+  local state = redis.call('GET', bell)
+  if not state then return GONE end
+  if state == 'rung' then return RUNG end
+  local asks, ends, held = false, nil, 0
+  for _, queue in ipairs(queues) do
+    local rank = redis.call('ZRANK', queue, bell .. seat)
+    if not rank then return GONE end
+    while #deadlines > 0 and rank > 0 do
+      local entry = redis.call('ZRANGE', queue, rank - 1, rank - 1)[1]
+      local before = bell_in(queue, entry, #seat)
+      local lives = not before or redis.call('GET', before)
+      if lives == 'rung' then ends = redis.call('PTTL', before) end  -- then it either has come or is dead
+      if lives then break end
+      redis.call('ZREM', queue, entry)
+      asks, rank = true, rank - 1
+    end
+    redis.call('PEXPIRE', queue, ARGV[2])
+  end
+  if marks[1] then
+    if not redis.call('ZSCORE', marks[1], bell) then asks = true end
+    redis.call('ZADD', marks[1], 'XX', whole(NOW + marks_ms), bell)
+    for _, key in ipairs(marks) do keep(key, marks_ms + SLACK) end
+  end
+  if ARGV[3] ~= '' then
+    local card = string.gsub(bell, '^([^{]*):', '%1.card:')
+    redis.call('SET', card, ARGV[3], 'PX', ARGV[1])
+  end
+  redis.call('PEXPIRE', bell, ARGV[1])
+  redis.call('GET', bell)
+
+  for _, lock in ipairs(locks) do
+    local left = redis.call('PTTL', lock)
+    if left ~= -2 then held = held + 1 end
+    if left >= 0 then ends = math.max(ends or 0, left) end
+    if owner ~= '' and string.sub(redis.call('GET', lock) or '', 1, #owner + 1) == owner .. ':' then asks = true end
+  end
+  for _, key in ipairs(deadlines) do
+    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+    if first then
+      held = held + 1
+      ends = math.min(ends or math.huge, math.max(0, first - NOW))
+    end
+  end
+  if asks or held == 0 then return ASK end
+  return ends or NO_END
+end

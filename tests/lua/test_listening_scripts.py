@@ -1,0 +1,444 @@
+"""The script by which a session listens for its waiters: every answer, and what it keeps alive.
+
+A test that asks for `listening` alone is also run on mutants of the script, by the tests at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aiolocks._transport.commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from aiolocks._transport.commands.listening import Listener
+from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
+from tests.lua.scripts import BELL, CARD, MINUTE, QUEUE, Scripts, about
+
+pytestmark = pytest.mark.leaves_keys("aiolocks*:lock*")
+
+HELD = f"{'a1' * 16}:17:{{}}"
+SEATS = "1" * 16, "2" * 16, "3" * 16
+
+
+class ListeningScripts(Scripts):
+    """Waiters for a lock, or for what several hold at once, or with marks of their own."""
+
+    kind = "lock"
+    shared = ("forms", "bells", "fence", "listening")
+
+    def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.lock, self.holders, self.waits = self.key(), self.key("holders"), self.key("waits")
+        self.marks = (self.waits, self.key("spans"))
+
+    def simple(self, who: str) -> Listener:
+        """A waiter for a lock."""
+        return Listener(self.bell(who), (self.queue,), locks=(self.lock,))
+
+    def shares(self, who: str, seat: str = SEATS[0]) -> Listener:
+        """A waiter for what several hold at once."""
+        return Listener(self.bell(who), (self.queue,), seat, deadlines=(self.holders,))
+
+    def marked(self, who: str, ms: int = 3000) -> Listener:
+        """A waiter with marks."""
+        return Listener(
+            self.bell(who),
+            (self.queue,),
+            SEATS[0],
+            deadlines=(self.holders, self.waits),
+            marks=self.marks,
+            marks_ms=ms,
+        )
+
+    async def listen(self, *listeners: Listener, card: str = CARD) -> Any:
+        words = [word for listener in listeners for word in listener.words()]
+        bells = [listener.bell for listener in listeners]
+        return await self.run(self.words("waiters_listen", bells, BELL, QUEUE, card, *words))
+
+    async def now(self) -> int:
+        seconds, micros = await self.redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def hold_for(self, *times: int) -> None:
+        """Leases that end so many milliseconds from now."""
+        now = await self.now()
+        await self.redis.zadd(self.holders, {f"token {ms}": now + ms for ms in times})
+
+    async def mark(self, who: str, ms: int) -> None:
+        await self.redis.zadd(self.waits, {self.bell(who): await self.now() + ms})
+
+
+@pytest.fixture
+def listening(redis, prefix) -> ListeningScripts:
+    return ListeningScripts(redis, prefix)
+
+
+# -- what it is told -----------------------------------------------------------------------------------------
+
+
+async def test_while_a_lock_is_held_it_is_told_how_long_that_lasts(listening) -> None:
+    await listening.arm("x")
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+
+    (told,) = await listening.listen(listening.simple("x"))
+
+    assert about(told, MINUTE)
+
+
+async def test_of_a_lock_that_never_ends_it_is_told_no_end(listening) -> None:
+    await listening.arm("x")
+    await listening.redis.set(listening.lock, HELD)
+
+    assert await listening.listen(listening.simple("x")) == [NO_END]
+
+
+async def test_where_nothing_is_held_it_is_to_ask(listening) -> None:
+    await listening.arm("x")
+    await listening.arm("y", seat=SEATS[0])
+
+    assert await listening.listen(listening.simple("x")) == [ASK]
+    assert await listening.listen(listening.shares("y")) == [ASK]
+
+
+async def test_of_several_locks_the_one_that_lasts_longest_is_in_the_way(listening) -> None:
+    await listening.arm("x")
+    others = [listening.key("fence"), listening.key("queue.1"), listening.key("queue.2")]
+    several = listening.simple("x")._replace(locks=(others[0], listening.lock, *others[1:]))
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+    await listening.redis.set(others[1], HELD, px=MINUTE // 6)
+    await listening.redis.set(others[2], HELD)
+
+    (told,) = await listening.listen(several)
+
+    assert about(told, MINUTE)
+
+
+async def test_a_lock_of_its_own_owner_is_not_in_its_way(listening) -> None:
+    await listening.arm("x")
+    mine = listening.simple("x")._replace(owner="me")
+    for holder, told in (("me:17:{}", True), ("metoo:17:{}", False), ("other:17:{}", False)):
+        await listening.redis.set(listening.lock, holder, px=MINUTE)
+        assert (await listening.listen(mine) == [ASK]) is told, holder
+    await listening.redis.delete(listening.lock)
+    assert await listening.listen(mine) == [ASK]
+
+
+async def test_of_leases_the_first_that_ends_counts(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.hold_for(20_000, 40_000)
+
+    (told,) = await listening.listen(listening.shares("x"))
+
+    assert about(told, 20_000)
+
+
+async def test_a_lease_whose_end_has_passed_leaves_no_time(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.hold_for(-5000, 40_000)
+
+    assert await listening.listen(listening.shares("x")) == [0]
+
+
+async def test_the_first_end_of_all_sets_of_deadlines_counts(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.arm("y", seat=SEATS[0])
+    await listening.hold_for(20_000)
+    await listening.mark("x", 1000)
+    await listening.mark("y", 9000)
+
+    (told,) = await listening.listen(listening.marked("x"))
+    assert about(told, 3000)  # its own mark lasts so long from now on
+    await listening.mark("x", 30_000)
+    (told,) = await listening.listen(listening.marked("x", 30_000))
+    assert about(told, 9000)
+
+
+async def test_a_bell_that_was_rung_is_told_and_keeps_its_end(listening) -> None:
+    await listening.arm("x")
+    await listening.redis.set(listening.bell("x"), "rung", px=MINUTE)
+    await listening.redis.pexpire(listening.queue, MINUTE)
+
+    assert await listening.listen(listening.simple("x")) == [BELL_RUNG]
+    assert await listening.lasts(listening.bell("x"), MINUTE)
+    assert await listening.lasts(listening.queue, MINUTE)
+    assert await listening.redis.get(listening.bell("x")) == b"rung"
+
+
+@pytest.mark.parametrize("gone", ["bell", "place", "queue", "one queue of two"])
+async def test_of_what_is_gone_it_is_told_and_nothing_is_made(redis, prefix, gone) -> None:
+    await gone_is_told(ListeningScripts(redis, prefix), gone)
+
+
+async def test_nothing_that_is_gone_is_made_anew(listening) -> None:
+    for gone in ("bell", "place", "queue", "one queue of two"):
+        await listening.clear()
+        await gone_is_told(listening, gone)
+
+
+async def gone_is_told(listening: ListeningScripts, gone: str) -> None:
+    listener = listening.simple("x")
+    await listening.arm("x")
+    if gone == "bell":
+        await listening.redis.delete(listening.bell("x"))
+    elif gone == "place":
+        await listening.redis.zrem(listening.queue, listening.bell("x"))
+        await listening.arm("y")
+    elif gone == "queue":
+        await listening.redis.delete(listening.queue)
+    else:
+        listener = listener._replace(queues=(listening.queue, listening.key("queue.2")))
+    state = await listening.state()
+
+    assert await listening.listen(listener) == [GONE]
+    assert set(await listening.state()) == set(state)
+
+
+# -- the dead in front of it ---------------------------------------------------------------------------------
+
+
+async def test_where_those_in_front_have_died_it_is_to_ask_and_they_are_dropped(listening) -> None:
+    for who, seat in zip("abx", SEATS, strict=True):
+        await listening.arm(who, seat=seat)
+    await listening.hold_for(20_000)
+    await listening.die("a", "b")
+
+    assert await listening.listen(listening.shares("x", SEATS[2])) == [ASK]
+    assert await listening.waiting() == [listening.bell("x") + SEATS[2].encode()]
+    (told,) = await listening.listen(listening.shares("x", SEATS[2]))
+    assert about(told, 20_000)
+
+
+async def test_behind_one_that_lives_the_dead_are_not_its_business(listening) -> None:
+    for who, seat in zip("abx", SEATS, strict=True):
+        await listening.arm(who, seat=seat)
+    await listening.hold_for(20_000)
+    await listening.die("a")
+
+    (told,) = await listening.listen(listening.shares("x", SEATS[2]))
+    assert about(told, 20_000)
+    assert len(await listening.waiting()) == 3
+
+
+async def test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_lasts(listening) -> None:
+    for who, seat in zip("ax", SEATS[:2], strict=True):
+        await listening.arm(who, seat=seat)
+    await listening.hold_for(MINUTE)
+    await listening.redis.set(listening.bell("a"), "rung", px=BELL)
+
+    (told,) = await listening.listen(listening.shares("x", SEATS[1]))
+    assert about(told, BELL)
+
+
+async def test_the_dead_behind_it_stay(listening) -> None:
+    for who, seat in zip("xa", SEATS[:2], strict=True):
+        await listening.arm(who, seat=seat)
+    await listening.hold_for(20_000)
+    await listening.die("a")
+
+    (told,) = await listening.listen(listening.shares("x"))
+    assert about(told, 20_000)
+    assert len(await listening.waiting()) == 2
+
+
+async def test_in_a_queue_for_a_lock_a_waiter_without_a_bell_may_be_on_its_way(listening) -> None:
+    for who in "ax":
+        await listening.arm(who)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+    await listening.die("a")
+
+    (told,) = await listening.listen(listening.simple("x"))
+    assert about(told, MINUTE)
+    assert len(await listening.waiting()) == 2
+
+
+async def test_what_is_no_bell_of_this_name_is_left_alone(listening) -> None:
+    await listening.redis.zadd(listening.queue, {b"data" + SEATS[0].encode(): 1})
+    await listening.arm("x", seat=SEATS[1])
+    await listening.hold_for(20_000)
+
+    (told,) = await listening.listen(listening.shares("x", SEATS[1]))
+    assert about(told, 20_000)
+    assert len(await listening.waiting()) == 2
+
+
+# -- what it keeps alive -------------------------------------------------------------------------------------
+
+
+async def test_bell_queue_and_card_live_on(listening) -> None:
+    await listening.arm("x")
+    for key in (listening.bell("x"), listening.queue):
+        await listening.redis.pexpire(key, 500)
+
+    await listening.listen(listening.simple("x"))
+
+    assert await listening.lasts(listening.bell("x"), BELL)
+    assert await listening.lasts(listening.queue, QUEUE)
+    card = listening.key("bell.x.card")
+    assert await listening.redis.get(card) == CARD.encode()
+    assert await listening.lasts(card, BELL)
+    assert await listening.redis.get(listening.bell("x")) == b""
+
+
+async def test_without_a_card_none_is_left(listening) -> None:
+    await listening.arm("x")
+    await listening.listen(listening.simple("x"), card="")
+
+    assert await listening.redis.exists(listening.key("bell.x.card")) == 0
+
+
+async def test_marks_live_on_and_are_never_shortened(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.hold_for(MINUTE)
+    await listening.mark("x", 500)
+    await listening.redis.set(listening.marks[1], "marks", px=500)
+    await listening.redis.pexpire(listening.waits, MINUTE)
+
+    await listening.listen(listening.marked("x"))
+
+    assert about(
+        await listening.redis.zscore(listening.waits, listening.bell("x")) - await listening.now(), 3000
+    )
+    assert await listening.lasts(listening.marks[1], 4000)
+    assert await listening.lasts(listening.waits, MINUTE)
+
+
+async def test_without_its_mark_it_is_to_ask_and_none_is_made(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.hold_for(MINUTE)
+    await listening.mark("y", 5000)
+
+    assert await listening.listen(listening.marked("x")) == [ASK]
+    assert await listening.redis.zscore(listening.waits, listening.bell("x")) is None
+
+
+# -- several at once -----------------------------------------------------------------------------------------
+
+
+async def test_each_has_its_own_answer(listening) -> None:
+    for who in "xyz":
+        await listening.arm(who)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+    await listening.redis.delete(listening.bell("y"))
+
+    first, second, third = await listening.listen(*map(listening.simple, "xyz"))
+
+    assert about(first, MINUTE)
+    assert second == GONE
+    assert about(third, MINUTE)
+
+
+async def test_what_is_wrong_with_one_is_told_of_that_one_alone(listening) -> None:
+    await listening.arm("x")
+    await listening.arm("y")
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+    await listening.redis.set(listening.key("queue.data"), "data")
+    wrong = listening.simple("x")._replace(queues=(listening.key("queue.data"),))
+
+    first, second = await listening.listen(wrong, listening.simple("y"))
+
+    assert first == NOT_OURS
+    assert about(second, MINUTE)
+
+
+async def test_from_then_on_each_bell_is_heard(listening) -> None:
+    await listening.arm("x")
+    await listening.arm("y")
+    async with listening.listening() as ear:
+        await ear.say("CLIENT", "CACHING", "YES")
+        both = [listening.simple("x"), listening.simple("y")]
+        words = [word for listener in both for word in listener.words()]
+        bells = [listener.bell for listener in both]
+        await ear.say(*listening.words("waiters_listen", bells, BELL, QUEUE, CARD, *words))
+        assert await ear.told() == []
+
+        await listening.redis.delete(listening.bell("y"), listening.queue, listening.lock)
+        assert [b"invalidate", [listening.bell("y")]] in await ear.told()
+        await listening.redis.delete(listening.bell("x"))
+        assert [b"invalidate", [listening.bell("x")]] in await ear.told()
+
+
+# -- mutants -------------------------------------------------------------------------------------------------
+
+CHECKS = checks(globals(), "listening")
+STEP, SHARED = "waiters_listen", "shared/listening"
+OWNERS = "test_a_lock_of_its_own_owner_is_not_in_its_way"
+MUTATIONS = [
+    Mutation(
+        SHARED,
+        "math.max(ends or 0, left)",
+        "math.min(ends or left, left)",
+        "test_of_several_locks_the_one_that_lasts_longest_is_in_the_way",
+    ),
+    Mutation(
+        SHARED,
+        "math.min(ends or math.huge, ",
+        "math.max(ends or 0, ",
+        "test_the_first_end_of_all_sets_of_deadlines_counts",
+    ),
+    Mutation(
+        SHARED,
+        "key, 0, 0, 'WITHSCORES'",
+        "key, -1, -1, 'WITHSCORES'",
+        "test_of_leases_the_first_that_ends_counts",
+    ),
+    Mutation(
+        SHARED,
+        "math.max(0, first - NOW)",
+        "first - NOW",
+        "test_a_lease_whose_end_has_passed_leaves_no_time",
+    ),
+    Mutation(SHARED, "'XX', ", "", "test_without_its_mark_it_is_to_ask_and_none_is_made"),
+    Mutation(
+        SHARED,
+        "#deadlines > 0 and ",
+        "",
+        "test_in_a_queue_for_a_lock_a_waiter_without_a_bell_may_be_on_its_way",
+    ),
+    Mutation(SHARED, "not before or ", "before and ", "test_what_is_no_bell_of_this_name_is_left_alone"),
+    Mutation(
+        SHARED,
+        "redis.call('GET', before)",
+        "false",
+        "test_behind_one_that_lives_the_dead_are_not_its_business",
+    ),
+    Mutation(
+        SHARED,
+        "lives == 'rung'",
+        "false",
+        "test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_lasts",
+    ),
+    Mutation(
+        SHARED, "if left ~= -2 then", "if left >= 0 then", "test_of_a_lock_that_never_ends_it_is_told_no_end"
+    ),
+    Mutation(SHARED, "#owner + 1) == owner .. ':'", "#owner) == owner", OWNERS),
+    Mutation(SHARED, "redis.call('GET', lock) or ''", "redis.call('GET', lock)", OWNERS),
+    Mutation(SHARED, "held == 0 ", "false ", "test_where_nothing_is_held_it_is_to_ask"),
+    Mutation(
+        SHARED,
+        "asks or held",
+        "held",
+        "test_where_those_in_front_have_died_it_is_to_ask_and_they_are_dropped",
+    ),
+    Mutation(SHARED, "if ARGV[3] ~= '' then", "if true then", "test_without_a_card_none_is_left"),
+    Mutation(
+        STEP,
+        "well and answer or -5",
+        "answer",
+        "test_what_is_wrong_with_one_is_told_of_that_one_alone",
+    ),
+]
+ENDLESS = ["asks, rank = true, rank - 1"]
+"""Lines without which the script does not come to its end."""
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+async def test_each_guard_is_needed(redis, prefix, mutation: Mutation) -> None:
+    assert await survives(ListeningScripts, redis, prefix, mutation, CHECKS, STEP) is None
+
+
+@pytest.mark.parametrize("file", [STEP, SHARED])
+async def test_each_line_is_needed(redis, prefix, file: str) -> None:
+    mutants = [(name, file, text) for name, text in lines_left_out(file, ENDLESS)]
+    living = await compiled(ListeningScripts, redis, prefix, STEP, mutants)
+    assert living
+    assert await unnoticed(ListeningScripts, redis, prefix, living, among=CHECKS) == []

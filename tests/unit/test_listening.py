@@ -1,0 +1,236 @@
+"""Waiters that listen instead of asking: every answer is the test's, time included."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aiolocks import Backoff, FairLock, Lock, Session
+from aiolocks._core.naps import SILENT
+from aiolocks._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
+from aiolocks._transport.commands.multislot import commands_of
+from tests.unit.fakes import cut, deny, grant, let_go, refuse, releasing, turns
+
+SECOND = 1000
+
+
+@pytest.fixture
+def session(make_session) -> Session:
+    return make_session(backoff=Backoff(initial=0.1, maximum=0.1, jitter=0))
+
+
+async def asleep(session: Session, transport, *names: str, kind: Any = Lock) -> list[asyncio.Task[Any]]:
+    """A waiter of each name, which has its bell; the test answers when it listens."""
+    transport.hears = transport.arming = True
+    waiting = []
+    for name in names:
+        task = asyncio.create_task(kind(session, name).acquire())
+        refuse(await transport._untaken.get(), 30 * SECOND)
+        (await transport.asked("arm")).reply(0)
+        refuse(await transport._untaken.get(), 30 * SECOND)
+        await turns()
+        waiting.append(task)
+    return waiting
+
+
+async def one_asleep(session: Session, transport, **kind: Any) -> asyncio.Task[Any]:
+    (task,) = await asleep(session, transport, "name", **kind)
+    return task
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_while_nothing_ends_it_listens_and_asks_after_ten_seconds(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    began = now()
+
+    while (call := await transport._untaken.get()).command.script.name == "waiters_listen":
+        call.reply([NO_END])
+
+    assert call.command.script.name == "lock_acquire"
+    assert now() - began == pytest.approx(SILENT)
+    assert transport.verbs.count("listen") == 16  # each 0.6 s
+    await end(task)
+
+
+async def test_it_asks_when_the_lease_ends_that_it_was_told_of(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([400])
+    told = now()
+
+    grant(await transport.asked("acquire"))
+
+    assert now() - told == pytest.approx(0.401)
+    release = releasing(await task)
+    let_go(await transport.asked("release"))
+    await release
+
+
+async def test_a_lease_that_was_renewed_moves_the_time_at_which_it_asks(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([700])
+    (await transport.asked("listen")).reply([5 * SECOND])
+
+    assert (await transport.asked("listen")).command.keys
+    await end(task)
+
+
+async def test_it_asks_at_once_when_it_is_told_to(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([ASK])
+
+    refuse(await transport.asked("acquire"))
+
+    await turns()
+    assert transport.unasked == []  # its bell hangs: there is nothing to hang up
+    await end(task)
+
+
+@pytest.mark.parametrize("answer", [GONE, NOT_OURS, BELL_RUNG])
+async def test_without_its_bell_it_asks_and_hangs_up_another(session, transport, answer) -> None:
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([answer])
+
+    refuse(await transport.asked("acquire"))
+
+    assert (await transport.asked("arm")).command.bells
+    await end(task)
+
+
+async def test_strictly_those_whose_bell_is_gone_take_their_seats_again_in_order(session, transport) -> None:
+    head = await one_asleep(session, transport, kind=FairLock)
+    behind = asyncio.create_task(FairLock(session, "name").acquire())
+    seat = (await transport.asked("arm")).command.args[2]
+    await turns()
+
+    (await transport.asked("listen")).reply([GONE])
+
+    assert (await transport.asked("arm")).command.args[2] != seat
+    assert (await transport.asked("arm")).command.args[2] == seat
+    await end(head, behind)
+
+
+async def test_what_fails_or_has_no_answer_makes_it_ask(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    cut(await transport.asked("listen"))
+    refuse(await transport.asked("acquire"))
+    (await transport.asked("arm")).reply(1)
+    refuse(await transport.asked("acquire"))
+
+    await transport.asked("listen")  # and nobody answers
+    asked = now()
+    await transport.asked("acquire")
+
+    assert now() - asked == pytest.approx(0.5)
+    await end(task)
+
+
+async def test_what_it_missed_while_it_asked_is_made_up_for(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    listening = await transport.asked("listen")
+    transport.on_rung("tracking", listening.command.bells)
+    asking = await transport.asked("acquire")
+
+    listening.reply([GONE])  # of the time before
+    refuse(asking)
+
+    assert (await transport.asked("arm")).command.bells == listening.command.bells
+    await end(task)
+
+
+async def test_all_bells_of_a_session_go_in_one_request(session, transport) -> None:
+    tasks = await asleep(session, transport, "one", "two", "three")
+
+    listening = await transport.asked("listen")
+    listening.reply([NO_END, ASK, NO_END])
+
+    assert len(listening.command.keys) == len(listening.command.bells) == 3
+    assert b"two" in (await transport.asked("acquire")).command.keys[0]
+    await end(*tasks)
+
+
+async def test_a_refusal_for_one_of_them_concerns_that_one_alone(session, transport, caplog) -> None:
+    tasks = await asleep(session, transport, "one", "two")
+
+    deny(await transport.asked("listen"))
+    first, second = await transport.asked("listen"), await transport.asked("listen")
+    deny(first)
+    second.reply([NO_END])
+
+    assert len(first.command.keys) == len(second.command.keys) == 1
+    assert b"one" in (await transport.asked("acquire")).command.keys[0]
+    await turns()
+    assert transport.unasked == []
+    assert "waiters cannot stand in the queue" in caplog.text
+    await end(*tasks)
+
+
+async def test_nothing_is_sent_for_those_who_have_gone(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    await end(task)
+    transport.remember_nothing()
+
+    await asyncio.sleep(2)
+
+    assert transport.verbs == []
+
+
+async def test_where_nothing_is_heard_it_asks_as_the_backoff_says(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    transport.hears = False
+    (await transport.asked("listen")).reply([ASK])
+    refuse(await transport.asked("acquire"))
+    refused = now()
+
+    await transport.asked("acquire")
+
+    assert now() - refused == pytest.approx(0.1)
+    await end(task)
+
+
+@pytest.mark.parametrize(
+    ("by_slot", "sizes"),
+    [(False, [100, 100, 50]), (True, [100, 25, 100, 25])],
+)
+def test_a_request_has_one_slot_and_no_more_than_a_hundred(by_slot: bool, sizes: list[int]) -> None:
+    listeners = [Listener(f"{{{number % 2}}}{number}".encode(), ()) for number in range(250)]
+
+    requests = list(one_request_each(listeners, by_slot=by_slot))
+
+    assert [len(request) for request in requests] == sizes
+    assert sorted(one for request in requests for one in request) == sorted(listeners)
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([5000, 7000], 7000),  # it needs both
+        ([ASK, 7000], 7000),
+        ([ASK, ASK], ASK),
+        ([NO_END, 7000], NO_END),
+        ([BELL_RUNG, NO_END], BELL_RUNG),
+        ([GONE, BELL_RUNG], GONE),
+        ([7000, NOT_OURS], NOT_OURS),
+    ],
+)
+def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int) -> None:
+    names = ["a", "b"]
+    commands = commands_of("p", names, retention_ms=1000, session="s")
+    course = commands.listener("t" * 32).course()  # type: ignore[union-attr]
+
+    requests = next(course)
+    with pytest.raises(StopIteration) as ended:
+        course.send([[answer] for answer in answers])
+
+    assert [len(request.keys) for request in requests] == [1, 1]
+    assert ended.value.value == told
