@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import BackendError, Backoff, LeaderInfo, Leadership, LockLostError, Session, Term
-from tests.adversity.tools import AT_ONCE, PATIENT, POLL, SLACK, Keys, Start
+from tests.adversity.tools import AT_ONCE, PATIENT, SLACK, Keys, Start
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import sweep
 from tests.support.processes import Worker, Workers, tell
@@ -315,7 +315,7 @@ async def test_an_observer_is_told_of_each_change_at_once(start: Start, way: str
     backoff = Backoff() if way == "poll" else PATIENT
     session, other = start(backoff=backoff), start(backoff=backoff)
     leadership = Leadership(session, "a", value=1)
-    late = AT_ONCE + SLACK + (POLL if way == "poll" else 0)
+    late = AT_ONCE + SLACK
     async with Watcher(Leadership(other, "a")) as far, Watcher(Leadership(session, "a")) as near:
         for change in (1, 2, None):
             began = time.monotonic()

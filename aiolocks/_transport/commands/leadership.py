@@ -99,7 +99,7 @@ class Observing:
 
     def listen(self) -> Command[Any]:
         """From now on the server tells of each change: of a key that is there for a moment only."""
-        return Command(None, (self.news,), ("GET", self.news), _nothing, lane=self._lane, bell=self.news)
+        return Command(None, (self.news,), ("GET", self.news), _nothing, lane=self._lane, bells=(self.news,))
 
     def look(self, known: int | None) -> Command[Look]:
         """Tells of the leader, and of the terms after the one that is known."""
