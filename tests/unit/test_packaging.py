@@ -88,6 +88,7 @@ def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions:
         shipped = {name.partition("/")[2] for name in archive.getnames()}
     for path in (
         "aiolocks/__init__.py",
+        "examples/payments/README.md",
         "tests/unit/test_packaging.py",
         "LICENSE",
         "README.md",

@@ -1,0 +1,1 @@
+"""Examples that run, and that the tests run too."""
