@@ -7,6 +7,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,32 @@ async def test_a_clock_of_the_server_that_is_set_back_a_little_runs_nothing_twic
     await end([keeping], [session])
     assert crew.ran_once()
     assert crew.dues == sorted(crew.dues)
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [("2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"), ("2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z")],
+    ids=["begins", "ends"],
+)
+async def test_when_summer_time_begins_and_ends_a_local_time_is_run_once(
+    skewed_server: SkewedServer, connect: Connect, first: str, again: str
+) -> None:
+    """02:30 is skipped, and due at the end of the gap; or it comes twice, and is due the first time."""
+    due, later = (datetime.fromisoformat(text).timestamp() for text in (first, again))
+    await skewed_server.set_offset(due - 0.7 - time.time())
+    crew = Crew(cron="30 2 * * *", tz="Europe/Berlin", every=None)
+    sessions = [Session(connect(skewed_server.server)) for _ in range(2)]
+    keeping = [begin(crew.of(session).run()) for session in sessions]
+    await crew.begun(1)
+    await end(keeping, sessions)
+    assert crew.dues == [due]
+
+    await skewed_server.set_offset(later - 0.3 - time.time())
+    sessions = [Session(connect(skewed_server.server)) for _ in range(2)]
+    keeping = [begin(crew.of(session).run()) for session in sessions]
+    await asyncio.sleep(0.8)
+    await end(keeping, sessions)
+    assert crew.dues == [due]
 
 
 # -- the network ---------------------------------------------------------------------------------------------

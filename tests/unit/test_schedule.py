@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from aiolocks import LeaseState, Lock, LockEvent, Schedule, Session, SessionClosedError, Tick
+from aiolocks import (
+    ConfigurationError,
+    LeaseState,
+    Lock,
+    LockEvent,
+    Schedule,
+    Session,
+    SessionClosedError,
+    Tick,
+)
 from aiolocks._primitives.schedule.dues import delay
 from aiolocks._primitives.schedule.once import claim_nearest
 from aiolocks._primitives.schedule.runs import Run
@@ -433,6 +442,18 @@ async def test_closing_the_session_ends_all(session, caplog) -> None:
     with pytest.raises(SessionClosedError):
         await asyncio.wait_for(keeping, AT_ONCE)
     assert runs.ended == []
+
+
+async def test_an_end_that_nobody_waits_for_is_logged_and_raised_at_the_exit(session, caplog) -> None:
+    schedule, _ = pair(session, every=0.1)
+    with pytest.raises(SessionClosedError):
+        async with schedule:
+            await session.aclose()
+            await eventually(lambda: "schedule 'a' is not kept any more" in caplog.text, within=AT_ONCE)
+    async with Session(session._client, largest_metadata=100) as small:
+        large, _ = pair(small, every=0.1, metadata={"a": "x" * 200})
+        with pytest.raises(ConfigurationError, match="largest_metadata"):
+            await large.run()
 
 
 # -- out of turn ---------------------------------------------------------------------------------------------

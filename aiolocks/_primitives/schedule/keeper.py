@@ -61,6 +61,14 @@ class Keeper:
         if ended_by is not None:
             raise ended_by
 
+    async def kept_logged(self) -> None:
+        """The same where nobody waits for it: its end is logged, too."""
+        try:
+            await self.keep()
+        except LockError as error:
+            log.warning("schedule %r is not kept any more: %s", self._settings.name, error)
+            raise
+
     async def _keep(self, group: asyncio.TaskGroup, clock: ServerClock) -> None:
         retry = 0.0
         while True:

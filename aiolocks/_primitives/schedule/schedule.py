@@ -170,6 +170,7 @@ class Schedule(AsyncOnly):
         Raises:
             RuntimeError: It has no job.
             SessionClosedError: The session is closed, or was closed meanwhile.
+            ConfigurationError: The session or the server does not allow what is needed.
 
         Cancelled at any point, it cancels the runs of this process, waits until they have unwound, and ends
         them on the server, so that no other process waits for them.
@@ -180,7 +181,7 @@ class Schedule(AsyncOnly):
         if self._keeping is not None:
             raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
         name = f"aiolocks-schedule:{self.name}"
-        self._keeping = asyncio.create_task(self._keeper().keep(), name=name)
+        self._keeping = asyncio.create_task(self._keeper().kept_logged(), name=name)
         return self
 
     async def __aexit__(
