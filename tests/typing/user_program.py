@@ -17,6 +17,8 @@ from aiolocks import (
     FairLock,
     HolderInfo,
     JobLease,
+    LeaderInfo,
+    Leadership,
     Lease,
     Lock,
     LockEvent,
@@ -35,6 +37,7 @@ from aiolocks import (
     Session,
     SingleFlight,
     SpanLease,
+    Term,
     Tick,
     TickRecord,
     Turnstile,
@@ -180,6 +183,26 @@ async def what_is_built_with_them(redis: Redis) -> None:
         assert_type(maybe_performed, JobLease | None)
     async with Turnstile(redis, "name", window=2) as number:
         assert_type(number, int)
+
+
+async def leading(redis: Redis) -> None:
+    leadership = Leadership(redis, "scheduler", ttl=10, grace=timedelta(seconds=2), value={"url": "here"})
+
+    async def main(term: Term) -> int:
+        await term.proclaim(["any", "JSON"])
+        await term.step_down(cool_down=30)
+        return term.fencing_token
+
+    assert_type(await leadership.run(main), int)
+    async with leadership as term:
+        assert_type(term, Term)
+    async with leadership.try_acquire() as maybe:
+        assert_type(maybe, Term | None)
+    assert_type(leadership.is_leader, bool)
+    assert_type(await leadership.leader(), LeaderInfo | None)
+    assert_type(await leadership.candidates(), tuple[WaiterInfo, ...])
+    async for leader in leadership.observe():
+        assert_type(leader, LeaderInfo | None)
 
 
 class Losses:
