@@ -213,12 +213,14 @@ async def _lead(ledger: Ledger, session: Session, one: Round, ttl: float, patien
     """A leader whose body needs up to its whole grace to unwind, and never runs beside another one."""
     referee, grace = ledger.referee, min(GRACE, ttl / 5)
     process = one.part.partition(".")[0]
-    unwinds = grace * min(0.9, random.Random(f"{one.part} {one.hold}").random() * 1.5)
+    rng = random.Random(f"{one.part} {one.hold}")
+    unwinds = grace * min(0.9, rng.random() * 1.5)
+    leads = one.hold + rng.choice((0.0, rng.uniform(0, 3) * ttl))  # some outlast an outage
 
     async def main(term: Term) -> None:
         run = ledger.begin(one.part, "x")
         try:
-            await asyncio.sleep(one.hold)
+            await asyncio.sleep(leads)
             run.ended = referee.now
         finally:
             referee.excuses.give(Excused.LATE, process, referee.now, referee.now + unwinds)
