@@ -117,7 +117,7 @@ class Clients:
                         self.answers[reference].add((answer.status_code, answer.content))
                         return
                     assert answer.status_code in (409, 500, 503), answer.text
-                await asyncio.sleep(random.uniform(0, 0.2))
+                await asyncio.sleep(random.uniform(0.05, 0.5))
 
 
 @asynccontextmanager
@@ -166,12 +166,14 @@ async def run(server: Server, *, payments: int, duplicates: int, seconds: float)
         async with served(server, database) as service, httpx.AsyncClient(timeout=TTL, limits=alone) as http:
             clients = Clients(service.url, http, seconds + 60)
             ends = time.monotonic() + seconds
+            at_once = asyncio.Semaphore(10)  # what this process can do beside the service
 
             async def pay(number: int) -> None:
                 await asyncio.sleep(random.uniform(0, seconds))
                 payer, payee = random.sample(ACCOUNTS, 2)
                 order = (f"order {number}", payer, payee, random.randint(1, 1500))
-                await asyncio.gather(*(clients.pay(*order) for _ in range(duplicates)))
+                async with at_once:
+                    await asyncio.gather(*(clients.pay(*order) for _ in range(duplicates)))
 
             async with asyncio.TaskGroup() as group:
                 group.create_task(service.trouble(ends))
