@@ -132,9 +132,8 @@ class SingleFlight:
         error as `RemoteCallError`.
 
         A value that is due to be made anew (`stale`, `early`) is returned at once. One session then runs its
-        caller's `fn` in the background, where no caller's cancellation reaches it; the end of the session
-        does. If `fn` raises there, the log says so, the old value stays until its end, and for 1 s nobody
-        tries again.
+        caller's `fn` in the background, also after that caller has gone; the end of the session ends it. If
+        `fn` raises there, the log says so, the old value stays until its end, and for 1 s nobody tries again.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.

@@ -19,6 +19,7 @@ from .fair import Fair
 from .fairness import Fairness
 from .handover import Handover, LongHandover
 from .held import Held
+from .idle import Idle
 from .imports import Import
 from .lock_or_watch import LockOrWatch
 from .many import Many
@@ -34,6 +35,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "drain": [Drain],
     "drain-processes": [DrainProcesses],
     "handover": [Handover, LongHandover],
+    "idle": [partial(Idle, names=1), partial(Idle, names=100)],
     "fairness": [partial(Fairness, tasks=5), partial(Fairness, tasks=1)],
     "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
     "held": [Held],

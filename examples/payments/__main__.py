@@ -62,6 +62,7 @@ def main() -> None:
             "examples.payments.service:app",
             port=arguments.port,
             workers=2,
+            timeout_worker_healthcheck=30,  # on a busy machine, a worker takes a while to start
             log_level="warning",
             access_log=False,
         )
