@@ -27,6 +27,6 @@ elseif run.attempt > 1 then
   write_run(token, run)
 else
   redis.call('HDEL', register, 'run:' .. token)
-  if run.attempt == 1 and claimed_now() == run.due then set_claimed(tonumber(run.before)) end
+  if run.attempt == 1 and claimed_now() == run.due then take_back(run) end
 end
 return {1}

@@ -103,4 +103,4 @@ class ScheduleScripts(Scripts):
     async def unended(self) -> set[str]:
         """The tokens of the runs that have begun and not ended."""
         fields = [field.decode() for field in await self.redis.hkeys(self.register)]
-        return {field.removeprefix("run:") for field in fields if field != "claimed"}
+        return {field.removeprefix("run:") for field in fields if field not in ("claimed", "undone")}

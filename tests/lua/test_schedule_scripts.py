@@ -322,6 +322,15 @@ async def test_a_claim_that_is_taken_back_leaves_the_register_as_it_was(schedule
     assert (await schedule.claim(OTHER, 0))[0] == 1
 
 
+async def test_a_claim_that_is_taken_back_is_not_put_back_by_one_that_knew_of_it(schedule) -> None:
+    await schedule.begun(2)
+    await schedule.claim(ME, 1)
+    assert (await schedule.claim(OTHER, 1))[:2] == [0, b"t"]
+    await schedule.release(ME, "")
+    granted = await schedule.claim(OTHER, 0, known=1)
+    assert (granted[0], int(granted[3])) == (1, await schedule.due(2))
+
+
 async def test_a_claim_taken_back_leaves_the_later_ones_alone(schedule) -> None:
     await schedule.begun(2)
     await schedule.claim(ME, 1, flags="")
@@ -617,6 +626,12 @@ MUTATIONS = [
         CLAIMS, " and (has(flags, 's') or has(flags, 'q'))", "", "test_allowed_it_runs_beside_the_other"
     ),
     Mutation(TRIGGER, "and 's' or 'b'", "and 'b' or 's'", "test_out_of_turn_it_claims_no_tick"),
+    Mutation(
+        CLAIMS,
+        "known == tonumber(redis.call('HGET', register, 'undone'))",
+        "false",
+        "test_a_claim_that_is_taken_back_is_not_put_back_by_one_that_knew_of_it",
+    ),
     Mutation(
         RELEASE,
         "claimed_now() == run.due",

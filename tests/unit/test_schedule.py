@@ -256,10 +256,10 @@ async def test_jitter_is_the_same_everywhere_and_starts_nothing_early(session) -
 async def test_those_that_nobody_ran_are_counted_or_run(session) -> None:
     missed: dict[str, list[int]] = {}
     for misfire in ("latest", "all", "skip"):
-        schedule, runs = pair(session, name=misfire, every=0.1, misfire=misfire)
+        schedule, runs = pair(session, name=misfire, every=0.06, misfire=misfire)
         async with schedule:
             await runs.begun(1)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)
         before = len(runs.ticks)
         async with schedule:
             await runs.begun(before + 6)
@@ -418,8 +418,8 @@ async def test_a_run_that_was_stopped_is_run_again_only_if_that_was_asked_for(
     server, connect, prefix, redo: int
 ) -> None:
     async with Session(connect(server), prefix=prefix) as one, Session(connect(server), prefix=prefix) as two:
-        first, runs = pair(one, every=1, redo=redo, ttl=HOUR)
-        second, others = pair(two, every=1, redo=redo, ttl=HOUR)
+        first, runs = pair(one, every=0.6, redo=redo, ttl=HOUR)
+        second, others = pair(two, every=0.6, redo=redo, ttl=HOUR)
         runs.body = slow
         async with first:
             await runs.begun(1)

@@ -45,9 +45,11 @@ local function hindered() return next_end() >= 0 and (has(flags, 's') or has(fla
 -- tick that lies further ahead than a gap, and a minute, cannot have been claimed by the clock that goes on.
 local function is_gone(claimed, gap) return not claimed or claimed > NOW + math.max(FUTURE, gap) end
 
--- Where the register has lost the newest ticks only, one that knows them puts them back.
+-- Where the register has lost the newest ticks only, one that knows them puts them back; but not a claim that was taken
+-- back since.
 local function put_back(claimed, known)
   if not claimed or not known or known > NOW or known <= claimed then return claimed end
+  if known == tonumber(redis.call('HGET', register, 'undone')) then return claimed end
   set_claimed(known)
   return known
 end

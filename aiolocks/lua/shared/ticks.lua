@@ -6,6 +6,7 @@
 -- - register is a hash. Its field 'claimed' is the newest due time that was claimed, ms, and never more than the server's
 --   time when it was written: it only rises, unless a claim is taken back before anybody has run it, or the server's clock
 --   was set back by more than a gap. A tick is claimed by the step that raises 'claimed' to it, so no tick is claimed twice;
+-- - its field 'undone' is the last claim that was taken back, of which some may know that it was made;
 -- - it has a field 'run:token' for each run from its claim to the record of its end: 'state:due:attempt:before:fencing
 --   token:metadata', where before is the tick that was claimed before it. The run goes on for as long as the token has a
 --   lease. Without one, it has stopped, or is lost;
@@ -21,6 +22,12 @@ local function claimed_now()
 end
 
 local function set_claimed(due) redis.call('HSET', register, 'claimed', whole(due)) end
+
+-- The tick is as if nobody had claimed it, also for those that know of the claim.
+local function take_back(run)
+  set_claimed(tonumber(run.before))
+  redis.call('HSET', register, 'undone', whole(run.due))
+end
 
 -- What is known of the run of that token, or nil.
 local function run_of(token)

@@ -1,0 +1,55 @@
+"""Safeguards of schedules, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import Safeguard, lua
+
+_KINDS = ("schedule",)
+
+OF_SCHEDULES: dict[str, Safeguard] = {
+    "schedule: claimed once": Safeguard(
+        "A tick that is claimed is refused.",
+        lua("schedule_claim", without="if due <= claimed then return refuse('t', claimed) end"),
+        _KINDS,
+    ),
+    "schedule: never early": Safeguard(
+        "No tick is claimed before it is due by the server's clock.",
+        lua("schedule_claim", without="if due > NOW then return refuse('e', claimed) end"),
+        _KINDS,
+    ),
+    "schedule: one by one": Safeguard(
+        "Where all ticks are run, each is claimed by a process that knows the one before it.",
+        lua(
+            "schedule_claim",
+            without="if has(flags, 'w') and known ~= claimed then return refuse('o', claimed) end",
+        ),
+        _KINDS,
+    ),
+    "schedule: overlap": Safeguard(
+        "A run that goes on keeps the next one out, if that was asked for.",
+        lua("schedule_claim", without="if hindered() then", instead="if false then"),
+        _KINDS,
+    ),
+    "schedule: alive": Safeguard(
+        "Only a run without a lease is lost.",
+        lua("schedule_claim", without="if of and not lease_of(of) then", instead="if of then"),
+        _KINDS,
+    ),
+    "schedule: taken back": Safeguard(
+        "A claim that nobody has run is taken back, so that another process runs the tick.",
+        lua(
+            "schedule_release",
+            without="if run.attempt == 1 and claimed_now() == run.due then take_back(run) end",
+        ),
+        _KINDS,
+    ),
+    "schedule: not put back": Safeguard(
+        "One that knew of a claim that was taken back since does not put it back.",
+        lua(
+            "schedule_claim",
+            without="known == tonumber(redis.call('HGET', register, 'undone'))",
+            instead="false",
+        ),
+        _KINDS,
+    ),
+}
