@@ -417,10 +417,13 @@ async def test_a_claim_under_way_is_taken_back_when_its_caller_is_cancelled(
 ) -> None:
     crew = Crew(every=1)
     keeping = begin(crew.of(client).run())
-    await through.saw(CLAIM)
-    await asyncio.sleep(0.05)
-    through.delay = 0.5  # in each direction
     register = "aiolocks:schedule.register:{a}"
+
+    async def begun() -> bool:
+        return bool(await redis.hexists(register, "claimed"))
+
+    await eventually(begun, within=AT_ONCE)
+    through.delay = 0.8  # in each direction
     before = await redis.hget(register, "claimed")
 
     async def granted() -> bool:
