@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from examples.payments.ledger import Entry, Payment
@@ -67,22 +69,32 @@ class Service:
                     found.append(int(child))
         return found
 
-    async def trouble(self, until: float) -> None:
-        """Freezes and kills workers in turn."""
+    async def trouble(self, redis: Redis, until: float) -> None:
+        """Freezes and kills workers in the midst of payments."""
         while time.monotonic() < until:
-            for worker in self.workers():
-                if random.random() < 0.5:
-                    await self._freeze(worker)
-                else:
-                    self._signal(worker, signal.SIGKILL)
-                    self.kills += 1
-                await asyncio.sleep(random.uniform(0, 0.5))
+            worker = await self._paying(redis)
+            if random.random() < 0.7:
+                await self._freeze(worker)
+            else:
+                self._signal(worker, signal.SIGKILL)
+                self.kills += 1
+            await asyncio.sleep(random.uniform(0, 0.5))
             await eventually(self.answers, within=60)
+
+    async def _paying(self, redis: Redis) -> int:
+        """The worker that holds the lock of an account; any worker, if none does for a while."""
+        for _ in range(200):
+            for account in ACCOUNTS:
+                held = await redis.get(f"payments:lock:{{account:{account}}}")
+                if held is not None and (pid := re.search(rb'"pid":(\d+)', held)):
+                    return int(pid[1])
+            await asyncio.sleep(0.002)
+        return random.choice(self.workers())
 
     async def _freeze(self, worker: int) -> None:
         self.freezes += 1
         self._signal(worker, signal.SIGSTOP)
-        await asyncio.sleep(random.uniform(0.5, 1.5) * TTL)
+        await asyncio.sleep(random.uniform(0.5, 2) * TTL)
         self._signal(worker, signal.SIGCONT)
 
     @staticmethod
@@ -148,17 +160,17 @@ async def served(server: Server, database: str) -> AsyncIterator[Service]:
 
 
 @pytest.mark.timeout(180)
-async def test_the_ledger_adds_up(server: Server) -> None:
-    await run(server, payments=30, duplicates=3, seconds=2)
+async def test_the_ledger_adds_up(server: Server, redis: Redis) -> None:
+    await run(server, redis, payments=30, duplicates=3, seconds=2)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-async def test_the_ledger_adds_up_however_long_it_goes_on(server: Server) -> None:
-    await run(server, payments=400, duplicates=3, seconds=60)
+async def test_the_ledger_adds_up_however_long_it_goes_on(server: Server, redis: Redis) -> None:
+    await run(server, redis, payments=400, duplicates=3, seconds=60)
 
 
-async def run(server: Server, *, payments: int, duplicates: int, seconds: float) -> None:
+async def run(server: Server, redis: Redis, *, payments: int, duplicates: int, seconds: float) -> None:
     with running_postgres() as directory:
         database = postgres_url(directory, "asyncpg")
         # Each request has a connection of its own, to whichever worker takes it.
@@ -176,7 +188,7 @@ async def run(server: Server, *, payments: int, duplicates: int, seconds: float)
                     await asyncio.gather(*(clients.pay(*order) for _ in range(duplicates)))
 
             async with asyncio.TaskGroup() as group:
-                group.create_task(service.trouble(ends))
+                group.create_task(service.trouble(redis, ends))
                 for number in range(payments):
                     group.create_task(pay(number))
         engine = create_async_engine(database)
