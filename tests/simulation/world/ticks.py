@@ -101,8 +101,11 @@ class Ticks:
         return any(excuses.explain(Excused.LEASE, one, ran.began, now) for one in (ran.who, who))
 
     def judge(self) -> None:
-        """Without a fault, each tick was run that was due while a process kept the schedule all along."""
-        if self._referee.excuses.any or self._policy["overlap"] == "skip" or len(self._ran) < 2:
+        """Without a fault, each tick was run that was due while a process kept the schedule all along.
+
+        Without `redo`, a claim that is taken back by a process that leaves comes too late for the others.
+        """
+        if self._referee.excuses.any or not self._policy.get("redo") or len(self._ran) < 2:
             return
         if self._policy["misfire"] == "skip" and self._policy["overlap"] == "queue":
             return  # one that waits for too long is left out
