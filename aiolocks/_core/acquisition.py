@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING, Call, Granted
@@ -65,7 +66,6 @@ class Acquisition:
 
     __slots__ = (
         "_acknowledgement",
-        "_armings",
         "_ask_again",
         "_behind",
         "_call",
@@ -100,11 +100,10 @@ class Acquisition:
         "error",
         "grant",
         "granted",
-        "noted",
+        "seated",
         "sent",
         "sent_steady",
         "started",
-        "unarmed",
     )
 
     def __init__(
@@ -133,12 +132,10 @@ class Acquisition:
         self._acknowledgement: Acknowledgement | None = None
         self._naps = Naps()
         self._needless = False  # there is nothing to wait for, as the server says
-        self.arming: Call[int] | None = None  # what the call under way goes right behind
+        self.arming: Call[int] | None = None  # of a seat of its own
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
-        self._armings = 0  # so often was the place taken when it was sent
-        self.unarmed = False  # it may have been refused before it stood in the queue
-        self.noted = False  # the server may remember that it waits
+        self.seated = False  # it may have a seat of its own, where each waiter has one
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
         self._told = False
@@ -165,6 +162,11 @@ class Acquisition:
     def asleep(self) -> bool:
         """Whether no request is under way."""
         return self._stage is Stage.SLEEPING
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, by any way."""
+        return self._stage is Stage.ENDED
 
     @property
     def unanswered(self) -> bool:
@@ -249,28 +251,19 @@ class Acquisition:
 
     # -- asking
 
-    def _ask(self, *, arming: bool = False, in_turn: bool = False, passing: bool = False) -> None:
-        """Tries, once it stands in the queue if `arming`: what is let go of after that wakes us."""
+    def _ask(self, *, in_turn: bool = False, passing: bool = False) -> None:
+        """Tries; the refusal seats it, and what is let go of after that wakes us."""
         self._cancel_sleep()
         self._stage = Stage.ASKING
         self._ask_again = False
         if self._gate.silent_since is None:
             self._gate.silent_since = self._engine.now()
-        until, place, manner = self._ask_until(), self._gate.place, self._gate.manner
-        armed = arming or (in_turn and not manner.strict)
-        if armed:
-            self.arming = self._gate.arm(self.claim, until=until)
-        elif self.arming is not None and self.arming.done:
-            self.arming = None
-        # A strict queue gives a seat and a bell with the refusal, before the place is taken.
-        self._queued = (place.taken or self.noted) and not self._once
-        self._staying = manner.stays and self._gate.others_wait(self)
-        self._armings = place.armings
-        self.noted = manner.noted and not self._once
+        self._queued = self._gate.place.taken and not self._once
+        self._staying = self._gate.keeps_place(self)
         self.carried = not self._once and self._gate.owing
         standing = (
             (QUEUED if self._queued else 0)
-            | (IN_TURN if in_turn or manner.strict else 0)
+            | (IN_TURN if in_turn or self._gate.manner.strict else 0)
             | (PASSING if passing else 0)
             | (OWING if self.carried else 0)
             | (STAYING if self._staying else 0)
@@ -283,7 +276,7 @@ class Acquisition:
             command,
             self._answered,
             self._failed,
-            until=until,
+            until=self._ask_until(),
             patient=not self._once,
             on_late=wake_own,
         )
@@ -314,12 +307,16 @@ class Acquisition:
         self._naps.round_trip = now - call.sent
         self._fault = None
         self._unsettled = False
-        if answer.rung:
-            self._engine.loop.call_soon(self._engine.bells.rung, "local", answer.rung)
         if not isinstance(answer, Granted):
+            # Its own bell was put back by the refusal, and is to be listened for anew.
+            rung = answer.rung if self._once else self._gate.not_ours(answer.rung)
+            self._tell_rung(rung)
             self._refused(answer, now)
             return
+        self._tell_rung(answer.rung)
         self._settle_place()
+        if call.unconfirmed and not self._queued:
+            self._gate.take_place()  # its first request may have been refused
         if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl):
             # Its time was over before the reply was here: given back, and tried again.
             self._engine.undo(self.claim, self._ttl)
@@ -329,11 +326,15 @@ class Acquisition:
         else:
             self._have(answer, call.sent, call.sent_steady)
 
+    def _tell_rung(self, bells: Sequence[bytes]) -> None:
+        if bells:
+            self._engine.loop.call_soon(self._engine.bells.rung, "local", bells)
+
     def _refused(self, answer: Refused, now: float) -> None:
         if answer.error is None:
             until = None if answer.remaining_ms is None else now + seconds(answer.remaining_ms)
             self._refusal = answer
-            self._gate.place.noted = self._gate.place.noted or not self._once
+            self._be_seated()
             self._gate.refused_with(answer, until)
             self._log_long_wait(now)
             if answer.lasting and not self._once and not self._warned:
@@ -350,28 +351,31 @@ class Acquisition:
         self._end()
         self._gate.leave(self)
 
+    def _be_seated(self) -> None:
+        """The refusal has seated it. Whatever ends its wait from now on gives that up."""
+        if not self._once:
+            self._gate.take_place()
+            self.seated = True
+
     def _go_on(self, *, until: float | None) -> None:
         """Refused: until then, as far as is known."""
         self._naps.refused_until = self._gate.refused_until = until
         if self._once:
             self._end()
             self._gate.leave(self)
-        elif self._ask_again or (self._arming_pends and not self.unarmed):
-            # Also where the server did not know the arming's script: then it came behind the try. Where that
-            # is not all, as in a cluster of which a node is away, the end of the arming prompts the next try.
-            self.unarmed = self._arming_pends
+            return
+        self._be_seated()
+        if self._ask_again:
             self._ask(passing=True)
         elif not self._gate.refused(self):
             self._wait_behind()
-        elif self.arming is not None or self._gate.place.armed:
-            self._sleep()
         else:
-            self._tell_waiting()
-            self._ask(arming=True)
+            self._gate.listen(self)
+            self._sleep()
 
     @property
     def _arming_pends(self) -> bool:
-        """Whether it is not known to stand in the queue, although the request for that was sent."""
+        """Whether the request for its seat may come behind what it asks."""
         return self.arming is not None and not self.arming.done
 
     # -- who is in the way
@@ -435,16 +439,11 @@ class Acquisition:
 
     def _settle_place(self) -> None:
         """Who gets in has left the queue."""
-        if self._arming_pends or (self._takes_place_along and self._gate.place.renewal_pends):
-            # The server did not know its script, and so it came after the try that left the queue.
+        if self._arming_pends:
+            # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
-        elif self._takes_place_along:
+        elif self._queued and not self._staying:
             self._gate.left()
-
-    @property
-    def _takes_place_along(self) -> bool:
-        """Whether nothing of here stands in the queue once the last call has got in."""
-        return self._queued and not self._staying and self._armings == self._gate.place.armings
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -455,6 +454,8 @@ class Acquisition:
             self._unsettled = True
         elif fault.foreign:
             self._unsettled = True  # what stood there may have stopped a step in the midst of it
+        if self._unsettled and not self._once:
+            self._gate.take_place()
         if self._once or not fault.transient:
             self._give_up(fault.error)
         else:
@@ -471,7 +472,7 @@ class Acquisition:
         wake = self._naps.next(
             now,
             self._engine.settings.backoff,
-            heard=self._gate.place.heard and not self._arming_pends,
+            heard=self._gate.place.heard,
             yielding_until=self._gate.yielding_until,
             end=end,
         )
@@ -487,6 +488,11 @@ class Acquisition:
             wake = self._naps.again(self._engine.now(), yielding_until=self._gate.yielding_until, end=end)
             self._sleep_until(wake, end)
 
+    def sleep_unheard(self) -> None:
+        """The gate: nobody will tell it when to ask."""
+        self._cancel_sleep()
+        self._sleep()
+
     def _sleep_until(self, wake: float | None, end: float | None) -> None:
         if wake is None:
             assert end is not None
@@ -497,7 +503,7 @@ class Acquisition:
     def _slept(self) -> None:
         self._sleep_timer = None
         self._engine.events.tally.wakeups["poll"] += 1
-        self._ask(arming=not self._gate.place.armed, in_turn=self._gate.yielding)
+        self._ask(in_turn=self._gate.yielding)
 
     def _tell_waiting(self) -> None:
         if not self._told:
@@ -527,7 +533,9 @@ class Acquisition:
         # Where no question has been open for long, what was known last still stands.
         since, now = self._gate.silent_since, self._engine.now()
         silent = since is not None and now - since >= _SILENCE
-        known = self._gate.answered_at > float("-inf") if self._fault is None else self._behind
+        held_until = self._gate.refused_until  # as the head was told, which has not asked since
+        held = held_until is not None and now < held_until
+        known = self._gate.answered_at > float("-inf") if self._fault is None else self._behind or held
         said = self._fault is not None and not self._fault.unknown
         refused_before_us = (
             self._gate.held_here
@@ -561,28 +569,28 @@ class Acquisition:
 
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
-        bell_gone = self._arming_pends
-        if self.arming is not None and bell_gone:
+        gate = self._gate
+        if self.arming is not None and self._arming_pends:
             # If the server does not know its script, it must not be sent again, after the undo.
             self._engine.forget(self.arming)
+            gate.not_armed()
         self._end()
         call, self._call = self._call, None
         executed = (call is not None and self._engine.forget(call)) or self._unsettled
-        may_hold = executed or self.noted
-        last = (self._gate.unsettled or self.noted) and self._gate.is_last(self)
-        # Where requests overtake each other, this one may be noted down after others of this session have
-        # come or gone. A seat of its own goes in any case.
-        late = self.noted and not (self._engine.ordered or self._gate.manner.strict)
-        self._gate.place.noted = self._gate.place.noted or executed
-        if may_hold or last:
-            of_use = self._gate.place.given_up_within(self._ttl) if last else self._ttl
-            leaves_late = self._gate.leaves_late() if late else None
+        if executed and not self._once:
+            gate.take_place()  # it may have been refused
+        last = gate.unsettled and gate.is_last(self)
+        own_seat = gate.manner.strict and self.seated  # which goes in any case
+        # Where requests overtake each other, this one may be seated after others of this session have come or
+        # gone.
+        late = executed and not (self._once or self._engine.ordered or gate.manner.strict)
+        if executed or last or own_seat:
+            of_use = gate.place.given_up_within(self._ttl) if last else self._ttl
+            leaves_late = gate.leaves_late() if late else None
             self._engine.undo(self.claim, of_use, leave=last, leaves_late=leaves_late)
         if last:
-            self._gate.settled()
-        self._gate.leave(self)
-        if bell_gone or (executed and self._takes_place_along):
-            self._gate.bell_gone()
+            gate.settled()
+        gate.leave(self)
 
     def _end(self) -> None:
         self._stage = Stage.ENDED

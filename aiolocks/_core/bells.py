@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from .._transport import BELL_TTL, Call, Fault, Listener, Transport, listening, one_request_each
+from .._transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
 
 if TYPE_CHECKING:
     from .gate import Gate
@@ -79,10 +79,11 @@ class Bells:
     def rung(self, way: str, bells: Iterable[bytes] | None) -> None:
         """These were rung, or, where nobody can know, possibly any."""
         if bells is None:
-            self._reseat()
-        for bell in tuple(self._gates) if bells is None else bells:
-            if (gate := self._gates.get(bell)) is not None:
-                gate.rung(way)
+            for gate in self._each():
+                gate.lost(way)
+        for bell in bells or ():
+            if (owner := self._gates.get(bell)) is not None:
+                owner.rung(way)
         if self._ears:
             for key in tuple(self._ears) if bells is None else bells:
                 for told in tuple(self._ears.get(key, ())):
@@ -107,10 +108,6 @@ class Bells:
     def _wind_up(self) -> None:
         self._timer = self._loop.call_later(_LISTENS_EVERY, self._listen)
 
-    def _reseat(self) -> None:
-        for gate in self._each():
-            gate.reseat()
-
     def _listen(self) -> None:
         """Shows that all who wait are still here, in one request for each slot."""
         for bell in self._left:
@@ -123,16 +120,28 @@ class Bells:
         until = self._loop.time() + _ANSWERED_WITHIN
         listeners: dict[Listener, Gate] = {}
         for gate in self._each():
-            listener = gate.listener(until)
+            listener = gate.listener()
             if isinstance(listener, Listener):
                 listeners[listener] = gate
             elif listener is not None:
-                failed = functools.partial(self._unheard, (gate,))
-                self._transport.send(Call(listener, gate.listened, failed, until=until))
+                self._ask_apart(listener, gate, until)
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
-    def _ask(self, listeners: Mapping[Listener, Gate], until: float) -> None:
+    def listen_for(self, gate: Gate, listener: Listener | Command[int]) -> None:
+        """At once: its bell hangs since a moment ago."""
+        until = self._loop.time() + _ANSWERED_WITHIN
+        if isinstance(listener, Listener):
+            self._ask({listener: gate}, until, first=True)
+        else:
+            self._ask_apart(listener, gate, until)
+
+    def _ask_apart(self, listener: Command[int], gate: Gate, until: float) -> None:
+        assert self._transport is not None
+        failed = functools.partial(self._unheard, (gate,))
+        self._transport.send(Call(listener, gate.listened, failed, until=until))
+
+    def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())
 
         def told(answers: Sequence[int]) -> None:
@@ -147,7 +156,8 @@ class Bells:
                 self._ask({listener: gate}, until)
 
         assert self._transport is not None
-        self._transport.send(Call(listening(tuple(listeners)), told, failed, until=until))
+        command = listening(tuple(listeners), first=first)
+        self._transport.send(Call(command, told, failed, until=until))
 
     def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
         self.refused(fault)

@@ -54,7 +54,7 @@ class Commands(Protocol):
         ...
 
     def arm(self, token: str) -> Command[int]:
-        """Stands in the queue from now on, with a fresh bell; HUNG or RUNG if that is what it was."""
+        """Takes a seat without asking, with a fresh bell; HUNG or RUNG if that is what it was."""
         ...
 
     def listener(self, token: str) -> Listener | Command[int]:
@@ -117,10 +117,9 @@ class Manner:
         eager: Whoever lets go hands over to who waits here: the next one's try goes right behind the release.
         strict: First come, first served over all sessions: everybody has a seat of his own in the queue.
         together: They enter at the same time, once one of them has.
-        noted: The server remembers whom it has refused, also before he stands in the queue.
     """
 
-    __slots__ = ("eager", "exclusive", "noted", "strict", "together")
+    __slots__ = ("eager", "exclusive", "strict", "together")
 
     def __init__(
         self,
@@ -129,13 +128,11 @@ class Manner:
         eager: bool = False,
         strict: bool = False,
         together: bool = False,
-        noted: bool = False,
     ) -> None:
         self.exclusive = exclusive
         self.eager = eager
         self.strict = strict
         self.together = together
-        self.noted = noted or strict
 
     @property
     def quiet(self) -> bool:

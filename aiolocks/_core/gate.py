@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
-from .._transport import ASK, BELL_RUNG, GONE, HUNG, NEW, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
+from .._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
 from .claim import Claim
 from .clock import seconds
 from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .._transport import Call, Command, Granted, Listener, Refused
+    from .._transport import Command, Granted, Listener, Refused
     from .acquisition import Acquisition
     from .claim import Resource
     from .engine import Engine
     from .possession import Possession
+
+_UNSEATED: Final = 3
+"""So often in a row may a bell be gone as soon as it is listened for: it was rung. Or else the server does
+not let it hang, and its waiters poll."""
 
 
 @final
@@ -161,6 +165,12 @@ class Gate:
         """Whether nobody waits here but this one."""
         return self._beside.get(acquisition, True) and not self.others_wait(acquisition)
 
+    def keeps_place(self, acquisition: Acquisition) -> bool:
+        """Whether the place is needed here when this one gets in."""
+        if self._head is not None and self._head is not acquisition:
+            return True
+        return self.manner.stays and self.others_wait(acquisition)
+
     def leave(self, acquisition: Acquisition) -> None:
         """Without having got it."""
         self._gone(acquisition)
@@ -192,30 +202,18 @@ class Gate:
 
     # -- the place in the queue on the server
 
-    def arm(self, claim: Claim, *, until: float) -> Call[int]:
-        """Stands in the queue, with a bell that hangs. The try that is to follow goes in the same write."""
-        self._engine.bells.add(self)
-        return self.place.arm(claim, self._armed, until=until)
-
-    def _armed(self, was: int) -> None:
-        """It stands there now. Rung between two tries, or refused before: the head is to try again."""
-        self.place.noted = True
-        if self._head is not None and (was == RUNG or self._head.unarmed):
-            self._head.unarmed = False
-            self._head.prompt("local", in_turn=False)
+    def take_place(self) -> None:
+        """Somebody of here may be seated."""
+        if not self.place.taken:
+            self.place.taken = True
+            self._engine.bells.add(self)
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
-        self._entering = self.place.noted = self.place.taken_late = False
+        self._entering = False
         if self.place.taken:
-            self.place.given_up()
+            self.place.taken = self.place.armed = False
             self._engine.bells.discard(self)
-
-    def bell_gone(self) -> None:
-        """Somebody may have taken it along who has left: who waits on needs another one."""
-        self.place.armed = False
-        if self._head is not None and self._head.asleep and not self._closed:
-            self._head.prompt("local", in_turn=False)
 
     def leaves_late(self) -> Callable[[], bool]:
         """Whether the undo of one that has left is to leave the queue; asked when the undo is written.
@@ -230,7 +228,7 @@ class Gate:
             here = gate()
             if here is None or not here.needs_place:
                 return True
-            here.place.taken_late = True
+            here.take_place()
             return False
 
         return leaves
@@ -238,7 +236,8 @@ class Gate:
     @property
     def needs_place(self) -> bool:
         """Whether anybody waits here, or asks beside the head and would wait."""
-        return self.awaited or any(self._beside.values())
+        beside = (one for one, waits in self._beside.items() if waits)
+        return any(one is not None and not one.over for one in (self._head, *self._queue, *beside))
 
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
@@ -247,11 +246,11 @@ class Gate:
         self._engine.undo(self._nobody(), of_use, leave=True)
 
     def give_up_seat(self, acquisition: Acquisition) -> None:
-        """An arming, or a renewal of the bell, may have put this one's seat back after it got in.
+        """An arming may have put this one's seat back after it got in.
 
         In a strict queue the server keeps the bell for the other seats of this session, and only for these.
         """
-        leaves = not (self.manner.strict and self.others_wait(acquisition))
+        leaves = not self.others_wait(acquisition)
         if leaves:
             self.left()
         self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
@@ -274,51 +273,93 @@ class Gate:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
         return Claim(self._resource.commands, seat, "", 1000)
 
-    def rung(self, way: str) -> None:
-        """The bell was rung; `way` is how we know. Somebody here is to try."""
+    # -- its bell
+
+    def listen(self, acquisition: Acquisition) -> None:
+        """The head was refused, and so its bell hangs: it is to be heard, unless it is already."""
+        if not self.place.armed:
+            self.place.listened_for()
+            self._engine.bells.listen_for(self, acquisition.claim.listener())
+
+    def not_armed(self) -> None:
+        """A request is not sent any more by which the bell would have been heard."""
         self.place.armed = False
-        if self._head is None:
-            if (first := self._first_seated) is not None:
-                until = self._engine.now() + self._engine.settings.command_timeout
-                self.place.renew(first.claim, self._missed, until=until)
-        elif not self._closed:
-            self._head.prompt(way, in_turn=False)
+        if self._head is not None and self._head.asleep:
+            self.listen(self._head)
 
-    def listener(self, until: float) -> Listener | Command[int] | None:
-        """What shows that somebody is still here, and tells when it is to ask; None where it asks anyway.
+    def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
+        """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""
+        others = [bell for bell in rung if bell not in self.place.bells]
+        if len(others) < len(rung):
+            self.place.armed = False
+        return others
 
-        While this session itself holds, and nobody asks, a bell that may not hang is hung up anew instead.
-        """
+    def listener(self) -> Listener | Command[int] | None:
+        """What shows that somebody is still here, and tells when it is to ask; None where it asks anyway."""
         waiter = self._head or self._first_seated
-        if waiter is None:
+        if waiter is None or not (self.place.armed or waiter.asleep or waiter is not self._head):
             return None
-        if self.place.armed:
-            return waiter.claim.listener()
-        if waiter is not self._head:
-            self.place.renew(waiter.claim, self._missed, until=until)
-        return None
+        if not self.place.armed:
+            self.place.listened_for()
+        return waiter.claim.listener()
 
     def listened(self, answer: int) -> None:
         """What the server says of who waits here: a time, or why it is to ask."""
         if not self.place.armed:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
-            self._missed(NEW)
-        elif answer == BELL_RUNG:
+            self._missed()
+            return
+        self.place.answered = True
+        self.place.unseated = 0
+        if answer == BELL_RUNG:
             self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
         elif self._head is None:
             return
-        elif answer == ASK:
+        elif answer == ASK and not self.yielding_until:
             self._head.prompt("poll", in_turn=False)
         else:
-            self._head.need_not_ask(None if answer == NO_END else self._engine.now() + seconds(answer))
+            until = None if answer in (ASK, NO_END) else self._engine.now() + seconds(answer)
+            self._head.need_not_ask(until)
 
     def unheard(self) -> None:
         """Whether the bell hangs is not known: the server has not answered, or has refused to."""
         if self.place.armed:
             self.place.armed = False
             if self._head is not None and self._head.asleep and not self._closed:
-                self._head.prompt("poll", in_turn=False)
+                if self.place.answered:
+                    self._head.prompt("poll", in_turn=False)
+                else:  # it has just asked, and would again be told nothing
+                    self._head.sleep_unheard()
+
+    def rung(self, way: str) -> None:
+        """The bell was rung; `way` is how we know. Somebody here is to try."""
+        self.place.armed = False
+        if self._head is None:
+            if (first := self._first_seated) is not None:
+                self._take_seat(first)  # its bell is to hang again
+        elif not self._closed:
+            self._head.prompt(way, in_turn=False)
+
+    def lost(self, way: str) -> None:
+        """The bell may be gone, and other processes may have taken this one for dead.
+
+        The head asks, and is seated if it is refused; its waiters take their seats again behind it, in order.
+        """
+        self.place.armed = False
+        if self._head is not None and not self._closed:
+            self._head.prompt(way, in_turn=False)
+        if self.manner.strict:
+            for acquisition in self._queue:
+                self._take_seat(acquisition)
+
+    def _missed(self) -> None:
+        """The bell does not hang, and the news of why was lost, or is on its way."""
+        if self.place.answered or self.place.unseated < _UNSEATED:
+            self.place.unseated += not self.place.answered
+            self.lost("poll")
+        else:
+            self.unheard()
 
     @property
     def _first_seated(self) -> Acquisition | None:
@@ -326,36 +367,24 @@ class Gate:
         return next(iter(self._queue), None) if self.manner.strict else None
 
     def _take_seat(self, acquisition: Acquisition) -> None:
+        """In a strict queue, also of one that does not ask yet."""
         former = acquisition.arming
         if former is not None and former.unconfirmed:
             # Its connection has ended, and this one takes its place. Sent again to a server that does not
             # know its script, it could come after the undo of an acquisition that has ended.
             self._engine.forget(former)
-        acquisition.noted = True
-        acquisition.arming = self.arm(
-            acquisition.claim, until=self._engine.now() + self._engine.settings.command_timeout
-        )
+        acquisition.seated = True
+        self.take_place()
+        until = self._engine.now() + self._engine.settings.command_timeout
+        acquisition.arming = self.place.arm(acquisition.claim, self._seated, until=until)
 
-    def _missed(self, was: int) -> None:
-        if not self.place.armed or was == HUNG:
+    def _seated(self, was: int) -> None:
+        if not self.awaited:
             return
-        self.reseat()
-        if self._head is not None:
-            self.rung("poll")  # the bell was gone, and the news of it was lost
-
-    def reseat(self) -> None:
-        """Other processes may have taken this one for dead: its waiters take their seats again, in order.
-
-        Not the head while it asks: its refusal seats it, and after its grant a seat would be nobody's.
-        """
-        if self.manner.strict:
-            if self._head is not None:
-                if self._head.asleep:
-                    self._take_seat(self._head)
-                else:
-                    self.place.armed = False
-            for acquisition in self._queue:
-                self._take_seat(acquisition)
+        self.take_place()  # one that got in meanwhile may have taken it along
+        self.place.armed = self.place.answered = True
+        if was == RUNG and self._head is not None:
+            self._head.prompt("local", in_turn=False)
 
     # -- those who hold
 
@@ -373,16 +402,15 @@ class Gate:
         if self.manner.exclusive:
             if self._queue and acquisition.claim.nests:
                 self._admit_owner()
-            return
-        self._turns.owed = owed  # what was let go of meanwhile is not what was granted
-        # Strictly: one who is refused must not be overtaken by one who asked behind him.
-        if not self.manner.strict and not self._entering:
-            for _ in range(min(answer.room, len(self._queue))):
-                self._admit()
-            self._entering = self.manner.together and self.place.taken
-        self._admit_next()
-        kept = self.place.taken_late or (self.place.taken and self.manner.stays)
-        if kept and not self.needs_place:
+        else:
+            self._turns.owed = owed  # what was let go of meanwhile is not what was granted
+            # Strictly: one who is refused must not be overtaken by one who asked behind him.
+            if not self.manner.strict and not self._entering:
+                for _ in range(min(answer.room, len(self._queue))):
+                    self._admit()
+                self._entering = self.manner.together and self.place.taken
+            self._admit_next()
+        if self.place.taken and not self.needs_place:
             self.give_up_place()  # it was kept for others, which have left in the meantime, or have got in
         elif self.owing and not self.awaited:
             self._turns.owed = False

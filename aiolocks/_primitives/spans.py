@@ -29,9 +29,9 @@ LeaseT = TypeVar("LeaseT", bound="SpanLease")
 EVERYTHING: Final = ("-inf", "inf")
 
 _MANNERS: Final = {
-    "r": Manner(together=True, noted=True),
-    "u": Manner(noted=True),
-    "w": Manner(noted=True),
+    "r": Manner(together=True),
+    "u": Manner(),
+    "w": Manner(),
 }
 _MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}
 _CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}

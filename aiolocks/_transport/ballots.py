@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, fin
 
 from ..errors import BackendError
 from .calls import Command
-from .commands.answers import ASK, GONE, HUNG, NEW, NO_END, RUNG, Released
+from .commands.answers import ASK, GONE, NO_END, Released
 from .faults import Fault
 
 T = TypeVar("T")
@@ -194,32 +194,6 @@ class Freeing(Ballot[Released]):
 
     def _said(self, master: int) -> str:
         return "released" if master in self._freed else "not held"
-
-
-@final
-class Arming(Ballot[int]):
-    """A place in the queue of a majority."""
-
-    __slots__ = ("_states",)
-
-    def __init__(self, labels: Sequence[str], vote: Command[int]) -> None:
-        super().__init__(labels, vote)
-        self._states: dict[int, int] = {}
-
-    def _voted(self, master: int, reply: Any) -> None:
-        self._states[master] = cast("int", reply)
-
-    def _decide(self) -> list[Errand]:
-        states = list(self._states.values())
-        if len(states) >= self.majority:
-            hangs = states.count(HUNG) >= self.majority or (HUNG in states and NEW not in states)
-            self.outcome = RUNG if RUNG in states else HUNG if hangs else NEW
-        elif len(self._faults) >= self.enough_against:
-            self.outcome = self._no_majority()
-        return []
-
-    def _said(self, master: int) -> str:
-        return "armed"
 
 
 @final

@@ -47,8 +47,10 @@ class Acquiring(Ballot[Answer]):
     Args:
         confirm: Writes the fencing token of the lease back.
         undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
-        leave: Leaves the queue, and nothing else; None where the vote is not from the queue. With a
-            confirmation, too, the queue is left; so only the masters that have not confirmed need this.
+        leave: Leaves the queue, and nothing else; None where no master seats the voter.
+        queued: The voter may stand in the queues already. Then the queue is left with a confirmation, too;
+            so only the masters that have not confirmed need `leave`. Otherwise only those need it that have
+            refused, and so have seated the voter, or may yet do so.
     """
 
     __slots__ = (
@@ -58,6 +60,7 @@ class Acquiring(Ballot[Answer]):
         "_granted",
         "_leave",
         "_proposal",
+        "_queued",
         "_refused",
         "_told",
         "_unasked",
@@ -72,9 +75,12 @@ class Acquiring(Ballot[Answer]):
         confirm: Callable[..., Command[bool]],
         undo: Command[Released],
         leave: Command[Released] | None = None,
+        *,
+        queued: bool = False,
     ) -> None:
         super().__init__(labels, vote)
         self._confirm = confirm
+        self._queued = queued
         self._undo = undo
         self._leave = leave
         self._fencing_token = 0  # proposed for the lease, once a majority has granted
@@ -122,7 +128,7 @@ class Acquiring(Ballot[Answer]):
 
     def _decide(self) -> list[Errand]:
         if len(self._confirmed) >= self.majority:
-            itself = 0 if self._leave is None else 1  # it stands there until it has confirmed
+            itself = 1 if self._queued else 0  # it stands there until it has confirmed
             others = max(grant.others for grant in self._granted.values()) - itself
             self.outcome = Granted(self._fencing_token, max(0, others))
             return [*self._tell(self._unasked), *self._leave_queues()]
@@ -155,7 +161,9 @@ class Acquiring(Ballot[Answer]):
         """On the masters that were not asked to confirm the lease, or did not: nobody else would."""
         if self._leave is None:
             return []
-        masters = self._refused.keys() | self._unconfirmed | self._unasked | self._pending
+        masters = self._refused.keys() | self._pending
+        if self._queued:
+            masters |= self._unconfirmed | self._unasked
         return [Errand(master, self._leave, LEAVE) for master in sorted(masters)]
 
     def _take_back(self) -> list[Errand]:

@@ -1,12 +1,13 @@
--- Takes the run, or answers with the value that is there, or says how long the present run may last.
+-- Takes the run, or answers with the value that is there, or says how long the present run may last, and seats the asker.
 -- Sent again with the token that already has it, it is the same grant with its ttl set anew.
 --
--- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only from who stands in the queue with it)
+-- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only from one that will wait)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 fingerprint, hexadecimal
---       6 fencing token of the run that the asker was told to wait for, or ''   7 only in turn ('1')
---       8 how many times its cost before its end a value is due   9 run whose value the asker makes anew, or ''
+--       6 fencing token of the run that the asker was told to wait for, or ''   7 flags: t only in turn, w will wait if
+--       refused, q may have a bell, l leaves the queue   8 how many times its cost before its end a value is due
+--       9 run whose value the asker makes anew, or ''
 -- Returns {1, fencing token, how many others stand in the queue}
---      or {0, remaining ms of the run (-2: there is none, and it is another's turn), its fencing token or '0'}
+--      or {0, remaining ms of the run (-2: there is none, and it is another's turn), its fencing token or '0'[, own bell]}
 --      or {2, fencing token of the run that left it, how many microseconds ago (-1: it is kept), 1 if it is due to be
 --          made anew, and nobody does so, tag, payload, bells rung…}
 --      or {3, bells rung…} when the key is in use with another fingerprint
@@ -14,10 +15,11 @@
 -- Invariants: who was told of a run gets what that run or a later one has left, and who was told of none only what is
 -- kept; who does not wait any more leaves the queue; while a value is kept, the run is only for who names its run.
 local run, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, ttl, retention, print, after, anew = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[9]
+local token, ttl, retention, print, after = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
+local flags, anew = ARGV[7], ARGV[9]
 
 local function leave()
-  if not bell then return 0 end
+  if not has(flags, 'l') then return 0 end
   redis.call('DEL', bell)
   return redis.call('ZREM', queue, bell)
 end
@@ -48,11 +50,9 @@ if held and print_of(held) ~= print then
   leave()
   return {3}
 end
-if held then return {0, redis.call('PTTL', run), minted_in(held)} end
-if ARGV[7] == '1' then
-  local first = redis.call('ZRANGE', queue, 0, 0)[1]
-  if first and first ~= bell then return {0, -2, '0'} end
-end
+if held then return {0, redis.call('PTTL', run), minted_in(held), be_seated({queue}, bell, flags)} end
+local first = redis.call('ZRANGE', queue, 0, 0)[1]
+if has(flags, 't') and first and first ~= bell then return {0, -2, '0', be_seated({queue}, bell, flags)} end
 
 local minted = seal(fence, MICROSECONDS, retention)
 redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)

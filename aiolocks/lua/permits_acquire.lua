@@ -32,13 +32,13 @@ if not permits then
       stand_up(queue, bell, seat, has(flags, 'l'))
       return {3, capacity(), unpack(wake(fair, 0))}
     end
-    local own = fair and has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q')) or nil
     -- What he cannot use is for others: for those behind him if he was woken from the queue, or else for all.
-    local rung = {}
+    local rung, rank = {}, redis.call('ZRANK', queue, entry) or -1
+    local own = has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q')) or nil
     if (not in_turn and not ahead) or (owing and not fair) then
       rung = wake(fair, 0, entry)
     elseif woken and not fair then
-      rung = wake(fair, (redis.call('ZRANK', queue, entry) or -1) + 1)
+      rung = wake(fair, rank + 1)
     end
     rung[#rung + 1] = own
     rung[#rung + 1] = ahead

@@ -18,8 +18,8 @@ from redis.asyncio import Redis
 
 from aiolocks import Backoff, ConfigurationError, KeyspaceWakeup, Lease, Lock, Session
 from tests.adversity.tools import (
-    ARM,
     AT_ONCE,
+    LISTEN,
     PATIENT,
     SLACK,
     UNTOLD,
@@ -425,7 +425,7 @@ class OneByOne:
 async def test_t_w_5_released_behind_any_request_of_a_waiter(
     by_hand: ByHand, start: Start, way: str, known: bool
 ) -> None:
-    """Behind the failed try, the arming, the second try: the poll is never what finds it."""
+    """Behind the try that is refused, and how it listens: the poll is never what finds it."""
     sessions = start(wakeup=wakeup(way))
     await warm(sessions)
     await wake(sessions, by_hand)
@@ -457,8 +457,8 @@ async def test_t_w_5_released_behind_any_request_of_a_waiter(
             late.append((behind, written.requests[:behind]))
     by_hand.release("a")
     await (await in_within(AT_ONCE, waiting)).release()
-    assert behind > 4  # the try, what goes before the arming, the arming, the second try
-    assert not late, [(k, [ARM(request) for request in requests]) for k, requests in late]
+    assert behind > 3  # the try, what goes before it listens, how it listens
+    assert not late, [(k, [LISTEN(request) for request in requests]) for k, requests in late]
 
 
 def inflight(session: Session) -> int:

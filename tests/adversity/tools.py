@@ -19,7 +19,7 @@ from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
 from aiolocks._core.acquisition import Stage
-from aiolocks._transport import Command, LockCommands
+from aiolocks._transport import WAITING, Command, LockCommands, Refused
 from tests.conftest import PREFIX, blocking
 from tests.support.history import Hold
 from tests.support.proxy import Proxy, Request
@@ -50,7 +50,7 @@ ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew")
 RELEASE = step("lock_release", "bells")
 ADOPT = step("lock_adopt")
-ARM = step("queue_arm")
+LISTEN = step("waiters_listen", "forms", "bells", "fence", "listening")
 OWNED = step("lock_owned")
 LOCKED = step("lock_locked")
 
@@ -452,8 +452,10 @@ class ByHand:
         return rung
 
     def arm(self, name: str, session: str) -> None:
-        """Stand in the queue, as a session of this id."""
-        self._do(self._commands(name, session).arm(""))
+        """Stand in the queue, as a session of this id, for what is held."""
+        assert isinstance(
+            self._do(self._commands(name, session).acquire("f" * 32, 1000, "{}", WAITING)), Refused
+        )
 
     def bell(self, name: str, session: str) -> bytes:
         return self._commands(name, session).bell

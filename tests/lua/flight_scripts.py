@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tests.lua.scripts import HOUR, MINUTE, Scripts
+from tests.lua.scripts import HOUR, MINUTE, Scripts, standing
 
 LINGER = 5_000
 """Milliseconds."""
@@ -16,6 +16,7 @@ class FlightScripts(Scripts):
     kind = "singleflight"
     shared = ("forms", "bells", "fence", "locks", "flights")
     bare: ClassVar[frozenset[str]] = frozenset({"lock_renew", "lock_owned", "lock_locked"})
+    seating = ("flight_acquire",)
 
     def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
@@ -32,14 +33,16 @@ class FlightScripts(Scripts):
         fingerprint: str = "",
         after: bytes | str = "",
         queued: str | None = None,
+        waits: str | None = None,
         in_turn: bool = False,
         ahead: float = 0,
         anew: bytes | str = "",
     ) -> tuple[Any, ...]:
         keys = [self.run_key, self.value, self.fence, self.queue]
-        keys += [] if queued is None else [self.bell(queued)]
+        keys += [self.bell(who)] if (who := queued or waits) else []
         metadata = f'{{"fingerprint":"{fingerprint}","user":{{}}}}'
-        arguments = (token, ttl, retention, metadata, fingerprint, after, int(in_turn), ahead, anew)
+        flags = standing(queued=queued, waits=waits, in_turn=in_turn)
+        arguments = (token, ttl, retention, metadata, fingerprint, after, flags, ahead, anew)
         return self.words("flight_acquire", keys, *arguments)
 
     def publishing(

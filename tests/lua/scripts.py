@@ -62,6 +62,8 @@ class Scripts:
     """The steps that do without."""
     looking: ClassVar[tuple[str, ...]] = ()
     """The steps that look through all keys."""
+    seating: ClassVar[tuple[str, ...]] = ()
+    """The steps that seat one who is refused, in a queue of bells alone."""
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         self.redis = redis
@@ -84,6 +86,7 @@ class Scripts:
         shared = () if step == "queue_arm" or step in self.bare else self.shared
         shared = ("bells",) if step == "lock_release" else shared
         shared += ("ours",) if step in self.looking else ()
+        shared += ("seats",) if step in self.seating else ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
 
@@ -180,6 +183,14 @@ def about(remaining: float, ms: int) -> bool:
     return ms - min(5_000, ms // 2) < remaining <= ms
 
 
+def standing(
+    flags: str = "", *, queued: str | None, waits: str | None, in_turn: bool = False, told: bool = False
+) -> str:
+    """How one stands that is `queued` with its bell, and leaves when it gets in, or `waits` with it."""
+    parts = ("ql" if queued else "", "w" if waits else "", "t" if in_turn else "", "h" if told else "")
+    return "".join(sorted({*flags, *"".join(parts)}, key="qtposwhl".index))
+
+
 class LockScripts(Scripts):
     """The steps of a simple lock."""
 
@@ -224,12 +235,14 @@ class LockScripts(Scripts):
         retention: int = HOUR,
         metadata: str | bytes = "{}",
         queued: str | None = None,
+        waits: str | None = None,
         in_turn: bool = False,
         told: bool = False,
-        stays: bool = False,
+        flags: str = "",
     ) -> tuple[Any, ...]:
-        arguments = (token, ttl, retention, metadata, int(in_turn), int(told), *([1] if stays else []))
-        return self.words("lock_acquire", self._keys(queued), *arguments)
+        flags = standing(flags, queued=queued, waits=waits, in_turn=in_turn, told=told)
+        keys = self._keys(queued or waits)
+        return self.words("lock_acquire", keys, token, ttl, retention, metadata, flags)
 
     def releasing(
         self,
@@ -290,6 +303,7 @@ class ReentrantScripts(LockScripts):
         }
     )
     deadlines = frozenset({"nest"})
+    seating = ("reentrant_acquire",)
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
@@ -315,11 +329,14 @@ class ReentrantScripts(LockScripts):
         retention: int = HOUR,
         metadata: str | bytes = "{}",
         queued: str | None = None,
+        waits: str | None = None,
         in_turn: bool = False,
         told: bool = False,
+        flags: str = "",
     ) -> tuple[Any, ...]:
-        arguments = (token, ttl, retention, metadata, int(in_turn), int(told))
-        return self.words("reentrant_acquire", self._keys(queued), *arguments)
+        flags = standing(flags, queued=queued, waits=waits, in_turn=in_turn, told=told)
+        keys = self._keys(queued or waits)
+        return self.words("reentrant_acquire", keys, token, ttl, retention, metadata, flags)
 
     def releasing(
         self, token: str, *, retention: int = HOUR, ring: bool = True, leave: str | None = None
@@ -376,7 +393,7 @@ class MultiScripts(Scripts):
     def text(self, step: str) -> bytes:
         shared: tuple[str, ...] = ("shared/forms", "shared/bells", "shared/locks")
         if step == "multi_acquire":
-            shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks")
+            shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks", "shared/seats")
         elif step in ("multi_locked", "queue_arm"):
             shared = ()
         return b"".join(
@@ -412,9 +429,11 @@ class MultiScripts(Scripts):
         metadata: str = "{}",
         flags: str = "",
         queued: str | None = None,
+        waits: str | None = None,
     ) -> tuple[Any, ...]:
+        flags = standing(flags, queued=queued, waits=waits)
         arguments = (len(self.all), token, ttl, retention, metadata, flags)
-        return self.words("multi_acquire", self.keys(queued), *arguments)
+        return self.words("multi_acquire", self.keys(queued or waits), *arguments)
 
     def releasing(
         self, token: str, *, retention: int = HOUR, ring: bool = True, leave: str | None = None

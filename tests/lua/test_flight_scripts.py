@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
-from aiolocks._transport import IN_TURN, QUEUED, Granted, Refused
+from aiolocks._transport import IN_TURN, QUEUED, WAITING, Granted, Refused
 from aiolocks._transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
 from tests.lua.flight_scripts import LINGER, FlightScripts
 from tests.lua.mutants import (
@@ -120,6 +120,18 @@ async def test_said_twice_who_has_the_run_leaves_the_queue_if_he_stands_there(fl
     assert (await flight.acquire(ME, queued="y"))[::2] == [1, 1]
     assert await flight.waiting() == [flight.bell("x")]
     assert not await flight.stands("y")
+
+
+async def test_one_that_is_refused_and_will_wait_is_seated(flight) -> None:
+    await flight.begin(OTHER)
+
+    assert len(await flight.acquire(ME, waits="x")) == 3
+    assert await flight.waiting() == [flight.bell("x")]
+    assert await flight.states("x") == [b""]
+
+    await flight.release(OTHER)  # and so another goes first
+    assert (await flight.acquire(ME, waits="y", in_turn=True))[1] == -2
+    assert await flight.waiting() == [flight.bell("x"), flight.bell("y")]
 
 
 async def test_who_stands_nowhere_leaves_nothing(flight) -> None:
@@ -590,10 +602,9 @@ async def test_the_commands_say_what_the_scripts_take(flight) -> None:
     mine, theirs = commands(flight), commands(flight, "y")
     granted = await does(flight, theirs.acquire(OTHER, MINUTE, "{}"))
     assert isinstance(granted, Granted)
-    refused = await does(flight, mine.acquire(ME, MINUTE, "{}"))
+    refused = await does(flight, mine.acquire(ME, MINUTE, "{}", WAITING))
     assert isinstance(refused, Refused)
     assert about(refused.remaining_ms, MINUTE)
-    assert await does(flight, mine.arm(ME)) == 0
     assert await flight.waiting() == [mine.bell]
     assert await does(flight, theirs.renew(OTHER, 2 * MINUTE))
     assert await flight.lasts(flight.run_key, 2 * MINUTE)
@@ -696,6 +707,18 @@ SPARED: dict[str, str] = {
 MUTATIONS = [
     Mutation(
         "flight_acquire",
+        "minted_in(held), be_seated({queue}, bell, flags)}",
+        "minted_in(held)}",
+        "test_one_that_is_refused_and_will_wait_is_seated",
+    ),
+    Mutation(
+        "flight_acquire",
+        "'0', be_seated({queue}, bell, flags)}",
+        "'0'}",
+        "test_one_that_is_refused_and_will_wait_is_seated",
+    ),
+    Mutation(
+        "flight_acquire",
         "tonumber(left[1]) >=",
         "tonumber(left[1]) >",
         "test_what_is_not_kept_is_for_those_alone_who_were_told_of_the_run",
@@ -743,7 +766,7 @@ MUTATIONS = [
         "first",
         "test_in_turn_what_is_free_is_left_to_who_stands_first",
     ),
-    Mutation("flight_acquire", "ARGV[7] == '1'", "true", "test_who_stands_nowhere_leaves_nothing"),
+    Mutation("flight_acquire", "has(flags, 't') and", "", "test_who_stands_nowhere_leaves_nothing"),
     Mutation(
         "flight_publish",
         "{0, not held and wake(queue) or nil}",

@@ -15,10 +15,9 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks._transport.calls import Script
-from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD, LockCommands
+from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD, WAITING, LockCommands
 from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.commands.standing import STAYING
-from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
+from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys(
@@ -218,10 +217,68 @@ async def test_who_asks_others_too_stays_in_the_queue_for_now(lock) -> None:
     for who in ("x", "y"):
         await lock.arm(who)
 
-    assert (await lock.acquire(ME, queued="x", in_turn=True, stays=True))[::2] == [1, 2]
+    assert (await lock.acquire(ME, waits="x", in_turn=True, flags="q"))[::2] == [1, 2]
 
     assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
     assert await lock.stands("x")
+
+
+async def test_one_that_is_refused_and_will_wait_is_seated(lock) -> None:
+    await lock.acquire(OTHER)
+
+    assert len(await lock.acquire(ME, waits="x")) == 2
+    assert await lock.expires_in(queue=QUEUE)
+    assert len(await lock.acquire(THIRD, waits="y", told=True)) == 3
+
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+    assert await lock.states("x", "y") == [b"", b""]
+    assert await lock.expires_in(queue=QUEUE, bells={"x": BELL, "y": BELL})
+    assert await lock.release(OTHER) == [1, lock.bell("x")]
+
+
+async def test_one_that_is_refused_again_keeps_its_place_and_its_bell_is_left_alone(lock) -> None:
+    """After a write of its own session, that would not hear it any more."""
+    await lock.acquire(OTHER)
+    await lock.acquire(ME, waits="x")
+    await lock.acquire(THIRD, waits="y")
+    await lock.redis.pexpire(lock.bell("x"), 500)
+    await lock.redis.pexpire(lock.queue, 500)
+
+    assert len(await lock.acquire(ME, waits="x", queued="x")) == 2
+
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+    assert await lock.redis.pttl(lock.bell("x")) <= 500
+    assert await lock.lasts(lock.queue, QUEUE)
+
+
+async def test_a_bell_that_was_gone_is_named_to_one_that_had_it(lock) -> None:
+    await lock.acquire(OTHER)
+    await lock.acquire(ME, waits="x")
+    await lock.die("x")
+    assert len(await lock.acquire(ME, waits="x")) == 2
+    await lock.die("x")
+
+    assert (await lock.acquire(ME, waits="x", queued="x"))[2:] == [lock.bell("x")]
+    assert await lock.states("x") == [b""]
+
+
+async def test_one_that_will_not_wait_is_not_seated(lock) -> None:
+    await lock.acquire(OTHER)
+
+    await lock.acquire(ME)
+    await lock.acquire(ME, queued="x")
+
+    assert await lock.waiting() == []
+    assert not await lock.stands("x")
+
+
+async def test_in_turn_too_one_that_is_refused_is_seated(lock) -> None:
+    await lock.arm("x")
+
+    assert await lock.acquire(ME, waits="y", in_turn=True) == [0, -2]
+
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+    assert await lock.states("y") == [b""]
 
 
 async def test_who_gets_in_last_leaves_no_queue(lock) -> None:
@@ -1066,18 +1123,16 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
             lock.acquiring(ME, queued="x", in_turn=True),
         ),
         (commands.acquire(ME, MINUTE, "{}", TOLD), lock.acquiring(ME, told=True)),
-        (commands.acquire(ME, MINUTE, "{}", STAYING), lock.acquiring(ME, stays=True)),
+        (commands.acquire(ME, MINUTE, "{}", WAITING), lock.acquiring(ME, waits="x")),
         (commands.release(ME, MINUTE), lock.releasing(ME)),
         (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave="x")),
         (commands.end(ME, HOUR, MINUTE, ring=True), lock.releasing(ME, at_least=MINUTE, retention=10 * HOUR)),
-        (commands.arm("any lane"), lock.arming("x", card=CARD)),
     ]
     for command, words in said:
         script = command.script
         assert command.words(in_full=True) == ("EVAL", script.text, *words[2:])
         assert words[1] == script.text or words[1] in lock.mutant.values()
     assert commands.bell == lock.bell("x")
-    assert commands.arm("any lane").bells == (commands.bell,)
     assert commands.listener("any") == Listener(commands.bell, (lock.queue,), locks=(lock.lock,))
 
 
@@ -1122,7 +1177,7 @@ def test_all_keys_of_a_name_share_a_slot(name) -> None:
     commands = [
         mine.acquire(ME, MINUTE, "{}", QUEUED),
         mine.release(ME, MINUTE, leave=True),
-        others.arm("any lane"),
+        others.acquire(ME, MINUTE, "{}", WAITING),
     ]
     keys = {key for command in commands for key in command.keys}
 
@@ -1365,6 +1420,17 @@ async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> Non
     assert await other.state() == NOTHING
 
 
+async def test_out_of_memory_one_that_is_refused_is_seated(full) -> None:
+    await full.acquire(OTHER, waits="new")
+
+    assert full.bell("new") in await full.waiting()
+    assert await full.states("new") == [b""]
+
+    full.mutant = {"lock_acquire": Script("lock_acquire").text.replace(SEATED_FIRST.encode(), b"")}
+    assert (await full.acquire(OTHER, waits="newer"))[0] == 0  # it is refused all the same
+    assert full.bell("newer") not in await full.waiting()
+
+
 async def test_out_of_memory_the_holder_can_still_renew_and_release(full) -> None:
     assert await full.renew(ME, ttl=2 * MINUTE) == 1
     assert (await full.acquire(ME))[0] == 1
@@ -1437,24 +1503,32 @@ CHECKS = [
     for name, value in sorted(globals().items())
     if name.startswith("test_") and list(inspect.signature(value).parameters) == ["lock"]
 ]
+
+SEATED_FIRST = "redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- out of memory, it opens the door"
 NOT_HELD = "not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'"
 ALIKE = "not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1]"
 HELD = "held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'"
 HUNG_UP = "redis.call('SET', bell, '', 'PX', ARGV[1])"
 READ = "\nredis.call('GET', bell)"
 MUTATIONS = [
-    ("lock_acquire", "if held then", "if false then"),
-    ("lock_acquire", "string.sub(held, 1, #token + 1) ~= token .. ':'", "false"),
-    ("lock_acquire", "string.sub(held, 1, #token + 1) ~= token .. ':'", "true"),
+    ("lock_acquire", "if held and not mine or", "if"),
+    ("lock_acquire", "string.sub(held, 1, #token + 1) == token .. ':'", "true"),
+    ("lock_acquire", "string.sub(held, 1, #token + 1) == token .. ':'", "false"),
     (
         "lock_acquire",
-        "string.sub(held, 1, #token + 1) ~= token .. ':'",
-        "string.sub(held, 1, #token) ~= token",
+        "string.sub(held, 1, #token + 1) == token .. ':'",
+        "string.sub(held, 1, #token) == token",
     ),
-    ("lock_acquire", "local left = redis.call('PTTL', lock)", "local left = 0"),
-    ("lock_acquire", "if ARGV[6] ~= '1' then", "if true then"),
-    ("lock_acquire", "if ARGV[6] ~= '1' then", "if false then"),
-    ("lock_acquire", "= string.match(held, ':(%d+):')", "= tonumber(string.match(held, ':(%d+):'))"),
+    ("lock_acquire", "held and redis.call('PTTL', lock) or", "held and 0 or"),
+    ("lock_acquire", "if held and has('h') then", "if held then"),
+    ("lock_acquire", "if held and has('h') then", "if has('h') then"),
+    ("lock_acquire", "if held and has('h') then", "if false then"),
+    ("lock_acquire", "if not has('w') then return reply end", "if not bell then return reply end"),
+    ("lock_acquire", "'ZADD', queue, 'NX'", "'ZADD', queue"),
+    ("lock_acquire", "if not hangs then redis", "if true then redis"),
+    ("lock_acquire", "if not hangs and has('q')", "if has('q')"),
+    ("lock_acquire", "if not hangs and has('q')", "if not hangs"),
+    ("lock_acquire", "and string.match(held, ':(%d+):')", "and tonumber(string.match(held, ':(%d+):'))"),
     ("lock_acquire", "':(%d+):'", "'(%d+)'"),
     ("lock_acquire", "time[1] * 1000000 + time[2]", "time[1] * 1"),
     ("lock_acquire", "time[1] * 1000000 + time[2]", "0"),
@@ -1469,22 +1543,20 @@ MUTATIONS = [
     ("lock_acquire", ".. ARGV[4], 'PX', ttl", ".. ARGV[4]"),
     ("lock_acquire", "minted, 'PX', retention", "minted"),
     ("lock_acquire", "'PEXPIRE', lock, ttl", "'PEXPIRE', lock, 1000"),
-    ("lock_acquire", "ARGV[7] ~= '1'", "true"),
-    ("lock_acquire", "if ARGV[5] == '1' then", "if true then"),
-    ("lock_acquire", "if ARGV[5] == '1' then", "if false then"),
-    ("lock_acquire", "if ARGV[5] == '1' then", "if ARGV[5] then"),
-    ("lock_acquire", "queue, 0, 0)[1]\n", "queue, -1, -1)[1]\n"),
-    ("lock_acquire", "if first and first ~= bell then", "if first ~= bell then"),
-    ("lock_acquire", "if first and first ~= bell then", "if first then"),
+    ("lock_acquire", "not held and has('t') and", "not held and"),
+    ("lock_acquire", "not held and has('t') and", "has('t') and"),
+    ("lock_acquire", "not held and has('t') and first and", "not held and has('t') and"),
+    ("lock_acquire", "has('t') and first and first ~= bell", "has('t') and first"),
     (
         "lock_acquire",
-        "if first and first ~= bell then",
-        "if first and first ~= bell and redis.call('EXISTS', first) == 1 then",
+        "has('t') and first and first ~= bell",
+        "has('t') and first and first ~= bell and redis.call('EXISTS', first) == 1",
     ),
-    ("lock_acquire", "{0, -2}", "{0, redis.call('PTTL', lock) + 1}"),
-    ("lock_acquire", "if bell and", "if"),
-    ("lock_acquire", "if bell and", "if false and"),
-    ("lock_acquire", "if bell and", "if bell and not held and"),
+    ("lock_acquire", "or -2}", "or 0}"),
+    ("lock_acquire", "queue, 0, 0)[1]\n", "queue, -1, -1)[1]\n"),
+    ("lock_acquire", "if has('l') then", "if bell then"),
+    ("lock_acquire", "if has('l') then", "if false then"),
+    ("lock_acquire", "if has('l') then", "if has('l') and not mine then"),
     ("lock_acquire", "redis.call('ZREM', queue, bell)", "redis.call('DEL', queue)"),
     ("lock_acquire", "redis.call('ZREM', queue, bell)", "redis.call('ZPOPMIN', queue)"),
     ("lock_acquire", ", others}", "}"),
@@ -1581,8 +1653,11 @@ SCRIPTS = [
 ]
 ENDLESS = [("lock_release", "redis.call('ZREM', queue, first)")]
 """Lines without which a script does not come to its end: weakened above instead of left out."""
-AS_GOOD = [("queue_arm", "since = string.format('%.0f', since)")]
-"""Without it, the server would print the number in full as well."""
+AS_GOOD = [
+    ("queue_arm", "since = string.format('%.0f', since)"),
+    ("lock_acquire", SEATED_FIRST),
+]
+"""The server would print the number in full as well; of the other line, see out of memory above."""
 
 
 def statements(script: str) -> list[tuple[str, int]]:

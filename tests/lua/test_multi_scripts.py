@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED
 from aiolocks._transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, MultiScripts, about
+from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, MultiScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:lock*", "oiolocks*"
@@ -307,22 +307,80 @@ async def test_who_was_woken_in_vain_and_has_not_heard_it_passes_it_on_once(lock
     await locks.arm("x")
     for who in "yz":
         await locks.all[0].arm(who)
-    assert (await locks.acquire(ME, queued="x"))[2:] == []
+    assert (await locks.acquire(ME, queued="x", waits="x"))[2:] == []
     await locks.die("x")
 
-    assert (await locks.acquire(ME, queued="x"))[2:] == [locks.all[0].bell("y")]
+    refused = await locks.acquire(ME, queued="x", waits="x")
+    assert refused[2:] == [locks.all[0].bell("y"), locks.bell("x")]
     assert about(await locks.redis.pttl(locks.bell("x")), BELL)
-    assert (await locks.acquire(ME, queued="x"))[2:] == []
+    assert (await locks.acquire(ME, queued="x", waits="x"))[2:] == []
     assert await locks.all[0].stands("z")
 
 
-async def test_who_was_woken_in_vain_and_passes_nothing_on_stays_woken(locks) -> None:
+async def test_one_that_is_refused_and_will_wait_is_seated_in_all_queues(locks) -> None:
     await locks.all[1].acquire(OTHER)
-    await locks.arm("x")
+
+    assert len(await locks.acquire(ME, waits="x")) == 2
+
+    for queue in locks.queues:
+        assert await locks.waiting(queue) == [locks.bell("x")]
+        assert await locks.lasts(queue, QUEUE)
+    assert await locks.states("x") == [b""]
+    assert await locks.lasts(locks.bell("x"), BELL)
+
+
+async def test_in_turn_too_one_that_is_refused_is_seated(locks) -> None:
+    await locks.all[2].arm("y")
+
+    assert await locks.acquire(ME, waits="x", flags="t") == [0, -2]
+
+    assert await locks.waiting(locks.queues[2]) == [locks.all[2].bell("y"), locks.bell("x")]
+    assert await locks.states("x") == [b""]
+
+
+async def test_one_that_will_not_wait_is_not_seated(locks) -> None:
+    await locks.all[1].acquire(OTHER)
+
+    await locks.acquire(ME)
+    await locks.acquire(ME, queued="x")
+
+    assert [await locks.waiting(queue) for queue in locks.queues] == [[], [], []]
+    assert not await locks.stands("x")
+
+
+async def test_one_that_is_refused_again_keeps_its_place_in_all_queues(locks) -> None:
+    """Also where it was taken for dead in one of them: the order is the same in all."""
+    await locks.all[1].acquire(OTHER)
+    await locks.acquire(ME, waits="x")
+    await locks.acquire(THIRD, waits="y")
+    await locks.redis.zrem(locks.queues[0], locks.bell("x"))
+
+    await locks.acquire(ME, waits="x")
+
+    for queue in locks.queues:
+        assert await locks.waiting(queue) == [locks.bell("x"), locks.bell("y")]
+
+
+async def test_a_bell_that_hangs_is_left_alone_by_a_refusal(locks) -> None:
+    """After a write of its own session, that would not hear it any more."""
+    await locks.all[1].acquire(OTHER)
+    await locks.acquire(ME, waits="x")
+    await locks.redis.pexpire(locks.bell("x"), 500)
+
+    assert len(await locks.acquire(ME, waits="x", queued="x")) == 2
+
+    assert await locks.redis.pttl(locks.bell("x")) <= 500
+
+
+async def test_a_bell_that_was_gone_is_named_to_one_that_had_it(locks) -> None:
+    await locks.all[1].acquire(OTHER)
+    await locks.acquire(ME, waits="x")
+    await locks.die("x")
+    assert len(await locks.acquire(ME, waits="x")) == 2
     await locks.die("x")
 
-    assert (await locks.acquire(ME, queued="x"))[2:] == []
-    assert not await locks.stands("x")
+    assert (await locks.acquire(ME, waits="x", queued="x"))[2:] == [locks.bell("x")]
+    assert await locks.states("x") == [b""]
 
 
 # -- release -------------------------------------------------------------------------------------------------
@@ -722,6 +780,20 @@ async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> 
         await full.acquire(ME)
 
 
+SEATED_FIRST = "pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- out of memory, it opens the door"
+
+
+async def test_out_of_memory_one_that_is_refused_is_seated(full) -> None:
+    await full.acquire(OTHER, waits="new")
+
+    assert full.bell("new") in await full.waiting(full.queues[0])
+    assert await full.states("new") == [b""]
+
+    full.mutant = {"shared/seats": text_of("shared/seats").replace(SEATED_FIRST, "").encode()}
+    assert (await full.acquire(OTHER, waits="newer"))[0] == 0  # it is refused all the same
+    assert full.bell("newer") not in await full.waiting(full.queues[0])
+
+
 async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> None:
     other = full.another()
 
@@ -747,9 +819,11 @@ FILES = [
     "multi_locked",
     "shared/locks",
     "shared/bells",
+    "shared/seats",
 ]
 SPARED = {
     FIRST_WRITE: "see out of memory above",
+    SEATED_FIRST: "see out of memory above",
     "redis.call('ZREM', queue, next)": "without it, it would never end; altered below",
     "return nil": "without it, it is nothing, which is as good",
 }
@@ -770,27 +844,51 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_acquire",
-        "KEYS[2 * n + i]\n  end",
-        "KEYS[3 * n]\n  end",
+        "free[#free + 1] = queues[i]",
+        "free[#free + 1] = KEYS[3 * n]",
         "test_who_was_woken_in_vain_wakes_the_next_for_what_is_free",
     ),
     Mutation(
         "multi_acquire",
-        "string.find(flags, 'p', 1, true)",
-        "true",
+        "has(flags, 'p') or",
+        "true or",
         "test_who_was_not_woken_passes_nothing_on",
     ),
     Mutation(
         "multi_acquire",
-        "bell and not passing and redis.call('EXISTS', bell) == 0",
+        "has(flags, 'q') and redis.call('EXISTS', bell) == 0",
         "false",
         "test_who_was_woken_in_vain_and_has_not_heard_it_passes_it_on_once",
     ),
     Mutation(
         "multi_acquire",
-        "unaware and #rung > 0",
-        "unaware",
-        "test_who_was_woken_in_vain_and_passes_nothing_on_stays_woken",
+        "{0, -2, be_seated(queues, bell, flags)}",
+        "{0, -2}",
+        "test_in_turn_too_one_that_is_refused_is_seated",
+    ),
+    Mutation(
+        "shared/seats",
+        "if not has(flags, 'w') then return nil end",
+        "",
+        "test_one_that_will_not_wait_is_not_seated",
+    ),
+    Mutation(
+        "shared/seats",
+        "redis.call('ZSCORE', queue, bell) or since",
+        "since",
+        "test_one_that_is_refused_again_keeps_its_place_in_all_queues",
+    ),
+    Mutation(
+        "shared/seats",
+        "if hangs then return nil end",
+        "",
+        "test_a_bell_that_hangs_is_left_alone_by_a_refusal",
+    ),
+    Mutation(
+        "shared/seats",
+        "has(flags, 'q') and bell or nil",
+        "bell",
+        "test_a_bell_that_was_gone_is_named_to_one_that_had_it",
     ),
     Mutation(
         "multi_acquire",
@@ -800,7 +898,7 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_acquire",
-        "string.find(flags, 't', 1, true) and first",
+        "has(flags, 't') and first",
         "first",
         "test_who_gets_in_says_how_many_others_stand_in_all_queues",
     ),

@@ -70,7 +70,7 @@ async def test_said_twice_is_the_same(lock) -> None:
 async def test_leaves_the_queue_with_its_bell(lock) -> None:
     for who in ("x", "y"):
         await lock.arm(who)
-    await lock.acquire(ME, queued="x", stays=True)
+    await lock.acquire(ME, waits="x")
 
     assert await lock.seal(ME, LATER, queued="x") == 1
 

@@ -17,7 +17,7 @@ from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.reentrant import ReentrantCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import CARD, HOUR, MINUTE, ReentrantScripts, about
+from tests.lua.scripts import HOUR, MINUTE, ReentrantScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:lock*"
@@ -333,6 +333,18 @@ async def test_in_turn_takes_what_nobody_waits_for(lock) -> None:
     assert (await lock.acquire(ME, in_turn=True))[0] == 1
 
 
+async def test_one_that_is_refused_and_will_wait_is_seated(lock) -> None:
+    await lock.acquire(OTHER)
+
+    assert len(await lock.acquire(ME, waits="x")) == 2
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.states("x") == [b""]
+
+    await lock.release(OTHER, ring=False)  # and so another goes first
+    assert await lock.acquire(ME, waits="y", in_turn=True) == [0, -2]
+    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
+
+
 async def test_without_in_turn_anybody_may_overtake(lock) -> None:
     for who in ("x", "y"):
         await lock.arm(who)
@@ -589,13 +601,11 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
             (commands.acquire(ME, MINUTE, "{}", TOLD), lock.acquiring(ME, told=True)),
             (commands.release(ME, MINUTE), lock.releasing(ME)),
             (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave=who)),
-            (commands.arm(ME), lock.arming(who, card=CARD)),
         ]
         for command, words in said:
             assert command.words(in_full=True)[2:] == words[2:]
             assert lock.mutant or command.script.text == words[1]
         assert commands.bell == lock.bell(who)
-        assert commands.arm(ME).bells == (commands.bell,)
         assert commands.listener(ME) == Listener(
             commands.bell, (lock.queue,), owner=ME[:32], locks=(lock.lock,)
         )
@@ -625,7 +635,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
 @pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}"])
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
     commands = ReentrantCommands("shop", name, owner=OWNER, apart=True, retention_ms=HOUR, session="x")
-    keys = {*commands.acquire(ME, MINUTE, "{}", QUEUED).keys, *commands.arm(ME).keys}
+    keys = {*commands.acquire(ME, MINUTE, "{}", QUEUED).keys}
 
     assert len(keys) == 5
     assert len({key_slot(key) for key in keys}) == 1
@@ -695,6 +705,18 @@ SPARED = {
 MUTATIONS = [
     Mutation(
         "reentrant_acquire",
+        "reply[#reply + 1] = be_seated({queue}, bell, flags)",
+        "",
+        "test_one_that_is_refused_and_will_wait_is_seated",
+    ),
+    Mutation(
+        "reentrant_acquire",
+        "{0, -2, be_seated({queue}, bell, flags)}",
+        "{0, -2}",
+        "test_one_that_is_refused_and_will_wait_is_seated",
+    ),
+    Mutation(
+        "reentrant_acquire",
         "not held_by(owner_of(token), held)",
         "not held_by(token, held)",
         "test_its_owner_takes_it_again_with_the_same_fencing_token",
@@ -705,9 +727,7 @@ MUTATIONS = [
         "false",
         "test_acquire_is_refused_while_another_holds_it_and_changes_nothing",
     ),
-    Mutation(
-        "reentrant_acquire", "ARGV[5] == '1' and first", "first", "test_without_in_turn_anybody_may_overtake"
-    ),
+    Mutation("reentrant_acquire", "has(flags, 't') and", "", "test_without_in_turn_anybody_may_overtake"),
     Mutation(
         "reentrant_acquire", "first and first ~= bell", "first", "test_in_turn_leaves_to_another_what_is_free"
     ),

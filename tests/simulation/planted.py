@@ -17,33 +17,8 @@ CUT_WHILE_IT_IS_RUNG = schedule(
     faults=(fault("cut", "p1", 0.3),),
 )
 """The bell of p1 is rung while it has no connection, and it polls each minute."""
-LET_GO_BEFORE_THE_ARMING = schedule(
-    "lock",
-    1,
-    5.0,
-    crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.0, 0.056)),
-    crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.0)),
-)
-"""The server does not know the script of the arming of p1, and p0 lets go before it is sent again."""
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
-    # The server does not know the script of the first arming. Its waiter is cancelled before the server says
-    # so: the arming is not sent again, and the next waiter of the session has no bell.
-    "bell gone": (
-        schedule(
-            "lock",
-            1,
-            5.0,
-            crew(
-                "tracking",
-                NEAR,
-                one("p0.w1.r0", 0.1, 0.0, cancel=0.0032),
-                one("p0.w2.r0", 0.1, 0.0),
-            ),
-            crew("tracking", NEAR, one("p1.w0.r0", 0.01, 0.15)),
-        ),
-        "free for",
-    ),
     # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
     "undo of a grant": (
         schedule(
@@ -56,8 +31,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "free for",
     ),
-    "arming that came late": (LET_GO_BEFORE_THE_ARMING, "free for"),
-    "an arming that is not confirmed": (LET_GO_BEFORE_THE_ARMING, "free for"),
     # One reader of p0 gets in by the place that it shares with the other one, which is cancelled meanwhile.
     "place given up": (
         schedule(
@@ -80,7 +53,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             "lock",
             1,
             5.0,
-            crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.1, 0.0), one("p0.w0.r1", 0.2, 0.5, cancel=0.03)),
+            crew("tracking", STEADY_FAR, one("p0.w0.r0", 0.1, 0.0), one("p0.w0.r1", 0.3, 0.5, cancel=0.03)),
             crew("tracking", STEADY_FAR, one("p1.w0.r0", 1.0, 0.0)),
             faults=(fault("half cut", "p0", 0.303, amount=0.5),),
         ),
@@ -145,10 +118,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             faults=(fault("lag", "m0", 0.0, 1.0), fault("planned failover", "m0", 0.1)),
         ),
         "two holders",
-    ),
-    "left when it is undone": (
-        FOUND["without order, a reader that gives up takes the turn of the others of its process away"],
-        "a reader had to wait for two writers",
     ),
     "idle beside a silent one": (
         FOUND["where a connection was silent, the one that counts replicas is not made again"],

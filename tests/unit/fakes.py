@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks._core.possession import Possession
-from aiolocks._transport import NO_END, Call, Proof, Refused, clocks, faults
+from aiolocks._transport import Call, Proof, clocks, faults
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 
@@ -62,9 +62,8 @@ class FakeTransport:
 
     Like the real ones it ends a call whose time has passed, and writes nothing while there is no connection.
 
-    A first refusal is followed by an arming and a second try. Unless `arming` is set, it answers these by
-    itself, with the same refusal, so that a test sees one try a sleep; and who listens hears that no end is
-    known.
+    A refusal is followed by a request to listen. Unless `listening` is set, the test sees none of these, and
+    nobody answers them; and a seat that is taken is had at once.
     """
 
     by_slot = False
@@ -74,12 +73,10 @@ class FakeTransport:
         self.ordered = True
         self.hears = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
-        self.arming = False  # the test answers armings, and the tries behind them, itself
+        self.listening = False  # the test answers those, and armings, itself
         self.ignored_bells: list[bytes] = []
-        self.bell = b""  # the last that was hung up
+        self.bell = b""  # the last that was listened for
         self._timers: list[asyncio.TimerHandle] = []  # that end calls
-        self._refusal: Refused | None = None
-        self._armed = False
         self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
         self.sent: list[Call[Any]] = []
         self.at_once: list[Call[Any]] = []
@@ -96,7 +93,7 @@ class FakeTransport:
         return len(self.sent)
 
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
-        if not self.arming and self._answered_by_itself(call, tried=more):
+        if not self.listening and self._answered_by_itself(call):
             return
         self.sent.append(call)
         if at_once:
@@ -109,31 +106,11 @@ class FakeTransport:
         else:
             self._untaken.put_nowait(call)
 
-    def _answered_by_itself(self, call: Call[Any], *, tried: bool) -> bool:
-        if verb(call) == "listen":
-            if self.connected:
-                self._loop.call_soon(call.reply, [NO_END] * len(call.command.keys))
-            return True
-        arms = verb(call) == "arm"
+    def _answered_by_itself(self, call: Call[Any]) -> bool:
         self.bell = next(iter(call.command.bells), self.bell)
-        armed, self._armed = self._armed, arms and tried
-        if arms:
+        if verb(call) == "arm":
             self._loop.call_soon(call.reply, 1)
-            return True
-        if verb(call) != "acquire":
-            return False
-        if armed and self._refusal is not None and self.connected:
-            self.write(call)
-            self._loop.call_soon(call.reply, [0, self._refusal.remaining_ms or -1])
-            return True
-        told = call.on_reply
-
-        def replied(answer: Any) -> None:
-            self._refusal = answer if isinstance(answer, Refused) else None
-            told(answer)
-
-        call.on_reply = replied
-        return False
+        return verb(call) in ("listen", "arm")
 
     def prove(self, proof: Proof) -> None:
         raise NotImplementedError

@@ -209,12 +209,7 @@ async def test_tries_once_more_right_before_the_deadline(make_session, transport
 
 
 async def refused_after(seconds: float, transport: Any) -> None:
-    """The first try at once, and the one behind the arming after some time."""
-    transport.arming = True
-    refuse(await transport.asked("acquire"))
-    (await transport.asked("arm")).reply(0)
     call = await transport.asked("acquire")
-    transport.arming = False
     await asyncio.sleep(seconds)
     refuse(call)
 
@@ -761,32 +756,22 @@ async def test_a_single_try_that_is_cancelled_is_undone(offline, transport) -> N
     assert is_undo_of(await transport.asked("release"), call)
 
 
-@pytest.mark.parametrize("how", ["cancelled", "out of time"])
-async def test_behind_a_head_that_may_have_taken_the_bell_along_it_is_hung_up_anew(
-    make_session, transport, clock, how
-) -> None:
-    """It may have been granted, and so have left the queue; then somebody elsewhere is quicker."""
-    transport.hears = transport.arming = True
-    session = make_session(backoff=Backoff(initial=0.3, maximum=0.3, jitter=0))
-    head = waiting(session, blocking_timeout=0.4)
+async def test_a_bell_that_a_refusal_has_put_back_is_listened_for_again(make_session, transport) -> None:
+    transport.listening = True
+    task = waiting(make_session(backoff=Backoff(initial=1, maximum=1, jitter=0)))
     refuse(await transport.asked("acquire"))
-    (await transport.asked("arm")).reply(0)
-    refuse(await transport.asked("acquire"))
-    behind = waiting(session)
-    await transport.asked("acquire")  # of the head, when it has slept
-    if how == "cancelled":
-        await cancel(head)
-    else:
-        await failure(head)
-    await transport.asked("release")
-    refuse(await transport.asked("acquire"))
-    refused_at = clock.now()
+    listening = await transport.asked("listen")
+    listening.reply([20_000])
+    await transport.asked("listen")  # it does so at short intervals
 
-    (await transport.asked("arm")).reply(0)
-    grant(await transport.asked("acquire"))
+    asked = await transport.asked("acquire")
+    assert "q" in asked.command.args[4]  # it may have a bell
+    asked.reply([0, 20_000, *listening.command.bells])
 
-    assert clock.now() == refused_at
-    await behind
+    assert (await transport.asked("listen")).command.bells == listening.command.bells
+    await turns()
+    assert transport.unasked == []  # it does not ask for that
+    await cancel(task)
 
 
 def strict(session: Session) -> asyncio.Task[Any]:
@@ -802,47 +787,28 @@ def leaves_its_bell(release: Call[Any]) -> bool:
 
 
 async def asleep_in_a_strict_queue(session: Session, transport) -> tuple[asyncio.Task[Any], Call[Any]]:
-    """A waiter that sleeps on its bell, and the arming of that bell."""
-    transport.hears = transport.arming = True
+    """A waiter that sleeps, and how it listens for its bell."""
+    transport.hears = transport.listening = True
     task = strict(session)
     refuse(await transport.asked("permits_acquire"))
-    arming = await transport.asked("arm")
-    arming.reply(0)
-    refuse(await transport.asked("permits_acquire"))
+    listening = await transport.asked("listen")
+    listening.reply([20_000])
     await turns()
-    return task, arming
-
-
-async def test_while_its_place_in_the_queue_is_not_confirmed_a_waiter_polls(make_session, transport) -> None:
-    """As where the queues are on several nodes of a cluster, of which one is away. It does not ask without a
-    pause, and tries once more when it has its place: what was let go of before that told it nothing."""
-    transport.hears = transport.arming = True
-    task = waiting(make_session(backoff=SLOW))
-    refuse(await transport.asked("acquire"))
-    arming = await transport.asked("arm")
-    refuse(await transport.asked("acquire"))
-    refuse(await transport.asked("acquire"))
-    await turns()
-    assert transport.unasked == []
-
-    arming.reply(0)
-    grant(await transport.asked("acquire"))
-
-    await task
+    return task, listening
 
 
 async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
-    head, arming = await asleep_in_a_strict_queue(session, transport)
+    head, listening = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
     (await transport.asked("arm")).reply(0)
-    transport.on_rung("keyspace", arming.command.bells)
+    transport.on_rung("keyspace", listening.command.bells)
     asked = await transport.asked("permits_acquire")
 
     transport.on_rung("keyspace", None)
 
     of_behind = await transport.asked("arm")
-    assert of_behind.command.lane != arming.command.lane
+    assert of_behind.command.lane != asked.command.lane
     grant(asked)
     await turns()
     assert head.done()
@@ -851,25 +817,11 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     await cancel(behind)
 
 
-async def test_a_head_that_asked_during_a_reconnect_hangs_up_its_bell_again(make_session, transport) -> None:
-    session = make_session(backoff=SLOW)
-    head, arming = await asleep_in_a_strict_queue(session, transport)
-    transport.on_rung("keyspace", arming.command.bells)
-    asked = await transport.asked("permits_acquire")
-
-    transport.on_rung("keyspace", None)
-    refuse(asked)
-
-    (await transport.asked("permits_acquire")).reply([0, 20_000])
-    assert (await transport.asked("arm")).command.bells == arming.command.bells
-    await cancel(head)
-
-
 async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_seats(
     make_session, transport
 ) -> None:
     session = make_session(backoff=SLOW)
-    transport.hears = transport.arming = True
+    transport.hears = transport.listening = True
     holder = strict(session)
     grant(await transport.asked("permits_acquire"))
     lease = await holder
@@ -893,16 +845,16 @@ async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_
 
 async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
-    head, _ = await asleep_in_a_strict_queue(session, transport)
+    head, listening = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
     await transport.asked("arm")  # of the one behind: not answered yet
 
     await cancel(behind)
 
+    assert (await transport.asked("listen")).command.bells == listening.command.bells  # heard as before
     assert not leaves_its_bell(await transport.asked("permits_release"))
-    refuse(await transport.asked("permits_acquire"))  # the head makes sure of its bell at once
-    (await transport.asked("arm")).reply(1)
-    refuse(await transport.asked("permits_acquire"))
+    await turns()
+    assert transport.unasked == []
     await cancel(head)
 
 
@@ -1074,21 +1026,6 @@ async def test_a_waiter_that_leaves_is_taken_back_for_as_long_as_its_marks_last(
 
     undo = await transport.asked("spans_release")
     assert undo.until - asyncio.get_running_loop().time() == pytest.approx(4 * 5)
-
-
-async def test_a_waiter_that_the_server_never_heard_of_is_taken_back_for_its_ttl(
-    make_session, transport
-) -> None:
-    """Else a session would remember all that was asked for while its server was away."""
-    session = make_session(backoff=Backoff(initial=5, maximum=5, jitter=0))
-    transport.connected = False
-    task = asyncio.create_task(RWLock(session, "name", ttl=1).reader.acquire())
-    await transport.asked("spans_acquire")
-
-    await cancel(task)
-
-    undo = await transport.asked("spans_release")
-    assert undo.until - asyncio.get_running_loop().time() == pytest.approx(1)
 
 
 # -- what is told --------------------------------------------------------------------------------------------

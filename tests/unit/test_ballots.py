@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from aiolocks import BackendError, ConfigurationError
-from aiolocks._transport import HUNG, QUEUED, RUNG, Fault, Granted, LockCommands, Refused, Released, faults
+from aiolocks._transport import QUEUED, WAITING, Fault, Granted, LockCommands, Refused, Released, faults
 from aiolocks._transport.ballots import (
     CONFIRM,
     LEAVE,
@@ -18,13 +18,12 @@ from aiolocks._transport.ballots import (
     TOLD,
     UNDO,
     VOTE,
-    Arming,
     Ballot,
     Freeing,
     Listening,
     Voting,
 )
-from aiolocks._transport.commands.answers import ASK, BELL_RUNG, GONE, NEW, NO_END, NOT_OURS
+from aiolocks._transport.commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
 from aiolocks._transport.commands.redlock import RedlockCommands
 from aiolocks._transport.elections import Acquiring, Adopting, Carried, Renewing
 
@@ -120,8 +119,8 @@ def test_who_grants_after_it_was_given_is_told() -> None:
 
 
 def test_a_vote_leaves_no_queue_and_a_confirmation_does() -> None:
-    ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", QUEUED), THREE)
-    assert ballot.open()[0].command.args[-1] == 1  # it stays there for now
+    ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", QUEUED | WAITING), THREE)
+    assert "l" not in ballot.open()[0].command.args[-1]  # it stays there for now
 
     ballot.replied(0, VOTE, Granted(7, 3))
     errands = ballot.replied(1, VOTE, Granted(8, 2))
@@ -147,6 +146,21 @@ def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_gr
     assert all(errand.command.keys[-1] == COMMANDS.bell for errand in errands)
     assert all(errand.command.args[0] == "" for errand in errands)  # it frees nobody's lock
     assert all(errand.command.lane == TOKEN for errand in errands)
+
+
+def test_one_that_waits_for_the_first_time_leaves_only_where_it_may_be_refused() -> None:
+    """A refusal seats it: also one that is yet to come."""
+    ballot: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", WAITING), FIVE)
+    grant(ballot, a=7, b=8)
+    ballot.replied(3, VOTE, Refused(100))
+    errands = grant(ballot, c=9)
+    assert COMMANDS.bell not in errands[0].command.keys
+    ballot.replied(0, CONFIRM + 1, True)
+    ballot.replied(1, CONFIRM + 1, True)
+
+    errands = ballot.replied(2, CONFIRM + 1, True)
+
+    assert where(errands) == {LEAVE: [3, 4]}
 
 
 def test_one_that_does_not_wait_has_no_queue_to_leave() -> None:
@@ -464,35 +478,6 @@ def test_given_back_where_there_is_no_majority() -> None:
 
 
 # -- standing in the queue
-
-
-@pytest.mark.parametrize(
-    ("states", "outcome"),
-    [
-        ([NEW, NEW], NEW),
-        ([HUNG, HUNG], HUNG),
-        ([HUNG, RUNG], RUNG),
-        ([NEW, HUNG], NEW),
-        ([SILENT, HUNG, HUNG], HUNG),
-    ],
-)
-def test_a_place_in_most_of_the_queues(states, outcome) -> None:
-    ballot: Arming = put(COMMANDS.arm(TOKEN), THREE)
-    for master, state in enumerate(states):
-        assert not ballot.decided
-        if isinstance(state, Fault):
-            ballot.failed(master, VOTE, state)
-        else:
-            ballot.replied(master, VOTE, state)
-    assert ballot.outcome == outcome
-
-
-def test_no_place_without_a_majority() -> None:
-    ballot: Arming = put(COMMANDS.arm(TOKEN), THREE)
-    ballot.replied(0, VOTE, NEW)
-    ballot.failed(1, VOTE, SILENT)
-    ballot.failed(2, VOTE, SILENT)
-    assert "a: armed" in str(ballot.outcome.error)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

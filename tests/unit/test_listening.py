@@ -23,13 +23,12 @@ def session(make_session) -> Session:
 
 async def asleep(session: Session, transport, *names: str, kind: Any = Lock) -> list[asyncio.Task[Any]]:
     """A waiter of each name, which has its bell; the test answers when it listens."""
-    transport.hears = transport.arming = True
+    transport.hears = transport.listening = True
     waiting = []
     for name in names:
         task = asyncio.create_task(kind(session, name).acquire())
         refuse(await transport._untaken.get(), 30 * SECOND)
-        (await transport.asked("arm")).reply(0)
-        refuse(await transport._untaken.get(), 30 * SECOND)
+        (await transport.asked("listen")).reply([30 * SECOND])
         await turns()
         waiting.append(task)
     return waiting
@@ -59,7 +58,7 @@ async def test_while_nothing_ends_it_listens_and_asks_after_ten_seconds(session,
 
     assert call.command.script.name == "lock_acquire"
     assert now() - began == pytest.approx(SILENT)
-    assert transport.verbs.count("listen") == 16  # each 0.6 s
+    assert transport.verbs.count("listen") == 17  # at once, and each 0.6 s
     await end(task)
 
 
@@ -97,13 +96,15 @@ async def test_it_asks_at_once_when_it_is_told_to(session, transport) -> None:
 
 
 @pytest.mark.parametrize("answer", [GONE, NOT_OURS, BELL_RUNG])
-async def test_without_its_bell_it_asks_and_hangs_up_another(session, transport, answer) -> None:
+async def test_without_its_bell_it_asks_and_listens_at_once(session, transport, answer) -> None:
     task = await one_asleep(session, transport)
     (await transport.asked("listen")).reply([answer])
 
     refuse(await transport.asked("acquire"))
 
-    assert (await transport.asked("arm")).command.bells
+    refused = now()
+    assert (await transport.asked("listen")).command.bells
+    assert now() == refused
     await end(task)
 
 
@@ -115,7 +116,7 @@ async def test_strictly_those_whose_bell_is_gone_take_their_seats_again_in_order
 
     (await transport.asked("listen")).reply([GONE])
 
-    assert (await transport.asked("arm")).command.args[2] != seat
+    assert (await transport.asked("permits_acquire")).command.args[6] != seat  # its refusal seats it
     assert (await transport.asked("arm")).command.args[2] == seat
     await end(head, behind)
 
@@ -124,8 +125,7 @@ async def test_what_fails_or_has_no_answer_makes_it_ask(session, transport) -> N
     task = await one_asleep(session, transport)
     cut(await transport.asked("listen"))
     refuse(await transport.asked("acquire"))
-    (await transport.asked("arm")).reply(1)
-    refuse(await transport.asked("acquire"))
+    (await transport.asked("listen")).reply([NO_END])
 
     await transport.asked("listen")  # and nobody answers
     asked = now()
@@ -144,7 +144,7 @@ async def test_what_it_missed_while_it_asked_is_made_up_for(session, transport) 
     listening.reply([GONE])  # of the time before
     refuse(asking)
 
-    assert (await transport.asked("arm")).command.bells == listening.command.bells
+    assert (await transport.asked("listen")).command.bells == listening.command.bells
     await end(task)
 
 
@@ -234,3 +234,55 @@ def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int
 
     assert [len(request.keys) for request in requests] == [1, 1]
     assert ended.value.value == told
+
+
+async def test_a_wait_that_is_contended_takes_three_requests(session, transport) -> None:
+    """It asks, is refused and seated; it listens; it asks when it was woken."""
+    task = await one_asleep(session, transport)
+    transport.on_rung("tracking", transport.sent[-1].command.bells)
+    grant(await transport.asked("acquire"))
+    lease = await task
+
+    assert transport.verbs == ["acquire", "listen", "acquire"]
+    asked, listened, woken = (call.command for call in transport.sent)
+    assert "w" in asked.args[4]  # it is seated
+    assert listened.bells == asked.keys[3:]  # with this bell
+    assert {*"wpl"} <= {*woken.args[4]}  # it leaves the queue
+    release = releasing(lease)
+    let_go(await transport.asked("release"))
+    await release
+
+
+async def test_what_cannot_be_listened_for_is_polled(session, transport) -> None:
+    """It does not ask and listen in turn without a pause."""
+    task = await one_asleep(session, transport)
+    cut(await transport.asked("listen"))
+    refuse(await transport.asked("acquire"))
+    deny(await transport.asked("listen"))
+    denied = now()
+
+    await transport.asked("acquire")
+
+    assert now() - denied == pytest.approx(0.1)
+    await end(task)
+
+
+async def test_where_no_bell_hangs_it_polls_in_the_end(session, transport) -> None:
+    """Each time that it listens right behind a refusal, its bell is gone: the server does not let it hang."""
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([GONE])
+    asked = 0
+    began = now()
+    while now() == began:
+        refuse(await transport.asked("acquire"))
+        asked += 1
+        (await transport.asked("listen")).reply([GONE])
+        await turns()
+        if transport.unasked == []:
+            break
+
+    await transport.asked("acquire")
+
+    assert asked == 4
+    assert now() - began == pytest.approx(0.1)
+    await end(task)

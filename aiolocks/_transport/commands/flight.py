@@ -12,11 +12,11 @@ from ..keys import key
 from .answers import Answer, Granted, Refused, Released, released
 from .listening import Listener
 from .lock import LockCommands
-from .standing import IN_TURN, QUEUED
+from .standing import QUEUED, WAITING, letters
 from .steps import Steps
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
-_ACQUIRE: Final = Script("flight_acquire", *_SHARED)
+_ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
 _PUBLISH: Final = Script("flight_publish", *_SHARED)
 
 LINGER_MS: Final = 5000
@@ -143,7 +143,7 @@ class FlightCommands(Steps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes the run, unless what it would leave is there, or says for how long it may go on."""
-        keys = (*self._run, self.bell) if standing & QUEUED else self._run
+        keys = (*self._run, self.bell) if standing & (WAITING | QUEUED) else self._run
         args = (
             token,
             ttl_ms,
@@ -151,14 +151,11 @@ class FlightCommands(Steps):
             self._described(metadata),
             self._fingerprint,
             "" if self._told is None else str(self._told),
-            1 if standing & IN_TURN else 0,
+            letters(standing),
             self._ahead,
             self._anew,
         )
         return Command(_ACQUIRE, keys, args, self._answer, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        return self._lock.arm(token)
 
     def listener(self, token: str) -> Listener:
         return self._lock.listener(token)
@@ -210,7 +207,7 @@ class FlightCommands(Steps):
         if raw[0] == 0:
             self._tell(int(raw[2]))
             self.tell_busy()
-            return Refused(None if raw[1] < 0 else raw[1])
+            return Refused(None if raw[1] < 0 else raw[1], raw[3:])
         if raw[0] == 2:
             _, run, age_us, due, tag, payload, *rung = raw
             left = Left(int(run), None if age_us < 0 else age_us, tag.decode(), payload, due=due == 1)

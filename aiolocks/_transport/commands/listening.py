@@ -53,9 +53,12 @@ class Listener(NamedTuple):
         )
 
 
-def listening(listeners: Sequence[Listener]) -> Command[Sequence[int]]:
-    """One request for all of them, which are in one slot; the answers in the same order."""
-    card = f"{{{whereabouts(os.getpid())}}}"
+def listening(listeners: Sequence[Listener], *, first: bool = False) -> Command[Sequence[int]]:
+    """One request for all of them, which are in one slot; the answers in the same order.
+
+    `first` right after the refusal: no card is left beside the bell, for a short wait is to cost none.
+    """
+    card = "" if first else f"{{{whereabouts(os.getpid())}}}"
     bells = tuple(listener.bell for listener in listeners)
     args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, card)
     for listener in listeners:

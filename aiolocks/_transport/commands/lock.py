@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..calls import Argument, Command, Script
+from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
 from .listening import Listener
-from .standing import IN_TURN, QUEUED, STAYING, TOLD
-from .steps import Steps, arming
+from .standing import QUEUED, WAITING, letters
+from .steps import Steps
 
 _ACQUIRE: Final = Script("lock_acquire")
 _ANNOTATE: Final = Script("lock_annotate", mid_move="mid_move_lock")
@@ -56,21 +56,10 @@ class LockCommands(Steps):
         return self._in_queue
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        """Takes it, or says for how long it may be held elsewhere.
-
-        There is one holder, who wakes the next: of how the asker stands, little else matters.
-        """
-        keys = self._queued_keys() if standing & QUEUED else self._with_queue
-        in_turn = 1 if standing & IN_TURN else 0
-        told = 1 if standing & TOLD else 0
-        args: tuple[Argument, ...] = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn, told)
-        if standing & STAYING:
-            args = (*args, 1)
+        """Takes it, or says for how long it may be held elsewhere, and seats one that will wait."""
+        keys = self._queued_keys() if standing & (WAITING | QUEUED) else self._with_queue
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         return Command(_ACQUIRE, keys, args, answer, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        """Stands in the queue from now on, with a fresh bell."""
-        return arming(self.bell, self._with_queue[-1:], lane=token)
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])

@@ -9,10 +9,10 @@ from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
 from .listening import Listener
-from .standing import QUEUED, letters
+from .standing import QUEUED, WAITING, letters
 from .steps import Steps, arming
 
-_ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks")
+_ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats")
 _ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move="mid_move_multi")
 _ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
 _LOCKED: Final = Script("multi_locked")
@@ -49,7 +49,8 @@ class MultiCommands(Steps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
-        return Command(_ACQUIRE, self.keys(with_bell=bool(standing & QUEUED)), args, answer, lane=token)
+        keys = self.keys(with_bell=bool(standing & (WAITING | QUEUED)))
+        return Command(_ACQUIRE, keys, args, answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._queues, lane=token)

@@ -27,11 +27,8 @@ from .answers import (
     ASK,
     BELL_RUNG,
     GONE,
-    HUNG,
-    NEW,
     NO_END,
     NOT_OURS,
-    RUNG,
     Answer,
     Granted,
     Refused,
@@ -40,7 +37,7 @@ from .answers import (
 )
 from .listening import listening
 from .multi import MultiCommands
-from .standing import PASSING, QUEUED, STAYING
+from .standing import PASSING, QUEUED, STAYING, WAITING
 from .steps import Steps as StepsOfAName
 
 _RETURN: Final = Script("multi_return", "forms", "bells", "locks")
@@ -86,7 +83,8 @@ class MultiSlotCommands(StepsOfAName):
         return self._several(lambda: self._acquiring(token, ttl_ms, metadata, standing), lane=token)
 
     def _acquiring(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Steps[Answer]:
-        # The queues are left when all is had. Who was woken passes it on when it gives back.
+        # The queues are left when all is had. The slot that refuses seats the waiter in the same step, the
+        # others after that.
         asking = standing & ~(QUEUED | STAYING | PASSING)
         minted = 0
         reached = 0
@@ -99,6 +97,8 @@ class MultiSlotCommands(StepsOfAName):
                     # that refused, a waiter that was woken tells those behind it.
                     slots = reached if standing & PASSING else reached - 1
                     yield self._give_back(token, ttl_ms, slots)
+                    if standing & WAITING:
+                        yield [other.arm(token) for other in self._parts if other is not part]
                     return answer
                 minted = max(minted, answer.fencing_token)
             others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
@@ -127,12 +127,6 @@ class MultiSlotCommands(StepsOfAName):
             for part in self._parts[:slots]
         ]
         return TakeBack(commands, ttl_ms / 1000)
-
-    def arm(self, token: str) -> Command[int]:
-        def told(states: list[int]) -> int:
-            return RUNG if RUNG in states else NEW if NEW in states else HUNG
-
-        return self._together([part.arm(token) for part in self._parts], told, lane=token)
 
     def listener(self, token: str) -> Command[int]:
         commands = [listening([part.listener(token)]) for part in self._parts]

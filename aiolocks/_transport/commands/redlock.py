@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from ..ballots import Arming, Ballot, Freeing, Listening, Voting
+from ..ballots import Ballot, Freeing, Listening, Voting
 from ..calls import Command, Script
 from ..elections import Acquiring, Adopting, Carried, Renewing
 from .answers import Answer, Released, truth
 from .listening import listening
 from .lock import LockCommands
-from .standing import QUEUED, STAYING
+from .standing import QUEUED, STAYING, WAITING
 from .steps import Steps
 
 T = TypeVar("T")
@@ -103,22 +103,18 @@ class RedlockCommands(Steps):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         # A vote is no lease yet: the place in the queue is left with the confirmation.
         acquire = self._one.acquire(token, ttl_ms, metadata, standing | STAYING)
-        queued = standing & QUEUED
+        queued = bool(standing & QUEUED)
         put = partial(
             Acquiring,
             vote=acquire,
             confirm=partial(self._confirm, acquire.keys if queued else self._held, token, ttl_ms),
             undo=self._one.release(token, ttl_ms, ring=False),
-            leave=self._leave(token, ttl_ms) if queued else None,
+            leave=self._leave(token, ttl_ms) if queued or standing & WAITING else None,
+            queued=queued,
         )
         return Motion(
             put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
         )
-
-    def arm(self, token: str) -> Command[int]:
-        arm = self._one.arm(token)
-        # Only where the try that follows goes too, which leaves the queue when it gets in.
-        return Motion(partial(Arming, vote=arm), arm, node_timeout=self._node_timeout, elects=True)
 
     def listener(self, token: str) -> Command[int]:
         listen = listening([self._one.listener(token)])

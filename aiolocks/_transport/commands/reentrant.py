@@ -8,11 +8,11 @@ from ..calls import Command, Script
 from ..keys import key
 from .answers import Answer, Granted, Released, answer, fencing_token, released, truth
 from .listening import Listener
-from .standing import IN_TURN, QUEUED, TOLD
-from .steps import Steps, arming
+from .standing import QUEUED, WAITING, letters
+from .steps import Steps
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
-_ACQUIRE: Final = Script("reentrant_acquire", *_SHARED)
+_ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats")
 _ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nest")
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
 _LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
@@ -54,13 +54,9 @@ class ReentrantCommands(Steps):
         return (old[:OWNER_LENGTH] or self._owner) + fresh
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        in_turn = 1 if standing & IN_TURN else 0
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata, in_turn, 1 if standing & TOLD else 0)
-        keys = (*self._keys, self.bell) if standing & QUEUED else self._keys
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
+        keys = (*self._keys, self.bell) if standing & (WAITING | QUEUED) else self._keys
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._keys[2:3], lane=token)
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])

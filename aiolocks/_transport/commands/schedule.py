@@ -157,9 +157,6 @@ class TickCommands(Steps):
         self.reply = NotClaimed(_WHY[why], _or_none(claimed), left, int(now_us))
         return Refused(left)
 
-    def arm(self, token: str) -> Command[int]:
-        raise NotImplementedError("nobody waits in a queue for a tick")
-
     def renew(self, token: str, ttl_ms: int) -> Command[bool]:
         args = (token, ttl_ms, self._retention(ttl_ms), self._ask.lasting, _NO_SEAT)
         return Command(_RENEW, self._keys[:6], args, truth, lane=token)

@@ -11,7 +11,7 @@ from ..keys import key
 from .answers import BELL_TTL_MS, Answer, Refused, Released, answer, fencing_token, released, truth
 from .listening import Listener
 from .standing import leave_letters, letters
-from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
+from .steps import SEAT_LENGTH, Steps, tokens_told, told_all
 
 if TYPE_CHECKING:
     from .reading import Holder
@@ -127,9 +127,6 @@ class SpanCommands(Steps):
             letters(standing),
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._keys[4:5], lane=token, seat=_SEAT)
 
     def listener(self, token: str) -> Listener:
         spans, ends, waits = self._keys[:3]

@@ -6,7 +6,7 @@ import functools
 from typing import Final
 
 QUEUED: Final = 1
-"""This session stands in the queue, which it leaves when it gets in."""
+"""This session has asked before, and may stand in the queue, which it leaves when it gets in."""
 IN_TURN: Final = 2
 """Only if nobody stands there before this session."""
 PASSING: Final = 4
@@ -16,7 +16,7 @@ OWING: Final = 32
 STAYING: Final = 8
 """Others wait in this session for the same thing: its place is kept for them."""
 WAITING: Final = 16
-"""If it cannot get in, it will wait."""
+"""If it cannot get in, it will wait: the refusal seats it, and hangs its bell."""
 TOLD: Final = 64
 """If it cannot get in, it is told who holds."""
 

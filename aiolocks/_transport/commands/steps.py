@@ -13,6 +13,7 @@ from ..calls import Argument, Command, Script
 from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
 
 if TYPE_CHECKING:
+    from .listening import Listener
     from .reading import Holder
 
 _ARM: Final = Script("queue_arm")
@@ -90,6 +91,14 @@ class Steps:
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
+        raise NotImplementedError
+
+    def arm(self, token: str) -> Command[int]:
+        """Takes a seat without asking; of the kinds in which each waiter has its own."""
+        raise NotImplementedError
+
+    def listener(self, token: str) -> Listener | Command[int]:
+        """What tells the waiter with that token when to ask; of the kinds for which somebody waits."""
         raise NotImplementedError
 
     def _retention(self, ttl_ms: int) -> int:

@@ -1,6 +1,6 @@
 -- A lock that its owner may take again.
 --
--- KEYS of every step   1 lock   2 fence   3 queue   4 nest   and the bell, from who stands in the queue with it
+-- KEYS of every step   1 lock   2 fence   3 queue   4 nest   and the bell, from one that will wait or leaves the queue
 --
 -- Invariants:
 -- - the lock key names the owner, where that of a simple lock has its token, so that each excludes the other;

@@ -1,8 +1,8 @@
 -- The queue of those who wait: a sorted set of bells, each with a seat of 16 characters, by time of arrival.
 --
 -- Invariants:
--- - a bell is empty while it hangs, 'rung' from when its owner was woken until he hangs it up anew, and gone when he
---   is dead: nobody is passed over but the dead;
+-- - a bell is empty while it hangs, 'rung' from when its owner was woken until he is refused or hangs it up anew, and
+--   gone when he is dead: nobody is passed over but the dead;
 -- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung';
 -- - while somebody sits there with a seat of his own, no other one of his session takes their bell along.
 local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000
@@ -49,14 +49,15 @@ local function turn_of(queue, bell, entry, waits)
   return true, nil
 end
 
--- Takes a seat, or keeps the one that there is. A bell that is not there is put up for as long as its owner needs to
--- hang it up himself: for one who has none yet it hangs; one who believes that his hangs (`had_bell`) would not hear
--- it, and so it is rung, and he is told. Returns the bell then.
+-- Takes a seat, or keeps the one that there is; the bell hangs from now on. One that hangs is left alone: after a write of
+-- its own session, that would not hear it any more. Returns the bell if it did not hang, and its owner may believe that it
+-- did (`had_bell`): he is to listen anew.
 local function sit_down(queue, bell, seat, had_bell)
   redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
-  local put_up = redis.call('SET', bell, had_bell and 'rung' or '', 'NX', 'PX', BELL_TTL)
-  return had_bell and put_up and bell or nil
+  if redis.call('GET', bell) == '' then return nil end
+  redis.call('SET', bell, '', 'PX', BELL_TTL)
+  return had_bell and bell or nil
 end
 
 -- Whether somebody has a seat with that bell, as far as a walk goes.

@@ -9,7 +9,8 @@ import enum
 from typing import Any, NamedTuple
 
 from aiolocks._core.claim import Manner
-from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, RUNG, TOLD, WAITING, Granted, Released
+from aiolocks._transport import ASK, BELL_RUNG, GONE, listening
+from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, TOLD, WAITING, Granted
 
 TTL_MS = 6000
 
@@ -32,9 +33,7 @@ class State(NamedTuple):
         unheard: Its bell was rung, and it has not read that yet.
         wait: How many waits there were before.
         taken: Its place may stand in the queue.
-        armed: For all that it knows, its bell hangs.
-        arming: The last try goes with an arming.
-        noted: The server may have noted the waiter down.
+        armed: For all that it knows, its bell hangs and is heard.
         again: It was woken while it was asking.
         token: The fencing token of what it holds.
     """
@@ -45,8 +44,6 @@ class State(NamedTuple):
     wait: int = 0
     taken: bool = False
     armed: bool = False
-    arming: bool = False
-    noted: bool = False
     again: bool = False
     token: int = 0
 
@@ -77,15 +74,14 @@ class Model:
     # -- what the task does
 
     def begin(self, state: State) -> State:
-        return self._ask(state._replace(noted=False))
+        return self._ask(state)
 
     def give_up(self, state: State) -> State:
         """Cancelled, or out of time."""
-        noted = state.noted
-        last = state.taken or noted
         tried = any(what == "try" and wait == state.wait for what, wait, _ in state.pipe)
+        last = state.taken or tried
         pipe = state.pipe
-        if tried or last:
+        if last:
             pipe = (*pipe, ("undo", state.wait, int(last)))
         if last:
             state = state._replace(taken=False, armed=False)
@@ -96,7 +92,7 @@ class Model:
 
     def poll(self, state: State) -> State:
         """It asks by itself, after a time."""
-        return self._ask(state, arming=not state.armed)
+        return self._ask(state)
 
     # -- what is executed, and what comes back
 
@@ -106,8 +102,8 @@ class Model:
         match what:
             case "try":
                 return self.commands.acquire(token, TTL_MS, "{}", how)
-            case "arm":
-                return self.commands.arm(token)
+            case "listen":
+                return listening([self.commands.listener(token)])
             case "undo":
                 return self.commands.release(token, TTL_MS, ring=True, leave=bool(how))
             case _:
@@ -125,36 +121,40 @@ class Model:
     def answered(self, state: State, request: tuple[str, int, int], reply: Any) -> State:
         """The reply to the request that was the first of its pipe."""
         what, wait, how = request
-        own = not isinstance(reply, int) and self.commands.bell in reply.rung
-        current = wait == state.wait and state.stage == Stage.ASKING
-        if what == "arm":
-            if current and reply == RUNG:
-                state = state._replace(again=True)
-        elif what == "try" and current:
-            state = self._granted(state, reply, how) if isinstance(reply, Granted) else self._refused(state)
-        else:
-            assert isinstance(reply, (Released, Granted)) or not current
-        return self.heard(state) if own else state
+        if what == "listen":
+            return self._listened(state, *reply)
+        own = self.commands.bell in reply.rung
+        if what != "try" or wait != state.wait or state.stage != Stage.ASKING:
+            assert what != "try" or wait != state.wait
+            return self.heard(state) if own else state
+        if isinstance(reply, Granted):
+            state = self._granted(state, reply, how)
+            return self.heard(state) if own else state
+        return self._refused(state._replace(armed=state.armed and not own))
 
     def _granted(self, state: State, reply: Granted, how: int) -> State:
         if how & QUEUED:
             state = state._replace(taken=False, armed=False)
-        return state._replace(stage=Stage.HOLDING, arming=False, again=False, token=reply.fencing_token)
+        return state._replace(stage=Stage.HOLDING, again=False, token=reply.fencing_token)
 
     def _refused(self, state: State) -> State:
+        state = state._replace(taken=True)
         if state.again:
             return self._ask(state, passing=True)
-        if state.arming or state.armed:
-            return state._replace(stage=Stage.ASLEEP)
-        return self._ask(state, arming=True)
+        if not state.armed:
+            state = state._replace(armed=True, pipe=(*state.pipe, ("listen", state.wait, 0)))
+        return state._replace(stage=Stage.ASLEEP)
 
-    def _ask(self, state: State, *, arming: bool = False, passing: bool = False) -> State:
-        pipe = state.pipe
-        if arming:
-            pipe = (*pipe, ("arm", state.wait, 0))
-            state = state._replace(taken=True, armed=True)
+    def _listened(self, state: State, answer: int) -> State:
+        if not state.armed:
+            return state
+        if answer in {GONE, BELL_RUNG}:
+            return self.heard(state)
+        return self._ask(state, passing=True) if answer == ASK and state.stage == Stage.ASLEEP else state
+
+    def _ask(self, state: State, *, passing: bool = False) -> State:
         standing = (
-            (QUEUED if state.taken or state.noted else 0)
+            (QUEUED if state.taken else 0)
             | (IN_TURN if self._manner.strict else 0)
             | (PASSING if passing else 0)
             | WAITING
@@ -162,14 +162,10 @@ class Model:
         )
         return state._replace(
             stage=Stage.ASKING,
-            pipe=(*pipe, ("try", state.wait, standing)),
-            arming=arming,
-            noted=self._manner.noted,
+            pipe=(*state.pipe, ("try", state.wait, standing)),
             again=False,
         )
 
 
 def _out(state: State) -> State:
-    return state._replace(
-        stage=Stage.OUT, wait=state.wait + 1, arming=False, noted=False, again=False, token=0
-    )
+    return state._replace(stage=Stage.OUT, wait=state.wait + 1, again=False, token=0)

@@ -102,6 +102,12 @@ class Exact:
             key: {number: self._ears[number] for number in by} for key, by in snapshot.readers.items()
         }
 
+    def seated(self, bell: bytes) -> bool:
+        """Whether that bell hangs, and stands in a queue."""
+        queues = (value for key, value in self._store.values.items() if b".queue:" in key)
+        stands = any(member.startswith(bell) for queue in queues for member in queue.scores)
+        return stands and self._store.values.get(bell) == b""
+
     @property
     def keys(self) -> list[bytes]:
         return self._store.present()

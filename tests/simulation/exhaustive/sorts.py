@@ -59,7 +59,7 @@ def _rwlock(modes: str) -> Callable[[int, str], SpanCommands]:
 
 
 def _manner(modes: str) -> Manner:
-    return Manner(together="r" in modes, noted=True)
+    return Manner(together="r" in modes)
 
 
 def _one(number: int, held_by: list[int]) -> bool:
@@ -90,6 +90,6 @@ SORTS: dict[str, Sort] = {
         kept=(b"fence", b"value"),
     ),
     "rwlock": Sort(_rwlock("rwr"), _manner("rwr"), _beside("rwr")),
-    "rwlock, writers": Sort(_rwlock("wwr"), Manner(noted=True), _beside("wwr")),
-    "rwlock, upgradables": Sort(_rwlock("uur"), Manner(noted=True), _beside("uur")),
+    "rwlock, writers": Sort(_rwlock("wwr"), Manner(), _beside("wwr")),
+    "rwlock, upgradables": Sort(_rwlock("uur"), Manner(), _beside("uur")),
 }

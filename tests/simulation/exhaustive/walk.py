@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from aiolocks._transport.commands import HUNG, RUNG, Granted
+from aiolocks._transport import ASK
+from aiolocks._transport.commands import Granted
 
 from .client import TTL_MS, Model, Stage, State
 from .server import Exact, Snapshot, alike
@@ -167,16 +168,14 @@ class Walk:
         if what == "try" and isinstance(reply, Granted):
             assert reply.fencing_token > last, f"fencing token {reply.fencing_token} after {last}"
             last = reply.fencing_token
-            if self._sort.in_order and number in arrived:
-                ahead = [
-                    other
-                    for other in arrived[: arrived.index(number)]
-                    if clients[other].stage in {Stage.ASKING, Stage.ASLEEP}
-                ]
+            if self._sort.in_order:
+                before = arrived[: arrived.index(number)] if number in arrived else arrived
+                ahead = [other for other in before if clients[other].stage in {Stage.ASKING, Stage.ASLEEP}]
                 assert not ahead, f"{number} got in before {ahead}, who came first"
             arrived = tuple(other for other in arrived if other != number)
-        elif what == "try" and number not in arrived:
-            arrived = (*arrived, number)
+        elif what == "try":
+            assert self._exact.seated(model.commands.bell), f"{number} was refused, and is not seated"
+            arrived = (*arrived, *(() if number in arrived else (number,)))
         elif what == "undo":
             arrived = tuple(other for other in arrived if other != number)
         if state.stage != Stage.DEAD:
@@ -199,8 +198,8 @@ class Walk:
                     )
                     assert held, f"{number} has lost what it renewed in time"
                 elif state.stage == Stage.ASLEEP:
-                    was, _ = self._exact.execute(number, model.command(("arm", state.wait, 0)))
-                    assert was in {HUNG, RUNG}, f"{number} has lost the bell that it hung up in time"
+                    (told,), _ = self._exact.execute(number, model.command(("listen", state.wait, 0)))
+                    assert told >= ASK, f"{number} has lost its place, although it listened in time"
         clients = tuple(
             model.poll(state)
             if state.stage == Stage.ASLEEP

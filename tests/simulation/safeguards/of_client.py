@@ -9,7 +9,9 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a try": Safeguard(
         "What an acquire may have got is given back when its task has gone.",
         python(
-            "_core.acquisition:Acquisition._withdraw", without="if may_hold or last:", instead="if False:"
+            "_core.acquisition:Acquisition._withdraw",
+            without="if executed or last or own_seat:",
+            instead="if False:",
         ),
         ALL,
     ),
@@ -32,40 +34,12 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("_core.acquisition:Acquisition.prompt", without="self._ask_again = True", instead="pass"),
         ("semaphore",),
     ),
-    "arming that came late": Safeguard(
-        "A try that has overtaken its arming is made again.",
-        python(
-            "_core.acquisition:Acquisition._go_on",
-            without="or (self._arming_pends and not self.unarmed)",
-        ),
-        ("lock", "semaphore"),
-        covered_by="an arming that is not confirmed",
-    ),
-    "an arming that is not confirmed": Safeguard(
-        "A waiter that is not known to stand in the queue polls, as where nobody tells.",
-        python("_core.acquisition:Acquisition._sleep", without="and not self._arming_pends"),
-        ("lock", "semaphore"),
-        covered_by="arming that came late",
-    ),
-    "bell gone": Safeguard(
-        "A head whose bell was taken along hangs up another one.",
-        python("_core.acquisition:Acquisition._withdraw", without="self._gate.bell_gone()", instead="pass"),
-        ("lock",),
-    ),
-    "rung between two tries": Safeguard(
-        "An arming that finds its bell rung, or comes after a refusal, makes the head ask.",
-        python(
-            "_core.gate:Gate._armed",
-            without="(was == RUNG or self._head.unarmed)",
-            instead="False",
-        ),
-        ("semaphore",),
-    ),
     "a renewal that came late": Safeguard(
         "A bell that is hung up again after its waiter got in is taken down.",
         python(
             "_core.acquisition:Acquisition._settle_place",
-            without="or (self._takes_place_along and self._gate.place.renewal_pends)",
+            without="if self._arming_pends:",
+            instead="if False:",
         ),
         ("fairlock", "fair-semaphore"),
         faulty=True,
@@ -75,15 +49,28 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
         python(
             "_core.acquisition:Acquisition._withdraw",
-            without="self._gate.leaves_late() if late else None",
+            without="gate.leaves_late() if late else None",
             instead="None",
         ),
         ("rwlock", "sentinel-rwlock"),
     ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
-        python("_core.bells:Bells._listen", without="gate.listener(until)", instead="None"),
+        python("_core.bells:Bells._listen", without="gate.listener()", instead="None"),
         ("lock", "fairlock", "rwlock"),
+    ),
+    "listening at once": Safeguard(
+        "A waiter hears its bell from its refusal on.",
+        python("_core.acquisition:Acquisition._go_on", without="self._gate.listen(self)", instead="pass"),
+        ("lock", "semaphore", "rwlock"),
+        covered_by="heartbeat",
+    ),
+    "a bell that was put back": Safeguard(
+        "A waiter whose bell a refusal has put back listens for it again.",
+        python("_core.gate:Gate.not_ours", without="self.place.armed = False", instead="pass"),
+        ("fairlock", "rwlock", "semaphore"),
+        faulty=True,
+        covered_by="heartbeat",
     ),
     "listening: no answer": Safeguard(
         "A waiter that does not know whether its bell hangs asks.",
@@ -93,7 +80,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
-        python("_core.gate:Gate.listened", without="self._missed(NEW)", instead="pass"),
+        python("_core.gate:Gate.listened", without="self._missed()", instead="pass"),
         ("lock", "fairlock", "rwlock"),
         faulty=True,
     ),
@@ -124,15 +111,15 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "rung by a refusal": Safeguard(
         "Bells that a try of this session rang are heard.",
-        python("_core.acquisition:Acquisition._answered", without="if answer.rung:", instead="if False:"),
+        python("_core.acquisition:Acquisition._tell_rung", without="if bells:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "the last tells": Safeguard(
         "The last waiter that leaves wakes others for what was let go of here.",
         python(
             "_core.acquisition:Acquisition._withdraw",
-            without="(self._gate.unsettled or self.noted)",
-            instead="self.noted",
+            without="gate.unsettled and",
+            instead="gate.place.taken and",
         ),
         ("lock", "semaphore"),
     ),
@@ -263,7 +250,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that is found rung": Safeguard(
         "A heartbeat that finds the bell rung, or gone, makes the head ask.",
-        python("_core.gate:Gate._missed", without="self.reseat()", instead="return"),
+        python("_core.gate:Gate._missed", without='self.lost("poll")', instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="after a new connection",

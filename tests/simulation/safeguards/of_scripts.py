@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .taking import FAIR, LOCKS, PERMITS, SPANS, Safeguard, lua
 
+SEATING = ("reentrant_acquire", "multi_acquire", "flight_acquire")
+
 OF_SCRIPTS: dict[str, Safeguard] = {
     # -- the scripts
     "lock_release: wakes": Safeguard(
@@ -29,8 +31,8 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "An acquire that is sent again is the same grant.",
         lua(
             "lock_acquire",
-            without="if string.sub(held, 1, #token + 1) ~= token .. ':' then",
-            instead="if true then",
+            without="local mine = held and string.sub(held, 1, #token + 1) == token .. ':'",
+            instead="local mine = false",
         ),
         LOCKS,
         faulty=True,
@@ -38,7 +40,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "lock_acquire: held": Safeguard(
         "What is held is refused.",
-        lua("lock_acquire", without="if held then", instead="if false then"),
+        lua("lock_acquire", without="if held and not mine or", instead="if"),
         LOCKS,
     ),
     "lock_acquire: ttl": Safeguard(
@@ -56,7 +58,8 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A waiter that gets in leaves the queue, with its bell.",
         lua(
             "lock_acquire",
-            without="others = others - redis.call('ZREM', queue, bell)\n  redis.call('DEL', bell)",
+            without="if has('l') then",
+            instead="if false then",
         ),
         LOCKS,
     ),
@@ -67,19 +70,36 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         faulty=True,
         sorts=("flush",),
     ),
-    "queue_arm: reads": Safeguard(
-        "The bell is read after it was written, so that its end is told.",
-        lua(
-            "queue_arm",
-            without="redis.call('SET', bell, '', 'PX', ARGV[1])\nredis.call('GET', bell)",
-            instead="redis.call('SET', bell, '', 'PX', ARGV[1])",
-        ),
-        ("lock", "rwlock"),
+    "lock_acquire: refused is seated": Safeguard(
+        "A refusal gives a place in the queue.",
+        lua("lock_acquire", without="redis.pcall('ZADD', queue, 'NX', whole(now()), bell)"),
+        LOCKS,
+    ),
+    "lock_acquire: its bell hangs": Safeguard(
+        "The bell of one that is refused hangs.",
+        lua("lock_acquire", without="if not hangs then redis.pcall('SET', bell, '', 'PX', BELL_TTL) end"),
+        LOCKS,
+    ),
+    "lock_acquire: queue's ttl": Safeguard(
+        "A queue has a ttl.",
+        lua("lock_acquire", without="bell)\n  redis.pcall('PEXPIRE', queue, QUEUE_TTL)", instead="bell)"),
+        LOCKS,
+        covered_by="listen: queue's ttl",
+    ),
+    "seats: refused is seated": Safeguard(
+        "A refusal gives a place in all the queues.",
+        lua(*SEATING, without="pcall(redis.call, 'ZADD', queue, 'NX', whole(since), bell)"),
+        ("reentrant", "multilock", "singleflight"),
+    ),
+    "seats: its bell hangs": Safeguard(
+        "The bell of one that is refused hangs.",
+        lua(*SEATING, without="pcall(redis.call, 'SET', bell, '', 'PX', BELL_TTL)"),
+        ("reentrant", "multilock", "singleflight"),
     ),
     "queue_arm: queue's ttl": Safeguard(
         "A queue has a ttl.",
         lua("queue_arm", without="redis.call('PEXPIRE', ARGV[i], ARGV[2])"),
-        LOCKS,
+        FAIR,
     ),
     "queue_arm: seat": Safeguard(
         "A place that there is stays where it is.",
@@ -173,13 +193,13 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         FAIR,
     ),
     "permits: refused is seated": Safeguard(
-        "A strict queue gives a seat with the refusal.",
+        "A refusal gives a seat.",
         lua(
             "permits_acquire",
-            without="fair and has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q'))",
+            without="has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q'))",
             instead="nil",
         ),
-        FAIR,
+        PERMITS,
     ),
     "permits: passes the wakeup on": Safeguard(
         "A waiter that was woken and cannot use it wakes the next.",
