@@ -321,16 +321,27 @@ def test_no_python_file_puts_a_script_together(path) -> None:
             assert passed_on, f"line {node.lineno}: {ast.unparse(parent)}"
 
 
-@module
-def test_scripts_are_named_by_constants(path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
-    constants = {
+def constant_tuples(tree: ast.Module) -> set[str]:
+    """Names of the tuples of constants that a module keeps."""
+    return {
         target.id
         for node in tree.body
         if isinstance(node, ast.AnnAssign) and isinstance(target := node.target, ast.Name)
         if ast.unparse(node.annotation) == "Final" and isinstance(node.value, ast.Tuple)
         if all(isinstance(item, ast.Constant) for item in node.value.elts)
     }
+
+
+@module
+def test_scripts_are_named_by_constants(path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    constants = constant_tuples(tree)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            beside = path.parent / f"{node.module}.py"
+            if beside.exists():
+                theirs = constant_tuples(ast.parse(beside.read_text("utf-8")))
+                constants |= theirs & {name.name for name in node.names}
     # The class itself makes the form for a slot that moves out of the same constants.
     trees = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name == "Script")]
     for node in (node for tree in trees for node in ast.walk(tree)):

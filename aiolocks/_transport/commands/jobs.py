@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from ...errors import ConfigurationError, DuplicateJobError
 from ..calls import Argument, Command, Script
 from ..keys import key
-from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
+from .answers import Answer, Refused, Released, answer, released, truth
 from .listening import Listener
+from .runs import PERMITS, RunSteps
 from .standing import leave_letters, letters
-from .steps import SEAT_LENGTH, Steps, arming
+from .steps import SEAT_LENGTH, arming
 
-if TYPE_CHECKING:
-    from .reading import Holder
-
-_PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
-_ACQUIRE: Final = Script("job_acquire", *_PERMITS, "tickets", "runs", "room")
-_RENEW: Final = Script("job_renew", *_PERMITS, "tickets", "runs", mid_move="mid_move_runs")
-_RELEASE: Final = Script("job_release", *_PERMITS, "tickets", "runs", "room")
-_ANNOTATE: Final = Script("permits_annotate", *_PERMITS, mid_move="mid_move_permits")
-_ADOPT: Final = Script("permits_adopt", *_PERMITS, mid_move="mid_move_permits")
-_AVAILABLE: Final = Script("permits_available", *_PERMITS)
-_OWNED: Final = Script("permits_owned", *_PERMITS, mid_move="mid_move_permits")
+_ACQUIRE: Final = Script("job_acquire", *PERMITS, "tickets", "runs", "room")
+_RENEW: Final = Script("job_renew", *PERMITS, "tickets", "runs", mid_move="mid_move_runs")
+_RELEASE: Final = Script("job_release", *PERMITS, "tickets", "runs", "room")
 _ENQUEUE: Final = Script("job_enqueue", "forms", "fence", "tickets")
 _WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
 
@@ -77,7 +70,7 @@ class Errand:
 
 
 @final
-class JobCommands(Steps):
+class JobCommands(RunSteps):
     """The steps by which a running slot of a job is had.
 
     Those that may run beside others are in a set of their own, without a limit; there each ticket has a queue
@@ -91,7 +84,8 @@ class JobCommands(Steps):
         caller: Who of them, where the server is to tell them apart.
     """
 
-    __slots__ = ("_alone", "_key", "_keys", "_limit", "_session", "_waiting", "bell", "errand")
+    __slots__ = ("_alone", "_key", "_limit", "_session", "_waiting", "bell", "errand")
+    _fair = "t"
 
     def __init__(
         self,
@@ -117,7 +111,7 @@ class JobCommands(Steps):
         who = f"{self._session}.{caller}" if caller else self._session
         self._alone = "a" if caller else ""  # nobody shares its bell
         self.bell = key(prefix, _KIND, job, f"{inside}{who}")
-        self._keys: tuple[bytes, ...] = (
+        self._keys = (
             key(prefix, _KIND, job, slots),
             key(prefix, _KIND, job, f"{prefixed}leases"),
             key(prefix, _KIND, job, f"{prefixed}value"),
@@ -170,24 +164,6 @@ class JobCommands(Steps):
             flags += self.errand.outcome
         args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)
         return Command(_RELEASE, self._keys, args, released, lane=token)
-
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
-        return Command(_ADOPT, self._keys[:6], args, fencing_token, lane=min(old, new))
-
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
-        return Command(_ANNOTATE, self._keys[:6], (token, metadata), truth, lane=token)
-
-    def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._keys[:6], (token,), truth, lane=token)
-
-    def locked(self) -> Command[bool]:
-        return Command(_AVAILABLE, self._keys[:6], ("", "t"), lambda raw: int(raw) < 1)
-
-    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
-
-        return told_permits(token, left_ms, lease)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 3:

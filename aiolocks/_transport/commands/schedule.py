@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from ..calls import Argument, Command, Script
 from ..keys import key
-from .answers import Answer, Granted, Refused, Released, fencing_token, released, truth
+from .answers import Answer, Granted, Refused, Released, released, truth
 from .listening import Listener
-from .steps import SEAT_LENGTH, Steps
+from .runs import PERMITS, RunSteps
+from .steps import SEAT_LENGTH
 
-if TYPE_CHECKING:
-    from .reading import Holder
-
-_PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
-_CLAIM: Final = Script("schedule_claim", *_PERMITS, "ticks", "claims")
-_TRIGGER: Final = Script("schedule_trigger", *_PERMITS, "ticks", "claims")
-_RELEASE: Final = Script("schedule_release", *_PERMITS, "ticks")
+_CLAIM: Final = Script("schedule_claim", *PERMITS, "ticks", "claims")
+_TRIGGER: Final = Script("schedule_trigger", *PERMITS, "ticks", "claims")
+_RELEASE: Final = Script("schedule_release", *PERMITS, "ticks")
 _READ: Final = Script("schedule_read")
-_ANNOTATE: Final = Script("permits_annotate", *_PERMITS, mid_move="mid_move_permits")
-_ADOPT: Final = Script("permits_adopt", *_PERMITS, mid_move="mid_move_permits")
-_AVAILABLE: Final = Script("permits_available", *_PERMITS)
-_OWNED: Final = Script("permits_owned", *_PERMITS, mid_move="mid_move_permits")
-_RENEW: Final = Script("permits_renew", *_PERMITS, mid_move="mid_move_permits")
+_RENEW: Final = Script("permits_renew", *PERMITS, mid_move="mid_move_permits")
 
 _KIND: Final = "schedule"
 _NO_SEAT: Final = "0" * SEAT_LENGTH
@@ -102,7 +95,7 @@ class NotClaimed(NamedTuple):
 
 
 @final
-class TickCommands(Steps):
+class TickCommands(RunSteps):
     """The steps by which one tick is claimed, and its run held.
 
     Attributes:
@@ -111,7 +104,8 @@ class TickCommands(Steps):
         detail: What else is to be said of that, in words.
     """
 
-    __slots__ = ("_ask", "_keys", "bell", "detail", "outcome", "reply")
+    __slots__ = ("_ask", "bell", "detail", "outcome", "reply")
+    _fair = ""
 
     def __init__(self, prefix: str, name: str, ask: Ask, *, retention_ms: int, session: str) -> None:
         super().__init__(retention_ms)
@@ -121,7 +115,7 @@ class TickCommands(Steps):
         self.detail = ""
         # Nobody waits in a queue for a tick, but the steps of permits have a place for the two keys of one.
         self.bell = key(prefix, _KIND, name, f"bell.{session}")
-        self._keys: tuple[bytes, ...] = (
+        self._keys = (
             key(prefix, _KIND, name),
             *(key(prefix, _KIND, name, role) for role in ("leases", "register", "fence", "queue")),
             self.bell,
@@ -166,24 +160,6 @@ class TickCommands(Steps):
     ) -> Command[Released]:
         args = (token, self._retention(ttl_ms), self.outcome, json.dumps(self.detail), self._ask.redo)
         return Command(_RELEASE, self._keys, args, released, lane=token)
-
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
-        return Command(_ADOPT, self._keys[:6], args, fencing_token, lane=min(old, new))
-
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
-        return Command(_ANNOTATE, self._keys[:6], (token, metadata), truth, lane=token)
-
-    def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._keys[:6], (token,), truth, lane=token)
-
-    def locked(self) -> Command[bool]:
-        return Command(_AVAILABLE, self._keys[:6], ("", ""), lambda raw: int(raw) < 1)
-
-    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
-
-        return told_permits(token, left_ms, lease)
 
 
 @final

@@ -13,9 +13,8 @@ import click
 from ... import BackendError, Leadership, Session, Term
 from ..exits import NO_SERVER, CommandError, of_signal, say
 from ..server import connected
-from .child import Child
+from .charge import InCharge
 from .programs import ensure_program, started
-from .signals import ENDING, Arrival, Signals, stop_self
 from .waiting import described, explain
 
 _PART_OF_GRACE: Final = 0.9
@@ -36,52 +35,14 @@ class Order:
     quiet: bool
 
 
-class Candidate:
-    """One `aiolocks lead`: it waits for its turn, and looks after the child of each term.
+class Candidate(InCharge):
+    """One `aiolocks lead`: it waits for its turn, and looks after the child of each term."""
 
-    A signal that arrives while there is no child ends the waiting; one that arrives later is the child's
-    affair. There is no await between the two, so none falls between.
-    """
-
-    def __init__(self, order: Order, mask: frozenset[int] = frozenset()) -> None:
+    def __init__(self, order: Order) -> None:
+        super().__init__()
         self._order = order
-        self._mask = mask
-        self._task = asyncio.current_task()
-        self._child: Child | None = None
-        self._ended_by: int | None = None
 
-    @classmethod
-    async def carry_out(cls, order: Order) -> int:
-        """Does it all, and returns the exit status.
-
-        Raises:
-            CommandError: The command was not run to its end.
-        """
-        candidate = cls(order)
-        with Signals(candidate.signalled) as signals:
-            candidate._mask = signals.mask
-            try:
-                return await candidate._lead()
-            except asyncio.CancelledError:
-                if candidate._ended_by is None:
-                    raise
-                return of_signal(candidate._ended_by)
-
-    def signalled(self, arrival: Arrival) -> None:
-        """A signal has come in."""
-        if arrival.number == signal.SIGCHLD:
-            if self._child is not None:
-                self._child.reap()
-        elif self._child is not None:
-            if not arrival.to_group:
-                self._child.signal(arrival.number)
-        elif arrival.number in ENDING and self._task is not None:
-            self._ended_by = arrival.number
-            self._task.cancel()
-        if arrival.number == signal.SIGTSTP:
-            stop_self()
-
-    async def _lead(self) -> int:
+    async def _wait_and_run(self) -> int:
         order = self._order
         async with connected(order.url) as server:
             ensure_program(order.command[0])

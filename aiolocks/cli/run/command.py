@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -114,6 +112,7 @@ def run(
     if ticks is not None and (wait is not None or at_least or fair):
         message = "--wait, --at-least and --fair are for a lock, and not for --every and --cron"
         raise click.UsageError(message, click.get_current_context())
+    from .charge import run_and_exit  # noqa: PLC0415 - as below
     from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
 
     order = Order(
@@ -129,11 +128,11 @@ def run(
         quiet=quiet,
         ticks=ticks,
     )
-    try:
-        status = asyncio.run(Keeper.carry_out(order))
-    except KeyboardInterrupt:  # before the signals are in our hands
-        status = 130
-    sys.exit(status)
+
+    async def carry_out() -> int:
+        return await Keeper(order).carry_out()
+
+    run_and_exit(carry_out)
 
 
 def _ticks(every: float | None, cron: str | None, tz: str | None) -> Dues | None:

@@ -26,10 +26,10 @@ from ..._primitives.schedule.runs import Run
 from ..._primitives.schedule.ticks import Outcome, at
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..server import Server, connected
+from .charge import InCharge
 from .child import Child
 from .claiming import claim_tick
 from .programs import ensure_program, started
-from .signals import ENDING, Arrival, Signals, stop_self
 from .waiting import described, explain
 
 _DUE: Final = "AIOLOCKS_DUE"
@@ -55,51 +55,15 @@ class Order:
     ticks: Dues | None = None
 
 
-class Keeper:
-    """One `aiolocks run`: it waits, holds, and looks after the child.
-
-    A signal that arrives while there is no child ends the waiting; one that arrives later is the child's
-    affair. There is no await between the two, so none falls between.
-    """
+class Keeper(InCharge):
+    """One `aiolocks run`: it waits, holds, and looks after the child."""
 
     def __init__(self, order: Order) -> None:
+        super().__init__()
         self._order = order
-        self._task = asyncio.current_task()
-        self._child: Child | None = None
         self._ended_child = False
-        self._ended_by: int | None = None
 
-    @classmethod
-    async def carry_out(cls, order: Order) -> int:
-        """Does it all, and returns the exit status.
-
-        Raises:
-            CommandError: The command was not run to its end under the lock.
-        """
-        keeper = cls(order)
-        with Signals(keeper.signalled) as signals:
-            try:
-                return await keeper._hold_and_run(mask=signals.mask)
-            except asyncio.CancelledError:
-                if keeper._ended_by is None:
-                    raise
-                return of_signal(keeper._ended_by)
-
-    def signalled(self, arrival: Arrival) -> None:
-        """A signal has come in."""
-        if arrival.number == signal.SIGCHLD:
-            if self._child is not None:
-                self._child.reap()
-        elif self._child is not None:
-            if not arrival.to_group:
-                self._child.signal(arrival.number)
-        elif arrival.number in ENDING and self._task is not None:
-            self._ended_by = arrival.number
-            self._task.cancel()
-        if arrival.number == signal.SIGTSTP:
-            stop_self()
-
-    async def _hold_and_run(self, *, mask: frozenset[int]) -> int:
+    async def _wait_and_run(self) -> int:
         async with connected(self._order.url) as server, self._session(server) as session:
             ensure_program(self._order.command[0])
             run: Run | None = None
@@ -111,7 +75,7 @@ class Keeper:
                 lease = run.lease
             # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
             try:
-                child = self._child = self._start(lease, run, mask)
+                child = self._child = self._start(lease, run, self._mask)
                 if run is not None:
                     run.began()
                 await self._look_after(child, lease)

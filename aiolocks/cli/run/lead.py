@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 
 import click
 
@@ -64,6 +62,7 @@ def lead(
     if os.name != "posix":
         raise CommandError("lead needs a POSIX system", 1)
     from .candidate import Candidate, Order  # noqa: PLC0415 - which needs one to be imported
+    from .charge import run_and_exit  # noqa: PLC0415 - as below
 
     order = Order(
         url=url,
@@ -75,8 +74,8 @@ def lead(
         value=value,
         quiet=quiet,
     )
-    try:
-        status = asyncio.run(Candidate.carry_out(order))
-    except KeyboardInterrupt:  # before the signals are in our hands
-        status = 130
-    sys.exit(status)
+
+    async def carry_out() -> int:
+        return await Candidate(order).carry_out()
+
+    run_and_exit(carry_out)

@@ -1,0 +1,47 @@
+"""What the steps of runs have in common, each of which holds one permit: those of jobs and of schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from ..calls import Command, Script
+from .answers import fencing_token, truth
+from .steps import Steps
+
+if TYPE_CHECKING:
+    from .reading import Holder
+
+PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
+"""What stands before each of their scripts."""
+_ANNOTATE: Final = Script("permits_annotate", *PERMITS, mid_move="mid_move_permits")
+_ADOPT: Final = Script("permits_adopt", *PERMITS, mid_move="mid_move_permits")
+_AVAILABLE: Final = Script("permits_available", *PERMITS)
+_OWNED: Final = Script("permits_owned", *PERMITS, mid_move="mid_move_permits")
+
+
+class RunSteps(Steps):
+    """The steps of one that runs, under the first six of its keys, which are those of permits."""
+
+    __slots__ = ("_keys",)
+
+    _keys: tuple[bytes, ...]
+    _fair: ClassVar[str]
+    """Flag for who asks whether a run could begin: `t` behind those who wait, or nothing."""
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
+        return Command(_ADOPT, self._keys[:6], args, fencing_token, lane=min(old, new))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return Command(_ANNOTATE, self._keys[:6], (token, metadata), truth, lane=token)
+
+    def owned(self, token: str) -> Command[bool]:
+        return Command(_OWNED, self._keys[:6], (token,), truth, lane=token)
+
+    def locked(self) -> Command[bool]:
+        return Command(_AVAILABLE, self._keys[:6], ("", self._fair), lambda raw: int(raw) < 1)
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+
+        return told_permits(token, left_ms, lease)
