@@ -27,6 +27,7 @@ from .bells import Bells
 from .entered import Entered
 from .events import Events
 from .gate import Gate
+from .guard import GuardMode, ward
 from .process import current_pid
 from .resumption import Resumption
 from .statistics import SessionStatistics
@@ -62,6 +63,7 @@ class Settings:
     metadata: dict[str, Any]
     largest_metadata: int
     largest_value: int
+    guard: GuardMode = "log"
 
     def user_json(self, metadata: Mapping[str, Any]) -> str:
         """The user's metadata as they stand on the server.
@@ -123,6 +125,7 @@ class Engine:
         "shared",
         "waiting",
         "wake_own",
+        "ward",
         "watchdog",
     )
 
@@ -140,6 +143,7 @@ class Engine:
         self.events = events
         resumption = Resumption(loop)
         self.watchdog = Watchdog(loop, events, resumption)
+        self.ward = ward(loop, self.watchdog.watches, settings.guard)
         self.waiting: dict[Acquisition, None] = {}
         self.entered = Entered()
         # What tasks of this session do together, by what it is about; whoever puts something in takes it out.

@@ -200,6 +200,8 @@ class Lease(AsyncOnly):
             scope.cancel()
         if possession.watch is not None:
             self._engine.entered.add(scope.task, possession.watch)
+            if self._engine.ward is not None and self._on_lost == "cancel":
+                self._engine.ward.enter(possession.watch, possession.term)
         return scope.task
 
     async def __aexit__(

@@ -311,7 +311,9 @@ class Possession:
         self.term.change(now, ttl)
         # A renewal under way asked for the ttl of before: its answer must not count any more.
         self._drop_renewal()
-        engine.watchdog.watch(self)
+        watch = engine.watchdog.watch(self)
+        if engine.ward is not None:
+            engine.ward.again(watch)
         make = self._renew if self.term.limited else None
         call = await self._ask(self._renew(), until=until, make=make)
         if call is not None and self._releasing is None:

@@ -9,8 +9,17 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
-from .._transport import WAKEUPS, KeyspaceWakeup, OnRung, Transport, check_client, open_quorum, open_transport
-from ..errors import SessionClosedError
+from .._transport import (
+    WAKEUPS,
+    KeyspaceWakeup,
+    OnRung,
+    Transport,
+    a_question,
+    check_client,
+    open_quorum,
+    open_transport,
+)
+from ..errors import LockError, SessionClosedError
 from . import apart
 from .arguments import (
     LARGEST_METADATA,
@@ -25,6 +34,7 @@ from .arguments import (
 from .backoff import Backoff
 from .engine import Engine, Settings
 from .events import Events
+from .guard import GUARD_MODES, GuardMode
 from .misuse import AsyncOnly
 from .statistics import SessionStatistics
 
@@ -74,6 +84,13 @@ class Session(AsyncOnly):
             taken by every server, however it is configured. A server that is sent more than its
             `client-query-buffer-limit` closes the connection. A `SingleFlight` does not lose its work: the
             caller that made a larger value gets it, and others get `ResultNotKeptError`.
+        guard: What happens when code in a body keeps the event loop from running until an entered lease of
+            this session (with `on_lost="cancel"`) is about to end: the lease is not renewed then, and the
+            body cannot be cancelled. Some time before that end (5 % of the ttl, 50 ms at least, a quarter of
+            the ttl at most) `"log"` logs the stack of the loop's thread, under `aiolocks.guard`. `"exit"`
+            ends the process as well, by `os._exit(70)`, so that it has ended when another process enters.
+            None does nothing. One daemon thread serves all sessions of a process. It cannot help while the
+            whole process is stopped, or while C code keeps the GIL.
         listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`, or
             of the other methods in the table of events.
 
@@ -96,6 +113,7 @@ class Session(AsyncOnly):
         metadata: Metadata | None = None,
         largest_metadata: int = LARGEST_METADATA,
         largest_value: int = LARGEST_VALUE,
+        guard: GuardMode = "log",
         listeners: Iterable[object] = (),
     ) -> None:
         check_client(client)
@@ -104,6 +122,8 @@ class Session(AsyncOnly):
             raise ValueError(f"wakeup must be one of {allowed} or a KeyspaceWakeup, not {wakeup!r}")
         if not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"backoff must be an aiolocks.Backoff, not {type(backoff).__name__}")
+        if guard not in GUARD_MODES:
+            raise ValueError(f"guard must be 'log', 'exit' or None, not {guard!r}")
         self._client = client
         self._wakeup: Wakeup = wakeup
         self._settings = Settings(
@@ -114,6 +134,7 @@ class Session(AsyncOnly):
             metadata=user_metadata(metadata),
             largest_metadata=size("largest_metadata", largest_metadata),
             largest_value=size("largest_value", largest_value),
+            guard=guard,
         )
         self._settings.user_json(self._settings.metadata)
         self._events = Events(listeners)
@@ -183,6 +204,38 @@ class Session(AsyncOnly):
             waiters=sum(count.waiters for count in counts),
             commands_sent=sum(count.commands_sent for count in counts),
         )
+
+    async def healthy(self, *, within: Seconds = 5.0) -> bool:
+        """Whether this event loop and the server get an answer through in time: for a health probe.
+
+        It asks the server for next to nothing, over the session's own connection, as each renewal does. True
+        says that the loop runs, that it is not busy for longer than `within`, and that the server serves this
+        session. It never raises because of the server, and never takes longer than `within`, unless the loop
+        does not run: then no probe is answered at all, which is what a time-out of the prober is for.
+
+        A process whose server is away is not mended by a restart: see the page on Kubernetes for which probe
+        this is.
+
+        Args:
+            within: Seconds that the answer may take.
+
+        Returns:
+            False if there was no answer in time, or the server refused, or the session is closed.
+
+        Raises:
+            TypeError, ValueError: `within` is not as it should be.
+            RuntimeError: The session belongs to another event loop or process.
+
+        Cancelled, it changes nothing.
+        """
+        within = seconds("within", within, least=0.001)
+        try:
+            async with asyncio.timeout(within):
+                engine = self._admit()
+                await engine.ask(a_question(engine.settings.prefix, engine.session_id))
+        except (LockError, TimeoutError):
+            return False
+        return True
 
     async def inspect(self, pattern: str = "*") -> list[LockInfo]:
         """Who holds what, and how many wait, as the server has it now.

@@ -11,6 +11,10 @@ NEVER: Final = float("inf")
 _RENEWALS_PER_TTL: Final = 3
 _GRID: Final = 32
 """Renewals fall on a grid of ttl / 32, so that those of many leases leave in one write."""
+_MARGIN: Final = 0.05
+"""Seconds before its end, at least, at which the event loop must have run."""
+_SHARE: Final = 0.05
+"""The same as a share of the ttl."""
 _RETRY: Final = 0.02
 """Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
 
@@ -29,6 +33,8 @@ class Term:
 
     Attributes:
         stopping: The body was told to stop.
+        span: Seconds that were asked for last.
+        margin: Seconds before the end at which the event loop must have run.
     """
 
     __slots__ = (
@@ -38,7 +44,9 @@ class Term:
         "at_limit",
         "deadline",
         "grace",
+        "margin",
         "renewal_due",
+        "span",
         "stopping",
         "ttl",
     )
@@ -53,6 +61,8 @@ class Term:
         self._retries = 0
         self.ttl = ttl
         self.deadline = 0.0
+        self.span: float = 0.0
+        self.margin: float = 0.0
         self.renewal_due = NEVER
         self.at_limit = False  # what the server has reaches to the end of max_hold
         self.confirmed(sent, self.ttl_at(sent))
@@ -87,12 +97,18 @@ class Term:
         """The server has it for `ttl` seconds, counted from before the request was sent."""
         self._retries = 0
         self.deadline = min(sent + dependable(ttl), self._end)
+        self._spans(ttl)
         self.at_limit = sent + ttl >= self._end - 0.001
         if self.at_limit or not self._auto_renew:
             self.renewal_due = NEVER
         else:
             grid = self.ttl / _GRID
             self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
+
+    def _spans(self, ttl: float) -> None:
+        if ttl != self.span:
+            self.span = ttl
+            self.margin = min(max(_MARGIN, _SHARE * ttl), ttl / 4)
 
     def retry(self, now: float) -> None:
         """A renewal failed: soon again, at first."""
@@ -103,6 +119,7 @@ class Term:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.deadline = min(self.deadline, now + dependable(self.ttl_at(now)))
+        self._spans(self.ttl_at(now))
         self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
         if self._auto_renew and not self.at_limit:
             self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)

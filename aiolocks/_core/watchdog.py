@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .gate import Gate
     from .possession import Possession
     from .resumption import Resumption
+    from .term import Term
 
 _AT_ONCE: Final = 100
 _ANSWERED_WITHIN: Final = 0.03
@@ -38,12 +39,13 @@ _SLACK: Final = 64
 class Watch(weakref.ref["Possession"]):
     """The watchdog's weak hold on a possession, with what is needed when it is collected."""
 
-    __slots__ = ("claim", "gate", "label", "name", "turn")
+    __slots__ = ("claim", "gate", "guarded", "label", "name", "turn")
 
     claim: Claim
     gate: Gate
     label: str
     name: str
+    guarded: Term | None  # its own, if the guard looks after it
     turn: int  # which entry of the heap counts
 
 
@@ -90,6 +92,11 @@ class Watchdog:
     def __len__(self) -> int:
         return len(self._watches)
 
+    @property
+    def watches(self) -> set[Watch]:
+        """Those that are looked after: the set itself, which changes."""
+        return self._watches
+
     def possessions(self) -> list[Possession]:
         return [possession for watch in self._watches if (possession := watch()) is not None]
 
@@ -122,6 +129,7 @@ class Watchdog:
             watch = possession.watch = Watch(possession, self._collected)
             watch.claim = possession.claim
             watch.gate = possession.gate
+            watch.guarded = None
             watch.label = possession.label
             watch.name = possession.name
             self._watches.add(watch)

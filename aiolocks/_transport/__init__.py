@@ -22,6 +22,7 @@ from .commands import (
     LockCommands,
     Refused,
     Released,
+    a_question,
     whereabouts,
 )
 from .commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
@@ -66,6 +67,7 @@ __all__ = [
     "Released",
     "Transport",
     "Wakeup",
+    "a_question",
     "check_client",
     "check_master",
     "clocks",

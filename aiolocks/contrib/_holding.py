@@ -62,6 +62,7 @@ class SessionOptions(TypedDict, total=False):
     command_timeout: Seconds
     fence_retention: Seconds
     metadata: Metadata | None
+    guard: Any
     listeners: Any
 
 

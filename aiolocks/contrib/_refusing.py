@@ -18,6 +18,9 @@ RetryAfter = Seconds | Callable[[LockTimeoutError], Seconds | None]
 
 DETAIL: Final = "Another request is working on this. Try again later."
 
+HEALTHY: Final = "healthy"
+UNHEALTHY: Final = "the server of the locks did not answer in time, or the session is closed"
+
 _CONFLICTS: Final = {
     409: "Conflict",
     423: "Locked",

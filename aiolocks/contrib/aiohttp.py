@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
     ) from error
 
-from .._core.arguments import Seconds, lock_name
+from .._core.arguments import Seconds, lock_name, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._core.session import Session
@@ -40,9 +40,9 @@ from .._primitives.lock import Lock
 from ..errors import LockLostError
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
 from ._naming import filled, template_of
-from ._refusing import DETAIL, Conflict, Conflicting, Refusal, RetryAfter
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter
 
-__all__ = ["LEASE", "SESSION", "locked", "session_ctx"]
+__all__ = ["LEASE", "SESSION", "health", "locked", "session_ctx"]
 
 P = ParamSpec("P")
 Name = str | Callable[[web.Request], str | Awaitable[str]]
@@ -87,6 +87,31 @@ def session_ctx(
             yield
 
     return context
+
+
+def health(*, within: Seconds = 5.0) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A handler for a health probe: 200 if event loop and server answer in time, else 503.
+
+    ```python
+    app.router.add_get("/ready", health(within=2))
+    ```
+
+    It asks `Session.healthy` of the application's session. Where the event loop does not run, nothing is
+    answered: the time-out of the prober finds that.
+
+    Args:
+        within: Seconds that the answer of the server may take; less than the time-out of the prober.
+
+    Raises:
+        TypeError, ValueError: `within` is not as it should be.
+    """
+    allowed = seconds("within", within, least=0.001)
+
+    async def answer(request: web.Request) -> web.Response:
+        healthy = await session_of_request(request).healthy(within=allowed)
+        return web.Response(text=HEALTHY if healthy else UNHEALTHY, status=200 if healthy else 503)
+
+    return answer
 
 
 def locked(

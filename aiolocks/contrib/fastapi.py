@@ -22,6 +22,7 @@ try:
     from fastapi import Depends, HTTPException, Request, params
     from starlette.applications import Starlette
     from starlette.requests import HTTPConnection
+    from starlette.responses import PlainTextResponse
     from starlette.routing import compile_path
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
@@ -30,7 +31,7 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.fastapi needs FastAPI: pip install aiolocks[fastapi]", name=error.name
     ) from error
 
-from .._core.arguments import Seconds, lock_name
+from .._core.arguments import Seconds, lock_name, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._core.session import Session
@@ -40,9 +41,9 @@ from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, opened
 from ._mounted import routes_of, with_mounted
 from ._naming import filled, template_of
 from ._parameters import Field, fields_of
-from ._refusing import DETAIL, Conflict, Conflicting, Refusal, RetryAfter
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter
 
-__all__ = ["Locked", "current_session", "session_lifespan", "session_of"]
+__all__ = ["Locked", "current_session", "health", "session_lifespan", "session_of"]
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -117,6 +118,31 @@ async def current_session(connection: HTTPConnection) -> Session:
         RuntimeError: There is none.
     """
     return session_of(connection.app)
+
+
+def health(*, within: Seconds = 5.0) -> Callable[[Request], Awaitable[PlainTextResponse]]:
+    """An endpoint for a health probe: 200 if event loop and server answer in time, else 503.
+
+    ```python
+    app.get("/ready", include_in_schema=False)(health(within=2))
+    ```
+
+    It asks `Session.healthy` of the application's session. Where the event loop does not run, nothing is
+    answered: the time-out of the prober finds that.
+
+    Args:
+        within: Seconds that the answer of the server may take; less than the time-out of the prober.
+
+    Raises:
+        TypeError, ValueError: `within` is not as it should be.
+    """
+    allowed = seconds("within", within, least=0.001)
+
+    async def answer(request: Request) -> PlainTextResponse:
+        healthy = await session_of(request.app).healthy(within=allowed)
+        return PlainTextResponse(HEALTHY if healthy else UNHEALTHY, status_code=200 if healthy else 503)
+
+    return answer
 
 
 @final

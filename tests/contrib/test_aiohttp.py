@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 
 from aiolocks import FairLock, Lock, LockTimeoutError, ReentrantLock, RWLock, Semaphore, Session
 from aiolocks.contrib._holds import holds_of
-from aiolocks.contrib.aiohttp import LEASE, SESSION, locked, session_ctx
+from aiolocks.contrib._refusing import UNHEALTHY
+from aiolocks.contrib.aiohttp import LEASE, SESSION, health, locked, session_ctx
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import HalfClient, aiohttp_serves
 from tests.support.waiting import eventually
@@ -169,9 +170,13 @@ async def test_503_without_redis(
     app = web.Application()
     app.cleanup_ctx.append(session_ctx(connect(server)))
     app.router.add_get("/", locked("it", blocking_timeout=0.3)(tells_its_name))
+    app.router.add_get("/ready", health(within=0.1))
     async with aiohttp_serves(app) as url:
         assert (await client.get(url)).status == 200
+        assert (await client.get(f"{url}/ready")).status == 200
         server.pause()
+        unready = await client.get(f"{url}/ready")
+        assert (unready.status, await unready.text()) == (503, UNHEALTHY)
         begun = time.monotonic()
         refused = await client.get(url)
         assert time.monotonic() - begun < 3

@@ -46,7 +46,8 @@ from aiolocks import (
     Session,
 )
 from aiolocks.contrib._holds import holds_of
-from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan, session_of
+from aiolocks.contrib._refusing import UNHEALTHY
+from aiolocks.contrib.fastapi import Locked, current_session, health, session_lifespan, session_of
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import HalfClient, uvicorn_serves
 from tests.support.waiting import eventually
@@ -336,9 +337,13 @@ async def test_503_without_redis(
     @app.post("/", dependencies=[Locked("it", blocking_timeout=0.3)])
     async def handler() -> None: ...
 
+    app.get("/ready")(health(within=0.1))
     async with uvicorn_serves(app) as url:
         assert (await http.post(url)).status_code == 200
+        assert (await http.get(f"{url}/ready")).status_code == 200
         server.pause()
+        unready = await http.get(f"{url}/ready")
+        assert (unready.status_code, unready.text) == (503, UNHEALTHY)
         begun = time.monotonic()
         refused = await http.post(url)
         assert time.monotonic() - begun < 3

@@ -305,6 +305,7 @@ def test_session_takes_what_the_contract_says() -> None:
         "metadata": None,
         "largest_metadata": 65_536,
         "largest_value": 1_000_000,
+        "guard": "log",
         "listeners": (),
     }
 

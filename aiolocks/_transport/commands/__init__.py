@@ -8,7 +8,7 @@ Times are whole milliseconds here, as the server counts; the conversion is `aiol
 from __future__ import annotations
 
 from .answers import BELL_TTL, HUNG, NEW, RUNG, Answer, Granted, Refused, Released
-from .lock import LockCommands
+from .lock import LockCommands, a_question
 from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
 from .steps import SEAT_LENGTH, whereabouts
 
@@ -30,5 +30,6 @@ __all__ = [
     "LockCommands",
     "Refused",
     "Released",
+    "a_question",
     "whereabouts",
 ]

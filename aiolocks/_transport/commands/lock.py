@@ -20,6 +20,11 @@ _RELEASE: Final = Script("lock_release", "bells", mid_move="mid_move_lock")
 _RENEW: Final = Script("lock_renew", mid_move="mid_move_lock")
 
 
+def a_question(prefix: str, session: str) -> Command[bool]:
+    """What the server answers at once whenever it serves locks: whether some lock is held."""
+    return Command(_LOCKED, (key(prefix, "lock", f"healthy.{session}"),), (), truth)
+
+
 @final
 class LockCommands(Steps):
     """The steps of one lock under its name.

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from aiolocks._core import guard
 from aiolocks._transport import clocks
 
 _FUNCTIONS = ("random", "uniform", "randint", "randrange", "choice", "shuffle", "sample", "getrandbits")
@@ -36,6 +37,7 @@ def seeded() -> Iterator[Source]:
     places = [(os, "urandom", urandom), (random, "_urandom", urandom)]
     places += [(random, name, drawing(name)) for name in _FUNCTIONS]
     places += [(clocks, "steady", lambda: 0.0)]
+    places += [(guard, "_FOREIGN_CLOCK", -1.0)]  # no thread can follow the clocks of the world
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, function in places:
         setattr(module, name, function)
