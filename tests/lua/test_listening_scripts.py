@@ -140,8 +140,8 @@ async def test_a_lease_whose_end_has_passed_leaves_no_time(listening) -> None:
 
 
 async def test_the_first_end_of_all_sets_of_deadlines_counts(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
     await listening.arm("y", seat=SEATS[0])
+    await listening.arm("x", seat=SEATS[0])
     await listening.hold_for(20_000)
     await listening.mark("x", 1000)
     await listening.mark("y", 9000)
@@ -151,6 +151,20 @@ async def test_the_first_end_of_all_sets_of_deadlines_counts(listening) -> None:
     await listening.mark("x", 30_000)
     (told,) = await listening.listen(listening.marked("x", 30_000))
     assert about(told, 9000)
+
+
+async def test_marks_of_others_do_not_keep_the_first_of_the_queue_silent(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.arm("y", seat=SEATS[0])
+    await listening.mark("x", 1000)
+    await listening.mark("y", 9000)
+
+    assert await listening.listen(listening.marked("x")) == [ASK]
+    (told,) = await listening.listen(listening.marked("y", 9000))
+    assert about(told, 3000)
+    await listening.hold_for(20_000)
+    (told,) = await listening.listen(listening.marked("x"))
+    assert about(told, 20_000)
 
 
 async def test_a_bell_that_was_rung_is_told_and_keeps_its_end(listening) -> None:
@@ -412,6 +426,18 @@ MUTATIONS = [
     ),
     Mutation(SHARED, "#owner + 1) == owner .. ':'", "#owner) == owner", OWNERS),
     Mutation(SHARED, "redis.call('GET', lock) or ''", "redis.call('GET', lock)", OWNERS),
+    Mutation(
+        SHARED,
+        "not (is_first and key == marks[1])",
+        "key ~= marks[1]",
+        "test_the_first_end_of_all_sets_of_deadlines_counts",
+    ),
+    Mutation(
+        SHARED,
+        "is_first and key == marks[1]",
+        "false",
+        "test_marks_of_others_do_not_keep_the_first_of_the_queue_silent",
+    ),
     Mutation(SHARED, "held == 0 ", "false ", "test_where_nothing_is_held_it_is_to_ask"),
     Mutation(
         SHARED,

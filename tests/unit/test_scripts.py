@@ -116,7 +116,7 @@ FROZEN = {
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
     "shared/bells": "47813afad27eec3a55def537ed05f88d611bbc40",
     "shared/ours": "40dc29b8c480dbf9653d9ee231ef28cbe8463d72",
-    "shared/listening": "0b88a0ccdac909c78bd772e822ae59e995a5db0c",
+    "shared/listening": "0c00812f2aa534784af179cd1d600a2190bfbe6e",
     "waiters_listen": "88c726770f56d602cf0a6007f2491e8717001e09",
     "shared/seats": "fafaebedacb8f0eaa82eb69cd6c80c9aef2e1428",
 }

@@ -6,6 +6,7 @@
 -- Invariants:
 -- - nobody waits in silence for what is free or has come to its end: where there is no lock and no deadline, the owner of
 --   the bell is to ask, and so it is where a waiter right before it has died, or its own owner has the lock;
+-- - marks of other waiters keep nobody silent that is the first of its queues: nothing may be in its way but a lease;
 -- - nothing is created here, and a bell that was rung keeps its own end: its owner either comes or is dead;
 -- - a waiter without a bell is dropped only from queues where a bell that was rung stays for a while: there it is dead.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
@@ -16,7 +17,7 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, marks_
   local state = redis.call('GET', bell)
   if not state then return GONE end
   if state == 'rung' then return RUNG end
-  local asks, ends, held = false, nil, 0
+  local asks, is_first, ends, held = false, true, nil, 0
   for _, queue in ipairs(queues) do
     local rank = redis.call('ZRANK', queue, bell .. seat)
     if not rank then return GONE end
@@ -30,6 +31,7 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, marks_
       asks, rank = true, rank - 1
     end
     redis.call('PEXPIRE', queue, ARGV[2])
+    is_first = is_first and rank == 0
   end
   if marks[1] then
     if not redis.call('ZSCORE', marks[1], bell) then asks = true end
@@ -50,7 +52,7 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, marks_
     if owner ~= '' and string.sub(redis.call('GET', lock) or '', 1, #owner + 1) == owner .. ':' then asks = true end
   end
   for _, key in ipairs(deadlines) do
-    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+    local first = not (is_first and key == marks[1]) and redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
     if first then
       held = held + 1
       ends = math.min(ends or math.huge, math.max(0, first - NOW))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from aiolocks._transport import ASK
+from aiolocks._transport import ASK, BELL_RUNG, GONE
 from aiolocks._transport.commands import Granted
 
 from .client import TTL_MS, Model, Stage, State
@@ -187,29 +187,55 @@ class Walk:
         return Whole(clients, self._exact.snapshot(), arrived, last, whole.fresh)
 
     def _pass_time(self, whole: Whole) -> Whole:
-        clients = whole.clients
+        """Up to when a client is woken, as by one that finds that a dead client's lease has ended; or until
+        nothing of the dead client is left, and those that sleep ask by themselves."""
         for _ in range(TTL_MS // _STEP_MS + 1):
             self._exact.pass_time(_STEP_MS)
-            for number, state in enumerate(clients):
-                model = self._models[number]
-                if state.stage == Stage.HOLDING:
-                    held, _ = self._exact.execute(
-                        number, model.commands.renew(model.token(state.wait), TTL_MS)
-                    )
-                    assert held, f"{number} has lost what it renewed in time"
-                elif state.stage == Stage.ASLEEP:
-                    (told,), _ = self._exact.execute(number, model.command(("listen", state.wait, 0)))
-                    assert told >= ASK, f"{number} has lost its place, although it listened in time"
+            if woken := self._stay_alive(whole.clients):
+                clients = tuple(
+                    woken[number](state) if number in woken else self._buried(number, state, all_ended=False)
+                    for number, state in enumerate(whole.clients)
+                )
+                return whole._replace(clients=clients, server=self._exact.snapshot())
         clients = tuple(
-            model.poll(state)
+            self._models[number].poll(state)
             if state.stage == Stage.ASLEEP
-            else state._replace(pipe=(), token=0)
-            if state.stage == Stage.DEAD
-            else state
-            for state, model in zip(clients, self._models, strict=True)
+            else self._buried(number, state, all_ended=True)
+            for number, state in enumerate(whole.clients)
         )
         arrived = tuple(other for other in whole.arrived if clients[other].stage != Stage.DEAD)
         return Whole(clients, self._exact.snapshot(), arrived, whole.last, fresh=False)
+
+    def _stay_alive(self, clients: tuple[State, ...]) -> dict[int, Callable[[State], State]]:
+        """The holders renew, and those that sleep listen; which of these wake, and what each then does."""
+        woken: dict[int, Callable[[State], State]] = {}
+        for number, state in enumerate(clients):
+            model = self._models[number]
+            if state.stage == Stage.HOLDING:
+                held, told = self._exact.execute(
+                    number, model.commands.renew(model.token(state.wait), TTL_MS)
+                )
+                assert held, f"{number} has lost what it renewed in time"
+                woken.update(
+                    (other, self._models[other].heard)
+                    for other, keys in told.items()
+                    if self._models[other].commands.bell in keys and clients[other].stage == Stage.ASLEEP
+                )
+            elif state.stage == Stage.ASLEEP:
+                (heard,), _ = self._exact.execute(number, model.command(("listen", state.wait, 0)))
+                assert heard > GONE, f"{number} has lost its place, although it listened in time"
+                if heard in {BELL_RUNG, ASK}:
+                    woken[number] = model.heard if heard == BELL_RUNG else model.poll
+        return woken
+
+    def _buried(self, number: int, state: State, *, all_ended: bool) -> State:
+        """A dead client sends nothing more, and holds nothing once its lease has ended."""
+        if state.stage != Stage.DEAD:
+            return state
+        model = self._models[number]
+        if state.token and not all_ended:
+            all_ended = not self._exact.execute(number, model.commands.owned(model.token(state.wait)))[0]
+        return state._replace(pipe=(), token=0 if all_ended else state.token)
 
     # -- what must hold
 
