@@ -13,6 +13,7 @@ from ..errors import ConfigurationError, LockError, LockLostError
 from .faults import Fault, unreadable
 
 if TYPE_CHECKING:
+    from .commands.answers import Released
     from .replication import Proof
 
 T = TypeVar("T")
@@ -119,6 +120,32 @@ class Command(Generic[T]):
 
 
 @final
+class JoinableRelease(Command["Released"]):
+    """A release that can go in one request with the acquire of the next waiter of its session.
+
+    Attributes:
+        acquire: The script by which that waiter asks, for the same keys.
+        both: The script that does both. Its arguments are those of `acquire` and then `token`. It answers as
+            `acquire` does; but `NOT_HELD`, and does nothing, when that token does not hold.
+        token: The token that lets go.
+    """
+
+    __slots__ = ("acquire", "both", "token")
+
+    def __init__(self, release: Command[Released], token: str, acquire: Script, both: Script) -> None:
+        super().__init__(release.script, release.keys, release.args, release.parse, lane=release.lane)
+        self.token = token
+        self.acquire = acquire
+        self.both = both
+
+
+NOT_HELD: Final = [-1]
+"""The reply of such a request when the token that was to let go does not hold."""
+FREED: Final = (1,)
+"""The reply that a release then has, if the request was executed."""
+
+
+@final
 class Call(Generic[T]):
     """A command under way. Ends exactly once: with a reply, with a fault, or because its caller left.
 
@@ -140,6 +167,7 @@ class Call(Generic[T]):
 
     __slots__ = (
         "_make",
+        "alone",
         "command",
         "done",
         "elsewhere",
@@ -150,6 +178,7 @@ class Call(Generic[T]):
         "on_late",
         "on_reply",
         "patient",
+        "rider",
         "sent",
         "sent_steady",
         "unconfirmed",
@@ -188,6 +217,8 @@ class Call(Generic[T]):
         self.elsewhere = False  # a node has it that does not serve its slot, for this request only
         self.mid_move = False  # it was refused because its slot moves, and is sent in the form for that
         self.done = False
+        self.rider: Call[Any] | None = None  # the call that went in the same request, and has the next reply
+        self.alone = False  # it is not to go with another one again
 
     @property
     def made_anew(self) -> bool:
@@ -198,6 +229,20 @@ class Call(Generic[T]):
         """The words of the request, as they are right now: it may have waited for a connection."""
         command = self.as_of_now()
         return command.words_mid_move() if self.mid_move else command.words(in_full=self.in_full)
+
+    def with_rider(self, rider: Call[Any]) -> tuple[Argument, ...] | None:
+        """The words of one request for both; None unless the rider is an acquire that suits this release."""
+        release, acquire = self.command, rider.command
+        if (
+            type(release) is not JoinableRelease
+            or acquire.script is not release.acquire
+            or acquire.keys[: len(release.keys)] != release.keys
+            or any(one.alone or one.mid_move or one.elsewhere for one in (self, rider))
+        ):
+            return None
+        acquire = rider.as_of_now()
+        both = Command(release.both, acquire.keys, (*acquire.args, release.token), acquire.parse)
+        return both.words(in_full=self.in_full or rider.in_full)
 
     def as_of_now(self) -> Command[T]:
         """The command, made anew where what it says depends on when."""

@@ -30,7 +30,7 @@ import redis.exceptions as driver
 
 from . import clocks, faults
 from .blame import MOST_CLOSED, Blame
-from .calls import LONG, Call, Command, Transport, ignore
+from .calls import FREED, LONG, NOT_HELD, Call, Command, Transport, ignore
 from .connecting import Connector
 from .deadlines import Deadlines
 from .driver import Link, NotDrivableError, reply_reader
@@ -218,11 +218,17 @@ class Multiplexed(asyncio.Protocol):
         assert self._link is not None
         steady, now = clocks.steady(), self._loop.time()
         parts: list[bytes] = []
+        last: Call[Any] | None = None
         for call in batch:
             if call.done:
                 continue
             if self._spares is not None and self._spares.concerns(call):
                 self._spares.send(call)
+                continue
+            if last is not None and (both := self._with_rider(last, call)) is not None:
+                parts[-1] = both
+                self._put(call, now, steady)
+                last.rider, last = call, None
                 continue
             request = _pack(call.words())
             if len(request) > LONG and self._take_aside(call):
@@ -233,15 +239,23 @@ class Multiplexed(asyncio.Protocol):
                     parts.append(_pack(words))
             self._put(call, now, steady)
             parts.append(request)
+            last = call
         if parts:
             self._commands += len(parts)
             self._write_out(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
 
+    def _with_rider(self, call: Call[Any], rider: Call[Any]) -> bytes | None:
+        """One request for both, where there is one and it is not long."""
+        words = call.with_rider(rider)
+        request = None if words is None else _pack(words)
+        return None if request is None or len(request) > LONG else request
+
     def _put(self, call: Call[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady
         call.written = True
+        call.rider = None
         if call.undoes:
             call.until = math.inf
         self._inflight.append(call)
@@ -345,7 +359,9 @@ class Multiplexed(asyncio.Protocol):
                 if not self._inflight:
                     raise driver.InvalidResponse("a reply to nothing that was asked")
                 call = self._inflight.popleft()
-                if isinstance(reply, Exception):
+                if call.rider is not None:
+                    self._handed_over(call, self._inflight.popleft(), reply)
+                elif isinstance(reply, Exception):
                     self._refused(call, reply)
                 else:
                     if not self._useful and call.command.script is not None:
@@ -357,6 +373,32 @@ class Multiplexed(asyncio.Protocol):
         if self._alone and self._ready and not self._inflight:
             self._outflow = None
             self._flush()
+
+    def _handed_over(self, release: Call[Any], acquire: Call[Any], reply: Any) -> None:
+        """The reply to a release and an acquire that went in one request.
+
+        Where it has not done both, they are sent again: each alone, so that each is told what concerns it.
+        """
+        error = reply if isinstance(reply, Exception) else None
+        if error is None and reply != NOT_HELD:
+            if not self._useful:
+                self._prove_useful()
+            release.reply(FREED)
+            acquire.reply(reply)
+            return
+        unknown = isinstance(error, driver.NoScriptError) and not release.in_full
+        detour = None if error is None else faults.detour(error)
+        for call in (release, acquire):
+            call.rider, call.written = None, False
+            if call.done:
+                continue
+            if unknown:
+                call.in_full = True
+            else:
+                call.alone = True
+                # The script may have been stopped after its first write.
+                call.unconfirmed |= error is not None and (detour is None or detour.begun)
+            self.send(call, more=call is release)
 
     def _refused(self, call: Call[Any], error: Exception) -> None:
         if call.done:

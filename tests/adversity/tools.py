@@ -49,10 +49,16 @@ def step(name: str, *shared: str) -> Callable[[Request], bool]:
 ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew")
 RELEASE = step("lock_release", "bells")
+HAND_OVER = step("lock_acquire", "hand_over_lock")
 ADOPT = step("lock_adopt")
 LISTEN = step("waiters_listen", "forms", "bells", "fence", "listening")
 OWNED = step("lock_owned")
 LOCKED = step("lock_locked")
+
+
+def LETTING_GO(request: Request) -> bool:  # noqa: N802 - one of the steps above, in either form
+    """Matches a release, alone or in one request with the try of the next waiter."""
+    return RELEASE(request) or HAND_OVER(request)
 
 
 def look_at(proxy: Proxy, seen: Callable[[Request], object]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..calls import Command, Script
+from ..calls import Command, JoinableRelease, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
 from .listening import Listener
@@ -12,6 +12,7 @@ from .standing import QUEUED, WAITING, letters
 from .steps import Steps
 
 _ACQUIRE: Final = Script("lock_acquire")
+_HAND_OVER: Final = Script("lock_acquire", "hand_over_lock")
 _ANNOTATE: Final = Script("lock_annotate", mid_move="mid_move_lock")
 _ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
 _LOCKED: Final = Script("lock_locked")
@@ -82,7 +83,8 @@ class LockCommands(Steps):
         """
         keys = self._queued_keys() if leave else self._with_queue
         args = (token, self._retention(ttl_ms), int(ring))
-        return Command(_RELEASE, keys, args, released, lane=token)
+        release = Command(_RELEASE, keys, args, released, lane=token)
+        return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the name stays taken, by nobody, until `at_least_ms` after the grant."""

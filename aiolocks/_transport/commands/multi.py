@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from ..calls import Command, Script
+from ..calls import Command, JoinableRelease, Script
 from ..keys import key
 from .answers import Answer, Released, answer, fencing_token, released, truth
 from .listening import Listener
@@ -13,6 +13,7 @@ from .standing import QUEUED, WAITING, letters
 from .steps import Steps, arming
 
 _ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats")
+_HAND_OVER: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "hand_over_locks")
 _ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move="mid_move_multi")
 _ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
 _LOCKED: Final = Script("multi_locked")
@@ -66,7 +67,8 @@ class MultiCommands(Steps):
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         args = (self.number, token, self._retention(ttl_ms), int(ring))
-        return Command(_RELEASE, self.keys(with_bell=leave), args, released, lane=token)
+        release = Command(_RELEASE, self.keys(with_bell=leave), args, released, lane=token)
+        return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (self.number, old, new, ttl_ms, self._retention(ttl_ms), metadata)

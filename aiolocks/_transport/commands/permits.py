@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...errors import ConfigurationError
-from ..calls import Command, Script
+from ..calls import Command, JoinableRelease, Script
 from ..keys import key
 from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
 from .listening import Listener
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
+_HAND_OVER: Final = Script("permits_acquire", *_SHARED, "hand_over_permits")
 _ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_permits")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_permits")
 _AVAILABLE: Final = Script("permits_available", *_SHARED)
@@ -109,7 +110,8 @@ class PermitCommands(Steps):
     ) -> Command[Released]:
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), self._seat(token), flags)
-        return Command(self._releasing, self._keys, args, released, lane=token)
+        release = Command(self._releasing, self._keys, args, released, lane=token)
+        return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the permits stay taken, by nobody, until `at_least_ms` after the grant."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from ..calls import Command, Script
+from ..calls import Command, JoinableRelease, Script
 from ..keys import key
 from .answers import Answer, Granted, Released, answer, fencing_token, released, truth
 from .listening import Listener
@@ -13,6 +13,7 @@ from .steps import Steps
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
 _ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats")
+_HAND_OVER: Final = Script("reentrant_acquire", *_SHARED, "seats", "hand_over_nest")
 _ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nest")
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
 _LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
@@ -70,7 +71,8 @@ class ReentrantCommands(Steps):
     ) -> Command[Released]:
         keys = (*self._keys, self.bell) if leave else self._keys
         args = (token, self._retention(ttl_ms), int(ring))
-        return Command(_RELEASE, keys, args, released, lane=token)
+        release = Command(_RELEASE, keys, args, released, lane=token)
+        return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         # What stands beside the lock is of the lease that took it first.
