@@ -151,11 +151,18 @@ class LockLostError(LockError):
     Attributes:
         name: Name of the lock.
         reason: What showed the loss.
+        stolen_by: The holder that took it by force, with `acquire(steal=True)`; None where it was lost in
+            another way, or that holder is not known.
     """
 
-    def __init__(self, kind: str, name: str, reason: str, *, lost: bool = True) -> None:
+    stolen_by: HolderInfo | None = None
+
+    def __init__(
+        self, kind: str, name: str, reason: str, *, lost: bool = True, stolen_by: HolderInfo | None = None
+    ) -> None:
         self.name = name
         self.reason = reason
+        self.stolen_by = stolen_by
         super().__init__(f"{kind} {name!r} {'was lost' if lost else 'is not held'}: {reason}")
 
 

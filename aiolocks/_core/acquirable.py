@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, Self, TypeVar, cast, final
 
-from .arguments import Options, Seconds, lock_name, optional_seconds, reject_slips
+from .arguments import Options, Seconds, flag, lock_name, optional_seconds, reject_slips
 from .binding import Binding
 from .entries import Entries
 from .handle import Handle
@@ -46,6 +46,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         "tasks can share it; in another process, make one of the same name with a client of that process"
     )
     _label: ClassVar[str]  # how messages call it
+    _can_be_stolen: ClassVar[bool] = False
     _lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
     def __init__(self, client: Any, name: str, options: Options) -> None:
@@ -96,7 +97,11 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     # -- acquiring
 
     def acquire(  # noqa: D417 - there are no slips to describe
-        self, *slipped: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+        self,
+        *slipped: Never,
+        blocking_timeout: Seconds | None = AS_CONFIGURED,
+        steal: bool = False,
+        **slips: Never,
     ) -> Pending[LeaseT]:
         """Acquires, waiting for as long as `blocking_timeout` allows.
 
@@ -105,8 +110,14 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
         Args:
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
+            steal: Takes it at once from its holder, before all waiters, also while `at_least` keeps it: for
+                an operator who knows that the holder hangs. The holder's lease becomes `LOST`, with
+                `stolen_by`. Its body runs on until its session learns of that, and only a store that compares
+                fencing tokens is safe from it. For `Lock`, `FairLock`, `ReentrantLock` and `Leadership`. It
+                waits for nobody, so there is no `blocking_timeout`.
 
         Raises:
+            TypeError, ValueError: This kind cannot be stolen, or an argument is not as it should be.
             LockTimeoutError: Not had within `blocking_timeout`; it names the holders.
             DeadlockError: There is no `blocking_timeout`, and this very task holds what is in the way, for as
                 long as it waits.
@@ -117,6 +128,9 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
         reject_slips("acquire()", slips, positional=slipped)
+        if flag("steal", steal):
+            self._check_steal(blocking_timeout)
+            return Pending(self._steal, of=self, call="acquire")
         if blocking_timeout is AS_CONFIGURED:
             timeout = self._options.blocking_timeout
         else:
@@ -136,6 +150,18 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         """
         reject_slips("try_acquire()", slips, positional=slipped)
         return Pending(self._try_acquire, of=self, call="try_acquire")
+
+    def _check_steal(self, blocking_timeout: object) -> None:
+        if not self._can_be_stolen:
+            raise TypeError(
+                f"a {self._label} cannot be stolen: a Lock, FairLock, ReentrantLock or Leadership can; "
+                "session.force_release(name) frees any kind"
+            )
+        if blocking_timeout is not AS_CONFIGURED:
+            raise ValueError("steal=True waits for nobody: leave blocking_timeout out")
+
+    def _steal(self) -> Coroutine[Any, Any, LeaseT]:
+        return self._bind().steal()
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         return self._bind().acquire(blocking_timeout)

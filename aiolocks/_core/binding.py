@@ -13,6 +13,7 @@ from .claim import Claim
 from .possession import Possession
 
 if TYPE_CHECKING:
+    from .._transport import Answer
     from .arguments import Options
     from .claim import Resource
     from .engine import Engine
@@ -67,14 +68,22 @@ class Binding(Generic[LeaseT]):
     def try_acquire(self) -> Coroutine[Any, Any, LeaseT | None]:
         return self._attempt(None, once=True)
 
-    def _claim(self, token: str, at_least_ms: int) -> Claim:
-        described, ttl_ms = self.engine.describe(self._user_json, self._beside), self.options.first_ttl_ms
-        return Claim(self.resource.commands, token, described, ttl_ms, at_least_ms=at_least_ms)
+    def steal(self) -> Coroutine[Any, Any, LeaseT]:
+        return cast("Coroutine[Any, Any, LeaseT]", self._attempt(0.0, once=True, by_force=True))
 
-    async def _attempt(self, blocking_timeout: float | None, *, once: bool) -> LeaseT | None:
+    def _claim(self, token: str, at_least_ms: int, *, by_force: bool = False) -> Claim:
+        described, ttl_ms = self.engine.describe(self._user_json, self._beside), self.options.first_ttl_ms
+        commands = self.resource.commands
+        seized = self._seized if by_force else None
+        return Claim(commands, token, described, ttl_ms, at_least_ms=at_least_ms, seized=seized)
+
+    async def _attempt(
+        self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
+    ) -> LeaseT | None:
         """The lease; refused, None for whoever gave no `blocking_timeout`."""
         engine = self.engine
-        claim = self._claim(self.resource.commands.heir("", engine.token()), self.options.at_least_ms)
+        token = self.resource.commands.heir("", engine.token())
+        claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
         acquisition = Acquisition(
             engine,
             self._gate,
@@ -111,6 +120,13 @@ class Binding(Generic[LeaseT]):
         sent = engine.moment(acquisition.sent, acquisition.sent_steady)
         return self._lease(claim, acquisition.grant, sent, waited)
 
+    def _seized(self, claim: Claim, answer: Answer) -> Answer:
+        if isinstance(answer, Granted) and answer.lost:
+            from .stealing import tell_loser  # noqa: PLC0415 - few locks are stolen, and an import takes its time
+
+            tell_loser(self.engine, claim, answer)
+        return answer
+
     def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
         options = self.options
         possession = Possession(
@@ -128,6 +144,8 @@ class Binding(Generic[LeaseT]):
         )
         self._gate.entrusted(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
+        if grant.lost:
+            self.engine.events.stolen(possession, grant)
         return self._lease_type(self, possession, grant)
 
     async def locked(self) -> bool:

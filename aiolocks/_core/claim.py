@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from .._transport import Answer, Command, Listener, Refused, Released
+from .._transport import Answer, Command, Kept, Listener, Refused, Released
 
 if TYPE_CHECKING:
     from .._transport.commands.reading import Holder
@@ -53,6 +53,10 @@ class Commands(Protocol):
         """
         ...
 
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        """Takes it from whoever holds it; of the kinds that can be stolen."""
+        ...
+
     def arm(self, token: str) -> Command[int]:
         """Takes a seat without asking, with a fresh bell; HUNG or RUNG if that is what it was."""
         ...
@@ -61,7 +65,7 @@ class Commands(Protocol):
         """What tells the waiter with that token when to ask: a part of a request for many, or a request."""
         ...
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         """Sets the ttl anew if the token holds it; never creates."""
         ...
 
@@ -172,13 +176,22 @@ class Claim:
 
     Args:
         at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
+        seized: It is taken from its holder; called with each answer, also a late one to a caller that left.
     """
 
-    __slots__ = ("_commands", "_metadata", "_ttl_ms", "at_least_ms", "token")
+    __slots__ = ("_commands", "_metadata", "_seized", "_ttl_ms", "at_least_ms", "token")
 
     def __init__(
-        self, commands: Commands, token: str, metadata: str, ttl_ms: int, *, at_least_ms: int = 0
+        self,
+        commands: Commands,
+        token: str,
+        metadata: str,
+        ttl_ms: int,
+        *,
+        at_least_ms: int = 0,
+        seized: Callable[[Claim, Answer], Answer] | None = None,
     ) -> None:
+        self._seized = seized
         self._commands = commands
         self._metadata = metadata
         self._ttl_ms = ttl_ms  # what was asked for last
@@ -208,7 +221,19 @@ class Claim:
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
         self._ttl_ms = ttl_ms
+        if self._seized is not None:
+            return self._seizing(self._seized, ttl_ms)
         return self._commands.acquire(self.token, ttl_ms, self._metadata, standing)
+
+    def _seizing(self, seized: Callable[[Claim, Answer], Answer], ttl_ms: int) -> Command[Answer]:
+        command = self._commands.steal(self.token, ttl_ms, self._metadata)
+        read = command.parse
+
+        def parse(raw: Any) -> Answer:
+            return seized(self, read(raw))
+
+        command.parse = parse
+        return command
 
     def arm(self) -> Command[int]:
         return self._commands.arm(self.token)
@@ -216,7 +241,7 @@ class Claim:
     def listener(self) -> Listener | Command[int]:
         return self._commands.listener(self.token)
 
-    def renew(self, ttl_ms: int) -> Command[bool]:
+    def renew(self, ttl_ms: int) -> Command[Kept]:
         self._ttl_ms = ttl_ms
         return self._commands.renew(self.token, ttl_ms)
 

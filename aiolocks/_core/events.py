@@ -12,6 +12,7 @@ from .statistics import Tally
 
 if TYPE_CHECKING:
     from .._holders import HolderInfo
+    from .._transport import Granted
     from .possession import Possession
 
 log = logging.getLogger("aiolocks.session")
@@ -27,6 +28,7 @@ _HOOKS: Final = (
     "on_downgraded",
     "on_detached",
     "on_abandoned",
+    "on_stolen",
 )
 
 
@@ -41,9 +43,10 @@ class LockEvent:
         fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
         seconds: For `on_acquired`, `on_waited` and `on_timeout` how long it waited, for `on_renewed` how long
             it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and `on_detached` how long it
-            was held.
-        reason: What showed the loss, for `on_lost`; for `on_waited` how the wait has ended: `"granted"`,
-            `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`.
+            was held, for `on_stolen` how long the holder before had it, by the server's clock.
+        reason: What showed the loss, for `on_lost`; the holder before, for `on_stolen`; for `on_waited` how
+            the wait has ended: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or
+            `"failed"`.
         was: Kind of the lock before, for `on_downgraded`.
     """
 
@@ -132,6 +135,19 @@ class Events:
             seconds = possession.remaining()
             log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
             _tell(hooks, _of(possession, seconds))
+
+    def stolen(self, possession: Possession, grant: Granted) -> None:
+        """After `acquired`: by force, from the holder that the grant tells of."""
+        from .._holders import in_words  # noqa: PLC0415 - few locks are stolen
+        from .stealing import holder_in  # noqa: PLC0415 - as above
+
+        loser = holder_in(grant.lost, now_us=grant.fencing_token)
+        if loser is None:
+            return
+        before = f"held {in_words((loser,))}"
+        log.warning("%s %r was taken by force: it was %s", possession.kind, possession.name, before)
+        if hooks := self._hooks["on_stolen"]:
+            _tell(hooks, _of(possession, loser.held_for or 0.0, before))
 
     def doubted(self, possession: Possession, reason: str) -> None:
         log.info("%s %r may be lost: %s", possession.kind, possession.name, reason)

@@ -253,7 +253,7 @@ class Lease(AsyncOnly):
         return error
 
     def _lost(self, reason: str) -> LockLostError:
-        return LockLostError(self._possession.label, self._possession.name, reason)
+        return self._possession.loss(reason)
 
     def __repr__(self) -> str:
         left = f" remaining={self.remaining():.3f}" if self._possession.live else ""

@@ -21,7 +21,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
-from .._transport import Call, Command, Fault, clocks
+from .._transport import Call, Command, Fault, Kept, Stolen, clocks
 from ..errors import LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
 from .process import current_pid
@@ -30,6 +30,7 @@ from .shield import HURRIED, outlast
 from .term import NEVER, Term
 
 if TYPE_CHECKING:
+    from .._holders import HolderInfo
     from .claim import Claim
     from .engine import Engine
     from .gate import Gate
@@ -96,6 +97,7 @@ class Possession:
         "name",
         "reason",
         "scope",
+        "stolen_by",
         "stop_reason",
         "term",
         "watch",
@@ -123,7 +125,7 @@ class Possession:
         self._over: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._given_back = False
-        self._renewal: Call[bool] | None = None
+        self._renewal: Call[Kept] | None = None
         self._asked_ttl = ttl  # by the last renewal that was made
         self._extending: asyncio.Lock | None = None
         self.claim = claim
@@ -135,6 +137,7 @@ class Possession:
         self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew, grace=grace)
         self._ahead = clocks.steady() - engine.now()
         self.reason = ""  # why it has ended
+        self.stolen_by: HolderInfo | None = None
         self.stop_reason = ""  # why the body was told to stop before that
         self.scope: LossScope | None = None  # the body that has entered it
         self.watch: Watch | None = None  # the watchdog's
@@ -176,7 +179,11 @@ class Possession:
         if self.remaining() <= 0.0:
             # Not lost, but used in a fork, or after its holder has let go of it.
             lost = self.state is LeaseState.LOST
-            raise LockLostError(self.label, self.name, self._why_not_held(), lost=lost)
+            raise self.loss(self._why_not_held(), lost=lost)
+
+    def loss(self, reason: str, *, lost: bool = True) -> LockLostError:
+        """What is raised where it cannot be relied on."""
+        return LockLostError(self.label, self.name, reason, lost=lost, stolen_by=self.stolen_by)
 
     def ensure_this_process(self) -> None:
         """Raises in a fork of the holder."""
@@ -254,14 +261,26 @@ class Possession:
             self.term.move(suspended)
             self._engine.watchdog.watch(self)
 
-    def _renewed(self, held: bool) -> None:  # noqa: FBT001 - a callback
+    def _renewed(self, held: Kept) -> None:
         call, self._renewal = self._renewal, None
         assert call is not None
         if not held:
-            self.lose("the server no longer has it as the holder")
+            self._taken_away(held)
             return
         self._confirmed(call, self._asked_ttl)
         self._engine.events.renewed(self)
+
+    def _taken_away(self, answer: Kept) -> None:
+        """The server does not have it as the holder."""
+        if isinstance(answer, Stolen):
+            from .stealing import holder_in  # noqa: PLC0415 - of few losses, and an import takes its time
+
+            thief = holder_in(answer.thief)
+            # An owner that took it again may find the mark of an earlier loss.
+            if thief is not None and (thief.fencing_token or 0) > self.fencing_token:
+                self.lose_to(thief)
+                return
+        self.lose("the server no longer has it as the holder")
 
     def _not_renewed(self, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
@@ -283,7 +302,7 @@ class Possession:
             self._state = LeaseState.UNKNOWN
             self._engine.events.doubted(self, reason)
 
-    def _confirmed(self, call: Call[bool], ttl: float) -> None:
+    def _confirmed(self, call: Call[Any], ttl: float) -> None:
         """The server has it for `ttl` seconds from when that was sent."""
         if not self.live:
             return
@@ -292,7 +311,7 @@ class Possession:
         self._ahead = clocks.steady() - self._engine.now()
         self._engine.watchdog.watch(self)
 
-    def _renew(self) -> Command[bool]:
+    def _renew(self) -> Command[Kept]:
         """A renewal as of now: its ttl must not reach past `max_hold`, however long it has waited."""
         self._asked_ttl = self.term.ttl_at(self._engine.now())
         return self.claim.renew(milliseconds(self._asked_ttl))
@@ -328,8 +347,8 @@ class Possession:
         self.ensure_held()
 
     async def _ask(
-        self, command: Command[bool], *, until: float, make: Callable[[], Command[bool]] | None = None
-    ) -> Call[bool] | None:
+        self, command: Command[Any], *, until: float, make: Callable[[], Command[Any]] | None = None
+    ) -> Call[Any] | None:
         """The call, if the server has it as the holder; if not, None, and it is lost."""
         engine = self._engine
         until = min(until, engine.now() + engine.settings.command_timeout)
@@ -345,8 +364,8 @@ class Possession:
             engine.forget(call)
         if held:
             return call
-        if self._releasing is None:
-            self.lose("the server no longer has it as the holder")
+        if self._releasing is None and self.live:
+            self._taken_away(held)
         return None
 
     def _ensure_not_lost(self) -> None:
@@ -363,6 +382,14 @@ class Possession:
         self.stop_reason = reason
         if self.scope is not None:
             self.scope.cancel()
+
+    def lose_to(self, thief: HolderInfo) -> None:
+        """It was taken by force, by that holder."""
+        from .._holders import in_words  # noqa: PLC0415 - as in `_taken_away`
+
+        if self.live:
+            self.stolen_by = thief
+            self.lose(f"it was stolen {in_words((thief,))}")
 
     def lose(self, reason: str) -> None:
         """Can no longer be relied on: whoever relies on it is told, once."""

@@ -62,6 +62,7 @@ class FairLock(Acquirable[Lease]):
     __slots__ = ()
 
     _label: ClassVar[str] = "FairLock"
+    _can_be_stolen = True
     _lease_type = Lease
 
     def __init__(

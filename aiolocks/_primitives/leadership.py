@@ -81,6 +81,7 @@ class Leadership(Acquirable[Term]):
     __slots__ = ("_candidacy", "_value")
 
     _label: ClassVar[str] = "Leadership"
+    _can_be_stolen = True
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class Lock(Acquirable[Lease]):
     __slots__ = ()
 
     _label: ClassVar[str] = "Lock"
+    _can_be_stolen = True
     _lease_type = Lease
 
     def __init__(

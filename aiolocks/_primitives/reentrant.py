@@ -87,6 +87,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     __slots__ = ("_apart", "_of_tasks", "_owner")
 
     _label: ClassVar[str] = "ReentrantLock"
+    _can_be_stolen = True
     _lease_type = ReentrantLease
 
     def __init__(
@@ -120,14 +121,18 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         self._of_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Self] = weakref.WeakKeyDictionary()
 
     def acquire(
-        self, *slipped: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+        self,
+        *slipped: Never,
+        blocking_timeout: Seconds | None = AS_CONFIGURED,
+        steal: bool = False,
+        **slips: Never,
     ) -> Pending[ReentrantLease]:
         """Acquires it for its owner, which is the task that calls this unless `owner` says otherwise.
 
         See `Lock.acquire`, also for its errors.
         """
         return super(ReentrantLock, self._of_owner()).acquire(
-            *slipped, blocking_timeout=blocking_timeout, **slips
+            *slipped, blocking_timeout=blocking_timeout, steal=steal, **slips
         )
 
     def try_acquire(self, *slipped: Never, **slips: Never) -> Pending[ReentrantLease | None]:

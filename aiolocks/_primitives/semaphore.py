@@ -118,6 +118,7 @@ class Semaphore(Acquirable[Lease]):
         n: int = 1,
         *slipped: Never,
         blocking_timeout: Seconds | None = AS_CONFIGURED,
+        steal: bool = False,
         **slips: Never,
     ) -> Pending[Lease]:
         """Acquires `n` permits as one lease, waiting for as long as `blocking_timeout` allows.
@@ -140,7 +141,9 @@ class Semaphore(Acquirable[Lease]):
         Cancelled at any point, nothing stays held, and whoever waits behind goes on.
         """
         several = self._several(n)
-        return super(Semaphore, several).acquire(*slipped, blocking_timeout=blocking_timeout, **slips)
+        return super(Semaphore, several).acquire(
+            *slipped, blocking_timeout=blocking_timeout, steal=steal, **slips
+        )
 
     def try_acquire(  # noqa: D417 - see above
         self, n: int = 1, *slipped: Never, **slips: Never

@@ -62,6 +62,7 @@ class OpenTelemetryListener:
         "_label",
         "_losses",
         "_renewals",
+        "_stolen",
         "_timeouts",
         "_wait",
         "_waiters",
@@ -115,6 +116,9 @@ class OpenTelemetryListener:
         self._abandoned = meter.create_counter(
             "aiolocks.abandoned", unit="{lease}", description="Leases collected without a release."
         )
+        self._stolen = meter.create_counter(
+            "aiolocks.stolen", unit="{lease}", description="Locks taken from their holder by force."
+        )
 
     def _of(self, kind: str, name: str) -> dict[str, str]:
         label = self._label(name)
@@ -129,6 +133,7 @@ class OpenTelemetryListener:
                 self._losses,
                 self._renewals,
                 self._abandoned,
+                self._stolen,
             ):
                 counter.add(0, found)
         return found
@@ -183,3 +188,7 @@ class OpenTelemetryListener:
         attributes = self._of(event.kind, event.name)
         self._abandoned.add(1, attributes)
         self._held.add(-1, attributes)
+
+    def on_stolen(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._stolen.add(1, self._of(event.kind, event.name))

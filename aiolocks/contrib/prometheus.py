@@ -124,6 +124,10 @@ class PrometheusListener:
         series.abandoned.inc()
         series.held.dec()
 
+    def on_stolen(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._series(event).stolen.inc()
+
 
 class _Series:
     """The metrics of one kind and one label, all of them from the first event on.
@@ -138,6 +142,7 @@ class _Series:
         "hold",
         "losses",
         "renewals",
+        "stolen",
         "timeouts",
         "wait",
         "waiters",
@@ -153,6 +158,7 @@ class _Series:
         self.losses = metrics.losses.labels(kind, label)
         self.renewals = metrics.renewals.labels(kind, label)
         self.abandoned = metrics.abandoned.labels(kind, label)
+        self.stolen = metrics.stolen.labels(kind, label)
 
 
 class _Metrics(Collector):
@@ -180,6 +186,7 @@ class _Metrics(Collector):
         self.losses = counter("aiolocks_losses_total", "Leases lost.")
         self.renewals = counter("aiolocks_renewals_total", "Renewals that the server has confirmed.")
         self.abandoned = counter("aiolocks_abandoned_total", "Leases collected without a release.")
+        self.stolen = counter("aiolocks_stolen_total", "Locks taken from their holder by force.")
         self._all: tuple[MetricWrapperBase, ...] = (
             self.wait,
             self.hold,
@@ -190,6 +197,7 @@ class _Metrics(Collector):
             self.losses,
             self.renewals,
             self.abandoned,
+            self.stolen,
         )
         self._series: dict[tuple[str, str], _Series] = {}
 

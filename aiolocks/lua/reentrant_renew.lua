@@ -2,9 +2,9 @@
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms
--- Returns 1 when renewed, 0 when the token does not hold the lock
+-- Returns 1 when renewed, 0 when the token does not hold the lock, or the lease that has taken its owner's place
 purge()
-if not nested(ARGV[1]) then return 0 end
+if not nested(ARGV[1]) then return thief_of(owner_of(ARGV[1])) end
 redis.call('ZADD', nest, whole(NOW + ARGV[2]), ARGV[1])
 last_to_the_end()
 keep(fence, ARGV[3])

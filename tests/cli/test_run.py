@@ -350,3 +350,23 @@ async def test_a_killed_one_frees_the_lock_after_its_ttl(aiolocks: Aiolocks, red
     invocation.send(signal.SIGKILL)
     async with Lock(redis, "job", blocking_timeout=2):
         pass
+
+
+async def test_with_steal_it_takes_the_lock_from_its_holder(aiolocks: Aiolocks) -> None:
+    first = await aiolocks("run", "job", "--ttl", "0.6", "--", "sh", "-c", "echo in; exec sleep 60")
+    await first.says("in")
+    second = await aiolocks("run", "job", "--steal", "--", "sh", "-c", "echo in; read x")
+    await second.says("in")
+    ended = await first.end()
+    assert ended.status == 76
+    assert re.search(r"it was stolen by \S+ pid \d+", ended.err), ended.err
+    await second.type("\n")
+    ended = await second.end()
+    assert ended.status == 0
+    assert "'job' was taken by force: it was held for" in ended.err
+
+
+async def test_steal_waits_for_nobody(aiolocks: Aiolocks) -> None:
+    ended = await (await aiolocks("run", "job", "--steal", "--wait", "1", "--", "true")).end()
+    assert ended.status == 2
+    assert "--steal waits for nobody" in ended.err

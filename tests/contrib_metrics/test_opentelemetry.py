@@ -114,6 +114,7 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
         "aiolocks.losses": "{lease}",
         "aiolocks.renewals": "{renewal}",
         "aiolocks.abandoned": "{lease}",
+        "aiolocks.stolen": "{lease}",
     }
     assert after.labels == {"order", "seats", "other"}
     page = (ROOT / "docs" / "reference" / "contrib-opentelemetry.md").read_text()

@@ -128,6 +128,7 @@ async def test_what_locks_do_is_scraped(
         "aiolocks_losses_total",
         "aiolocks_renewals_total",
         "aiolocks_abandoned_total",
+        "aiolocks_stolen_total",
     }
 
 

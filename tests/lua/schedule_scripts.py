@@ -32,7 +32,7 @@ class ScheduleScripts(Scripts):
     def text(self, step: str) -> bytes:
         if step in self.bare:
             return super().text(step)
-        shared = PERMITS if step.startswith("permits_") else (*PERMITS, "ticks")
+        shared = (*PERMITS, "stolen") if step.startswith("permits_") else (*PERMITS, "ticks")
         shared += ("claims",) if step in ("schedule_claim", "schedule_trigger") else ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or text_of(file).encode() for file in files)

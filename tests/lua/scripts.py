@@ -43,6 +43,8 @@ NO_FENCES = (
 )
 """What no clock can have minted."""
 
+TELLING_OF_THIEVES = ("lock_renew", "reentrant_renew", "permits_renew")
+
 _NOT_ENOUGH = object()
 
 
@@ -85,6 +87,9 @@ class Scripts:
     def text(self, step: str) -> bytes:
         shared = () if step == "queue_arm" or step in self.bare else self.shared
         shared = ("bells",) if step == "lock_release" else shared
+        shared = () if step == "lock_renew" else shared
+        shared = ("forms", "bells", "fence", "locks") if step == "lock_steal" else shared
+        shared += ("stolen",) if step.endswith(("_steal", *TELLING_OF_THIEVES)) else ()
         shared += ("ours",) if step in self.looking else ()
         shared += ("seats",) if step in self.seating else ()
         files = [*(f"shared/{name}" for name in shared), step]
@@ -195,6 +200,7 @@ class LockScripts(Scripts):
     """The steps of a simple lock."""
 
     kind = "lock"
+    stealing: ClassVar[str] = "lock_steal"
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
@@ -206,6 +212,13 @@ class LockScripts(Scripts):
 
     async def renew(self, token: str, *, ttl: int = MINUTE, retention: int = HOUR) -> Any:
         return await self.run(self.words("lock_renew", [self.lock, self.fence], token, ttl, retention))
+
+    async def steal(
+        self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
+    ) -> Any:
+        keys = [*self._keys(None)[:3], self.key("nest")]
+        arguments = (token, ttl, retention, metadata)
+        return await self.run(self.words(self.stealing, keys, *arguments))
 
     async def release(self, token: str, **kwargs: Any) -> Any:
         return await self.run(self.releasing(token, **kwargs))
@@ -292,6 +305,7 @@ class ReentrantScripts(LockScripts):
     """The steps of a lock that its owner may take again, and, of the same name, those of the simple lock."""
 
     shared = ("forms", "bells", "fence", "locks", "nest")
+    stealing = "reentrant_steal"
     bare = frozenset(
         {
             "lock_acquire",
@@ -542,6 +556,11 @@ class PermitScripts(Scripts):
         self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, kept: int = DAY, seat: str = SEAT
     ) -> Any:
         return await self.run(self.words("permits_renew", self.keys("me"), token, ttl, retention, kept, seat))
+
+    async def steal(
+        self, token: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
+    ) -> Any:
+        return await self.run(self.words("permits_steal", self.keys("me"), token, ttl, retention, metadata))
 
     async def adopt(
         self, old: str, new: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"

@@ -315,7 +315,7 @@ def test_backoff_takes_what_the_contract_says() -> None:
 
 
 def test_acquire_waits_as_the_lock_says_unless_told_otherwise() -> None:
-    assert set(parameters(Lock.acquire)) == {"blocking_timeout"}
+    assert set(parameters(Lock.acquire)) == {"blocking_timeout", "steal"}
     assert parameters(Lock.try_acquire) == {}
     assert positional(Lock.acquire) == positional(Lock.try_acquire) == ["self"]
 

@@ -7,7 +7,7 @@ Times are whole milliseconds here, as the server counts; the conversion is `aiol
 
 from __future__ import annotations
 
-from .answers import BELL_TTL, HUNG, NEW, RUNG, Answer, Granted, Refused, Released
+from .answers import BELL_TTL, HUNG, NEW, RUNG, Answer, Granted, Kept, Refused, Released, Stolen
 from .lock import LockCommands, a_question
 from .standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
 from .steps import SEAT_LENGTH, whereabouts
@@ -27,9 +27,11 @@ __all__ = [
     "WAITING",
     "Answer",
     "Granted",
+    "Kept",
     "LockCommands",
     "Refused",
     "Released",
+    "Stolen",
     "a_question",
     "whereabouts",
 ]

@@ -29,10 +29,11 @@ class Granted:
         room: How many more of the same may be let in at once.
         depth: How many leases its owner has by now.
         rung: The bells of who was woken, if anybody was.
+        lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
     """
 
     # No dataclasses here: these are made for each request, and many at import.
-    __slots__ = ("depth", "fencing_token", "others", "room", "rung")
+    __slots__ = ("depth", "fencing_token", "lost", "others", "room", "rung")
 
     def __init__(
         self,
@@ -42,7 +43,9 @@ class Granted:
         room: int = 0,
         depth: int = 1,
         rung: Sequence[bytes] = (),
+        lost: bytes = b"",
     ) -> None:
+        self.lost = lost
         self.fencing_token = fencing_token
         self.others = others
         self.room = room
@@ -107,6 +110,37 @@ class Released:
     def __init__(self, *, freed: bool, rung: Sequence[bytes]) -> None:
         self.freed = freed
         self.rung = rung
+
+
+@final
+class Stolen:
+    """The token does not hold it any more, and another one has taken its place by force.
+
+    Attributes:
+        thief: The lease that has: 'token:fencing token:metadata'.
+    """
+
+    __slots__ = ("thief",)
+
+    def __init__(self, thief: bytes) -> None:
+        self.thief = thief
+
+    def __bool__(self) -> bool:
+        """Whether the token holds it."""
+        return False
+
+
+Kept = bool | Stolen
+"""Whether the token holds it, as a renewal answers."""
+
+
+def kept(raw: Any) -> Kept:
+    return Stolen(raw) if isinstance(raw, bytes) else bool(raw)
+
+
+def stolen(raw: Any) -> Answer:
+    """Reads `{1, fencing token, others, the lease that it was taken from[, bell …]}`."""
+    return Granted(int(raw[1]), raw[2], lost=raw[3], rung=raw[4:])
 
 
 def truth(raw: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from ...errors import FingerprintError, LockError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import Answer, Granted, Refused, Released, released
+from .answers import Answer, Granted, Kept, Refused, Released, released
 from .listening import Listener
 from .lock import LockCommands
 from .standing import QUEUED, WAITING, letters
@@ -160,7 +160,7 @@ class FlightCommands(Steps):
     def listener(self, token: str) -> Listener:
         return self._lock.listener(token)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         return self._lock.renew(token, ttl_ms)
 
     def release(

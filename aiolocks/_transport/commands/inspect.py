@@ -123,7 +123,7 @@ class Family:
 _PERMITS: Final = Family(
     ("", "leases", "value"),
     read_permits,
-    passive=("fence", "value"),
+    passive=("fence", "value", "stolen"),
     seat=SEAT_LENGTH,
     force=_FORCE_PERMITS,
     forced=("", "leases", "queue", "value", "fence"),
@@ -131,7 +131,7 @@ _PERMITS: Final = Family(
 _TERMS: Final = Family(
     ("", "leases", "value"),
     read_permits,
-    passive=("fence", "value", "terms", "news"),
+    passive=("fence", "value", "terms", "news", "stolen"),
     seat=SEAT_LENGTH,
     force=_FORCE_PERMITS,
     forced=("", "leases", "queue", "value", "fence"),
@@ -171,7 +171,13 @@ _SCHEDULES: Final = Family(
     # There is no such key as `value`: what is freed is the run, and never the register.
     forced=("", "leases", "queue", "value", "fence"),
 )
-_LOCKS: Final = Family(("", "nest"), read_locks, force=_FORCE_LOCK, forced=("", "nest", "queue", "fence"))
+_LOCKS: Final = Family(
+    ("", "nest"),
+    read_locks,
+    passive=("fence", "stolen"),
+    force=_FORCE_LOCK,
+    forced=("", "nest", "queue", "fence"),
+)
 
 FAMILIES: Final = {
     "lock": _LOCKS,

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 from ...errors import ConfigurationError, DuplicateJobError
 from ..calls import Argument, Command, Script
 from ..keys import key
-from .answers import Answer, Refused, Released, answer, released, truth
+from .answers import Answer, Kept, Refused, Released, answer, released, truth
 from .listening import Listener
 from .runs import PERMITS, RunSteps
 from .standing import leave_letters, letters
@@ -152,7 +152,7 @@ class JobCommands(RunSteps):
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], token[:SEAT_LENGTH], deadlines=self._keys[:1])
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms), self._ticket, self._limit)
         return Command(_RENEW, self._keys, args, truth, lane=token)
 

@@ -12,13 +12,15 @@ KIND: Final = "leadership"
 NOBODY_KNOWN: Final = "+inf"
 """Instead of the last term that is known: none is told of."""
 
+_PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
 _SHARED: Final = ("forms", "bells", "fence", "queue", "permits", "terms")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
 _ANNOTATE: Final = Script("leadership_annotate", *_SHARED, mid_move="mid_move_terms")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_terms")
 _LOOK: Final = Script("leadership_look", "forms", "fence")
 _RELEASE: Final = Script("permits_release", *_SHARED, mid_move="mid_move_terms")
-_RENEW: Final = Script("permits_renew", *_SHARED, mid_move="mid_move_terms")
+_RENEW: Final = Script("permits_renew", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
+_STEAL: Final = Script("permits_steal", *_PERMITS, "stolen", "terms")
 
 
 class TermFound(NamedTuple):
@@ -70,6 +72,7 @@ class LeadershipCommands(PermitCommands):
     _adopting: ClassVar[Script] = _ADOPT
     _releasing: ClassVar[Script] = _RELEASE
     _renewing: ClassVar[Script] = _RENEW
+    _stealing: ClassVar[Script] = _STEAL
     _more_roles: ClassVar[tuple[str, ...]] = ("terms", "news")
 
     __slots__ = ()

@@ -6,7 +6,7 @@ from typing import Final, final
 
 from ..calls import Command, JoinableRelease, Script
 from ..keys import key
-from .answers import Answer, Released, answer, fencing_token, released, truth
+from .answers import Answer, Kept, Released, answer, fencing_token, kept, released, stolen, truth
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps
@@ -18,7 +18,8 @@ _ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned", mid_move="mid_move_lock")
 _RELEASE: Final = Script("lock_release", "bells", mid_move="mid_move_lock")
-_RENEW: Final = Script("lock_renew", mid_move="mid_move_lock")
+_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock")
+_STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
 
 
 def a_question(prefix: str, session: str) -> Command[bool]:
@@ -67,12 +68,17 @@ class LockCommands(Steps):
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        keys = (*self._with_queue, key(self._prefix, self._kind, self._name, "nest"))
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata)
+        return Command(_STEAL, keys, args, stolen, lane=token)
+
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms))
-        return Command(_RENEW, self._held, args, truth, lane=token)
+        return Command(_RENEW, self._held, args, kept, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

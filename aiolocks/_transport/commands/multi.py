@@ -7,7 +7,7 @@ from typing import Final, final
 
 from ..calls import Command, JoinableRelease, Script
 from ..keys import key
-from .answers import Answer, Released, answer, fencing_token, released, truth
+from .answers import Answer, Kept, Released, answer, fencing_token, released, truth
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps, arming
@@ -59,7 +59,7 @@ class MultiCommands(Steps):
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._queues, locks=self._locks)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms))
         return Command(_RENEW, self._locks + self._fences, args, truth, lane=token)
 

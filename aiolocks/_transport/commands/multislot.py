@@ -31,6 +31,7 @@ from .answers import (
     NOT_OURS,
     Answer,
     Granted,
+    Kept,
     Refused,
     Released,
     released,
@@ -132,7 +133,7 @@ class MultiSlotCommands(StepsOfAName):
         commands = [listening([part.listener(token)]) for part in self._parts]
         return self._together(commands, _told_by_all, lane=token)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         return self._together([part.renew(token, ttl_ms) for part in self._parts], all, lane=token)
 
     def release(

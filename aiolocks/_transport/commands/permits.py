@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ...errors import ConfigurationError
 from ..calls import Command, JoinableRelease, Script
 from ..keys import key
-from .answers import Answer, Refused, Released, answer, fencing_token, released, truth
+from .answers import Answer, Kept, Refused, Released, answer, fencing_token, kept, released, stolen, truth
 from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
@@ -24,7 +24,8 @@ _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_permits")
 _AVAILABLE: Final = Script("permits_available", *_SHARED)
 _OWNED: Final = Script("permits_owned", *_SHARED, mid_move="mid_move_permits")
 _RELEASE: Final = Script("permits_release", *_SHARED, mid_move="mid_move_permits")
-_RENEW: Final = Script("permits_renew", *_SHARED, mid_move="mid_move_permits")
+_RENEW: Final = Script("permits_renew", *_SHARED, "stolen", mid_move="mid_move_permits")
+_STEAL: Final = Script("permits_steal", *_SHARED, "stolen")
 _RESIZE: Final = Script("permits_resize", *_SHARED)
 
 _VALUE_RETENTION_MS: Final = 24 * 3600 * 1000
@@ -48,6 +49,7 @@ class PermitCommands(Steps):
     _adopting: ClassVar[Script] = _ADOPT
     _releasing: ClassVar[Script] = _RELEASE
     _renewing: ClassVar[Script] = _RENEW
+    _stealing: ClassVar[Script] = _STEAL
     _more_roles: ClassVar[tuple[str, ...]] = ()
 
     __slots__ = ("_fair", "_keys", "_name", "_permits", "_value", "bell")
@@ -95,15 +97,20 @@ class PermitCommands(Steps):
         )
         return Command(self._acquiring, self._keys, args, self._answer, lane=token)
 
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        """Of those that have one permit."""
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata)
+        return Command(self._stealing, self._keys, args, stolen, lane=token)
+
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._keys[4:5], lane=token, seat=self._seat(token))
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], self._seat(token), deadlines=self._keys[:1])
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms), _VALUE_RETENTION_MS + ttl_ms, self._seat(token))
-        return Command(self._renewing, self._keys, args, truth, lane=token)
+        return Command(self._renewing, self._keys, args, kept, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

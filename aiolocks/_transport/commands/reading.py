@@ -311,7 +311,7 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
 def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
     """What is not ours of the keys that stand beside what is held, for a while after it too."""
     types = dict.fromkeys(found, "zset") | {"fence": "string", "seen": "hash"}
-    types |= dict.fromkeys(("value", "beside.value", "register"), "hash")
+    types |= dict.fromkeys(("value", "beside.value", "register", "stolen"), "hash")
     wrong = _wrong(types, found)
     fence = found.get("fence", _NO_CONTENT)
     if fence.type == "string" and (_FENCE.fullmatch(fence.value) is None or int(fence.value) >= _LAST_FENCE):

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, final
 from ..ballots import Ballot, Freeing, Listening, Voting
 from ..calls import Command, Script
 from ..elections import Acquiring, Adopting, Carried, Renewing
-from .answers import Answer, Released, truth
+from .answers import Answer, Kept, Released, truth
 from .listening import listening
 from .lock import LockCommands
 from .standing import QUEUED, STAYING, WAITING
@@ -120,8 +120,8 @@ class RedlockCommands(Steps):
         listen = listening([self._one.listener(token)])
         return Motion(partial(Listening, vote=listen), listen, node_timeout=self._node_timeout)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
-        renew = self._one.renew(token, ttl_ms)
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+        renew: Command[Any] = self._one.renew(token, ttl_ms)  # a thief is told of by no majority
         put = partial(
             Renewing,
             vote=renew,
@@ -129,7 +129,8 @@ class RedlockCommands(Steps):
             take=partial(self._one.acquire, token, ttl_ms),
             confirm=partial(self._confirm, self._held, token, ttl_ms),
         )
-        return Motion(put, renew, node_timeout=self._node_timeout, lane=token)
+        motion: Command[Any] = Motion(put, renew, node_timeout=self._node_timeout, lane=token)
+        return motion
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 from ..calls import Command, JoinableRelease, Script
 from ..keys import key
-from .answers import Answer, Granted, Released, answer, fencing_token, released, truth
+from .answers import Answer, Granted, Kept, Released, answer, fencing_token, kept, released, truth
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps
@@ -19,7 +19,8 @@ _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
 _LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
 _OWNED: Final = Script("reentrant_owned", *_SHARED, mid_move="mid_move_nest")
 _RELEASE: Final = Script("reentrant_release", *_SHARED, mid_move="mid_move_nest")
-_RENEW: Final = Script("reentrant_renew", *_SHARED, mid_move="mid_move_nest")
+_RENEW: Final = Script("reentrant_renew", *_SHARED, "stolen", mid_move="mid_move_nest")
+_STEAL: Final = Script("reentrant_steal", *_SHARED, "stolen")
 
 OWNER_LENGTH: Final = 32
 
@@ -59,12 +60,16 @@ class ReentrantCommands(Steps):
         keys = (*self._keys, self.bell) if standing & (WAITING | QUEUED) else self._keys
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        args = (token, ttl_ms, self._retention(ttl_ms), metadata)
+        return Command(_STEAL, self._keys, args, _stolen, lane=token)
+
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms))
-        return Command(_RENEW, self._keys, args, truth, lane=token)
+        return Command(_RENEW, self._keys, args, kept, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
@@ -87,6 +92,10 @@ class ReentrantCommands(Steps):
 
     def locked(self) -> Command[bool]:
         return Command(_LOCKED, self._keys[:1], (self._owner,), truth)
+
+
+def _stolen(raw: Any) -> Answer:
+    return Granted(int(raw[1]), raw[2], lost=raw[3], depth=raw[4])
 
 
 def _answer(raw: Any) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, final
 
 from ..calls import Argument, Command, Script
 from ..keys import key
-from .answers import Answer, Granted, Refused, Released, released, truth
+from .answers import Answer, Granted, Kept, Refused, Released, released, truth
 from .listening import Listener
 from .runs import PERMITS, RunSteps
 from .steps import SEAT_LENGTH
@@ -16,7 +16,7 @@ _CLAIM: Final = Script("schedule_claim", *PERMITS, "ticks", "claims")
 _TRIGGER: Final = Script("schedule_trigger", *PERMITS, "ticks", "claims")
 _RELEASE: Final = Script("schedule_release", *PERMITS, "ticks")
 _READ: Final = Script("schedule_read")
-_RENEW: Final = Script("permits_renew", *PERMITS, mid_move="mid_move_permits")
+_RENEW: Final = Script("permits_renew", *PERMITS, "stolen", mid_move="mid_move_permits")
 
 _KIND: Final = "schedule"
 _NO_SEAT: Final = "0" * SEAT_LENGTH
@@ -151,7 +151,7 @@ class TickCommands(RunSteps):
         self.reply = NotClaimed(_WHY[why], _or_none(claimed), left, int(now_us))
         return Refused(left)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms), self._ask.lasting, _NO_SEAT)
         return Command(_RENEW, self._keys[:6], args, truth, lane=token)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from ...errors import LockLostError
 from ..calls import Command, Script
 from ..keys import key
-from .answers import BELL_TTL_MS, Answer, Refused, Released, answer, fencing_token, released, truth
+from .answers import BELL_TTL_MS, Answer, Kept, Refused, Released, answer, fencing_token, released, truth
 from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, tokens_told, told_all
@@ -135,7 +135,7 @@ class SpanCommands(Steps):
             self.bell, self._keys[4:5], _SEAT, deadlines=(ends, waits), marks=marks, marks_ms=self._marks_ms
         )
 
-    def renew(self, token: str, ttl_ms: int) -> Command[bool]:
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms), _SEAT)
         return Command(_RENEW, self._keys, args, truth, lane=token)
 

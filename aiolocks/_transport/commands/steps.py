@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ..calls import Argument, Command, Script
-from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Refused, Released
+from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Released
 
 if TYPE_CHECKING:
     from .listening import Listener
@@ -88,6 +88,10 @@ class Steps:
     def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
         """Nothing of it is created behind an answer."""
         return None
+
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        """Takes it from whoever holds it; of the kinds that can be stolen."""
+        raise NotImplementedError
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""

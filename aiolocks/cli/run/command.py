@@ -26,6 +26,9 @@ later holder, by which a store can refuse those who come too late.
 With --at-least the lock stays taken for that long after it was acquired, even if COMMAND has ended before,
 whatever its exit status. So a command that several machines start at about the same time runs once.
 
+With --steal the lock is taken from its holder, before all who wait for it. The holder's COMMAND gets TERM as
+soon as its aiolocks learns of that, and until it has ended, both run.
+
 With --every or --cron, COMMAND is run for a tick of the schedule NAME, and not under a lock: for a line that
 stands in the crontab of many machines. Of all that come for the same tick, by clocks that differ by less than
 half of the gap between two ticks (and by less than a minute), one runs it; the others end at once, with 0.
@@ -73,6 +76,10 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
     help="In the order of asking, over all machines: a FairLock, which knows nothing of a Lock of that name.",
 )  # fmt: skip
 @click.option(
+    "--steal", is_flag=True,
+    help="Take the lock from its holder, without waiting: for a holder that hangs.",
+)  # fmt: skip
+@click.option(
     "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
     help="Seconds between TERM and KILL when the lock was lost.",
 )  # fmt: skip
@@ -94,6 +101,7 @@ def run(
     wait: float | None,
     at_least: float,
     fair: bool,
+    steal: bool,
     kill_after: float,
     every: float | None,
     cron: str | None,
@@ -108,9 +116,11 @@ def run(
     if at_least > ttl:
         message = f"--at-least {at_least:g} needs a --ttl of that many seconds or more, not {ttl:g}"
         raise click.UsageError(message, click.get_current_context())
+    if steal and wait is not None:
+        raise click.UsageError("--steal waits for nobody: leave --wait out", click.get_current_context())
     ticks = _ticks(every, cron, tz)
-    if ticks is not None and (wait is not None or at_least or fair):
-        message = "--wait, --at-least and --fair are for a lock, and not for --every and --cron"
+    if ticks is not None and (wait is not None or at_least or fair or steal):
+        message = "--wait, --at-least, --fair and --steal are for a lock, and not for --every and --cron"
         raise click.UsageError(message, click.get_current_context())
     from .charge import run_and_exit  # noqa: PLC0415 - as below
     from .keeper import Keeper, Order  # noqa: PLC0415 - which needs one to be imported
@@ -126,6 +136,7 @@ def run(
         fair=fair,
         kill_after=kill_after,
         quiet=quiet,
+        steal=steal,
         ticks=ticks,
     )
 

@@ -16,6 +16,7 @@ from ... import (
     Lease,
     Lock,
     LockError,
+    LockEvent,
     LockLostError,
     LockNotOwnedError,
     LockTimeoutError,
@@ -25,6 +26,7 @@ from ..._primitives.schedule.dues import Dues
 from ..._primitives.schedule.runs import Run
 from ..._primitives.schedule.ticks import Outcome, at
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
+from ..listing.shown import visible
 from ..server import Server, connected
 from .charge import InCharge
 from .child import Child
@@ -52,6 +54,7 @@ class Order:
     fair: bool
     kill_after: float
     quiet: bool
+    steal: bool = False
     ticks: Dues | None = None
 
 
@@ -92,15 +95,19 @@ class Keeper(InCharge):
 
     def _session(self, server: Server) -> Session:
         try:
-            return Session(server.client, prefix=self._order.prefix)
+            return Session(server.client, prefix=self._order.prefix, listeners=[self])
         except ValueError as error:  # of the prefix
             raise click.UsageError(str(error), click.get_current_context()) from None
+
+    def on_stolen(self, event: LockEvent) -> None:
+        """Called by the session."""
+        say(f"'{visible(event.name)}' was taken by force: it was {visible(event.reason)}")
 
     async def _acquire(self, session: Session) -> Lease:
         order = self._order
         kind: type[FairLock | Lock] = FairLock if order.fair else Lock
         explaining = None
-        if not order.quiet:
+        if not (order.quiet or order.steal):
             explaining = asyncio.create_task(explain(session, kind.__name__.lower(), order.name))
         try:
             lock = kind(
@@ -111,7 +118,7 @@ class Keeper(InCharge):
                 at_least=order.at_least,
                 metadata=described(order.command),
             )
-            return await lock.acquire()
+            return await (lock.acquire(steal=True) if order.steal else lock.acquire())
         except LockTimeoutError as error:
             raise CommandError(str(error), NOT_ACQUIRED) from None
         except BackendError as error:
