@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
     from ._primitives.joblease import JobLease
     from ._primitives.leaders import LeaderInfo
     from ._primitives.leadership import Leadership
+    from ._primitives.limits import Limits
     from ._primitives.multilock import MultiLock
     from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
     from ._primitives.redlock import Redlock
@@ -70,6 +71,7 @@ __all__ = [
     "Leadership",
     "Lease",
     "LeaseState",
+    "Limits",
     "Lock",
     "LockError",
     "LockEvent",

@@ -33,6 +33,7 @@ class HolderInfo:
         depth: How many leases the owner of a `ReentrantLock` has.
         mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
             owns the key of a `UniqueJob`.
+        keys: The keys of which it holds a permit each, of `Limits`, and the caps that it was acquired with.
         value: What the leader of a `Leadership` has published.
         span: What it holds of a `RangeLock`, with both ends: of `[0, 10)`, the number right below 10.
     """
@@ -49,6 +50,7 @@ class HolderInfo:
     permits: int | None = None
     depth: int | None = None
     mode: str | None = None
+    keys: dict[str, int] | None = None
     value: Any = None
     span: tuple[float, float] | None = None
 

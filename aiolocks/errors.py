@@ -72,6 +72,8 @@ class LockTimeoutError(LockError, TimeoutError):
             `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
             longest. Of many holders, some; empty when none is known, or when other waiters go first.
         detail: What else is known of why: of a `Redlock`, what each of its masters said. Empty for most.
+        full: Of `Limits`, the key that was full when the server said so last; of several, the one with the
+            smallest cap. None when other waiters for the same keys go first, and for every other kind.
     """
 
     holders: tuple[HolderInfo, ...] = ()
@@ -86,7 +88,9 @@ class LockTimeoutError(LockError, TimeoutError):
         detail: str = "",
         holders: Sequence[HolderInfo] = (),
         by_itself: bool = False,
+        full: str | None = None,
     ) -> None:
+        self.full = full
         self.name = name
         self.blocking_timeout = blocking_timeout
         self.remaining = remaining

@@ -553,12 +553,14 @@ class Acquisition:
         """Tells of it, and names the holders."""
         now = self._engine.now()
         self._engine.events.timed_out(self._label.lower(), self._name, now - self.started)
+        refusal = self._refusal or self._gate.refusal
         return LockTimeoutError(
             self._label,
             self._name,
             blocking_timeout=blocking_timeout,
             remaining=self._gate.remaining(now),
-            detail="" if self._refusal is None else self._refusal.detail,
+            detail="" if refusal is None else refusal.detail,
+            full=None if refusal is None or refusal.full is None else refusal.full[0],
             holders=self._holders(now),
             by_itself=self._own_in_the_way() is not None,
         )

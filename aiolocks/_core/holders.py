@@ -30,6 +30,7 @@ def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any
         permits=holder.permits,
         depth=holder.depth,
         mode=holder.mode,
+        keys=None if holder.keys is None else dict(holder.keys),
         span=holder.span if kind.startswith("rangelock") else None,
         **who_in(described),
     )

@@ -13,6 +13,7 @@ _MODULES: Final = {
     "joblease": ("JobLease",),
     "leaders": ("LeaderInfo",),
     "leadership": ("Leadership",),
+    "limits": ("Limits",),
     "multilock": ("MultiLock",),
     "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
     "redlock": ("Redlock",),

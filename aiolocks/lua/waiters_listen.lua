@@ -6,7 +6,8 @@
 -- KEYS  bells
 -- ARGV  1 ttl of a bell, ms   2 ttl of a queue, ms   3 host and process of the session, JSON ('': they are not told)
 --       and then of each bell its seat; its owner, whose locks are not in its way, or ''; how many queues, locks, sets of
---       deadlines and keys of marks it has; the ttl of the marks, ms; and all these keys
+--       deadlines, keys of marks and keys beside them, which last as long as queues, it has; the ttl of the marks, ms;
+--       and all these keys
 -- Returns for each bell: ms until the first lease ends that may be in its way, -1 when none has an end, -2 when its owner
 -- is to ask now, -3 when the bell was rung, -4 when bell or seat are gone, -5 when another program has written there
 --
@@ -23,10 +24,11 @@ end
 
 local told = {}
 for i, bell in ipairs(KEYS) do
-  local seat, owner, queues, locks, deadlines, marks, ms = unpack(ARGV, at, at + 6)
-  at = at + 7
+  local seat, owner, queues, locks, deadlines, marks, beside, ms = unpack(ARGV, at, at + 7)
+  at = at + 8
   local well, answer = pcall(
-    listen, bell, seat, owner, keys_of(queues), keys_of(locks), keys_of(deadlines), keys_of(marks), tonumber(ms)
+    listen, bell, seat, owner, keys_of(queues), keys_of(locks), keys_of(deadlines), keys_of(marks), keys_of(beside),
+    tonumber(ms)
   )
   told[i] = well and answer or -5
 end

@@ -15,6 +15,7 @@ from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 from aiolocks import (
     FairLock,
     KeyspaceWakeup,
+    Limits,
     Lock,
     LockTimeoutError,
     MultiLock,
@@ -101,6 +102,10 @@ def _semaphore(*, fair: bool) -> Callable[..., Any]:
     return lambda client, name, **common: Semaphore(client, name, 1, fair=fair, **common)
 
 
+def _limits(client: Any, name: str, **common: Any) -> Any:
+    return Limits(client, name, {"all": 2, "tenant": 1}, **common)
+
+
 KINDS = [
     Kind("lock", Lock, ("tracking", "plain")),
     Kind("reentrant", EachItsOwn, ("tracking",)),
@@ -108,6 +113,7 @@ KINDS = [
     Kind("multi", _several, ("keyspace", "cluster-tracking")),
     Kind("semaphore", _semaphore(fair=False), ("poll",)),
     Kind("fair semaphore", _semaphore(fair=True), ("plain",)),
+    Kind("limits", _limits, ("cluster-tracking",)),
     Kind("rwlock.writer", _mode("writer"), ("tracking",)),
     Kind("rwlock.upgradable", _mode("upgradable"), ("plain",)),
     Kind("rangelock.writer", _part("writer"), ("keyspace",)),

@@ -32,6 +32,7 @@ KINDS = {
     "FairLock": "permits",
     "MultiLock": "multi",
     "Semaphore": "permits",
+    "Limits": "limits",
     "RWLock": "spans",
     "RangeLock": "spans",
     "SingleFlight": "flight",

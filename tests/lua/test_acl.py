@@ -29,6 +29,7 @@ from aiolocks import (
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
 from tests.lua.leadership_scripts import LeadershipScripts
+from tests.lua.limit_scripts import LimitScripts
 from tests.lua.schedule_scripts import ScheduleScripts
 from tests.lua.scripts import MultiScripts, PermitScripts, ReentrantScripts, Scripts, SpanScripts
 from tests.support.waiting import eventually
@@ -444,6 +445,22 @@ async def leadership_steps(leadership: LeadershipScripts) -> None:
     await leadership.look()
 
 
+async def limit_steps(limits: LimitScripts) -> None:
+    await limits.take(ME)
+    await limits.wait(OTHER, "x")
+    await limits.give(ME)
+    await limits.take(OTHER, "x", flags="w")
+    await limits.wait(ME, "y")
+    await limits.redis.execute_command("EVAL", "redis.call('DEL', KEYS[1])", 1, limits.bell("y"))
+    await limits.give(OTHER, "x")
+
+
+async def limit_steps_of_what_is_lost(limits: LimitScripts) -> None:
+    await limits.take(ME)
+    await limits.redis.execute_command("EVAL", "redis.call('ZREM', KEYS[1], ARGV[1])", 1, limits.holders, ME)
+    await limits.take(OTHER)
+
+
 async def flight_steps(flight: FlightScripts) -> None:
     run = await flight.begin(ME)
     await flight.arm("x")
@@ -516,6 +533,16 @@ FAMILIES = {
         (*NAMED, *(f".{role}:*" for role in ("leases", "value", "terms", "news"))),
         leadership_steps,
     ),
+    "limits": Family(
+        LimitScripts,
+        (
+            *SCRIPTS,
+            *("exists", "hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset"),
+            *("zrangebylex", "zrangebyscore"),
+        ),
+        (*NAMED, ".leases:*", ".turns:*", ".queue.*"),
+        limit_steps,
+    ),
     "flight": Family(
         FlightScripts, (*SCRIPTS, "hget", "hlen", "hmget", "hset"), (*NAMED, ".value:*"), flight_steps
     ),
@@ -552,6 +579,7 @@ LOST = {
     "permits": ("hexists", "hkeys", "zscore"),
     "leadership": ("hexists", "hkeys"),
     "spans": ("hkeys",),
+    "limits": ("zscore",),
 }
 """What those do besides, where one of several keys was lost."""
 
@@ -602,7 +630,9 @@ async def test_a_familys_scripts_need_each_of_their_commands_and_keys_and_no_mor
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("name", LOST)
 async def test_some_commands_are_needed_only_where_a_key_was_lost(by_hand, name) -> None:
-    steps = span_steps_of_what_is_lost if name == "spans" else permit_steps_of_what_is_lost
+    steps = {"spans": span_steps_of_what_is_lost, "limits": limit_steps_of_what_is_lost}.get(
+        name, permit_steps_of_what_is_lost
+    )
     family = replace(FAMILIES[name], steps=steps)
     commands, keys = [*family.commands, *LOST[name]], family.keys(family.scripts.kind)
     await by_hand(family, commands=commands, keys=keys)

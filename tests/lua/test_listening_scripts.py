@@ -167,6 +167,18 @@ async def test_marks_of_others_do_not_keep_the_first_of_the_queue_silent(listeni
     assert about(told, 20_000)
 
 
+async def test_what_is_beside_its_queue_lasts_as_long_and_is_asked_for_where_it_is_gone(listening) -> None:
+    await listening.arm("x", seat=SEATS[0])
+    await listening.hold_for(20_000)
+    beside = listening.shares("x")._replace(beside=(listening.key("turns"),))
+
+    assert await listening.listen(beside) == [ASK]
+    await listening.redis.set(listening.key("turns"), "", px=1000)
+    (told,) = await listening.listen(beside)
+    assert about(told, 20_000)
+    assert await listening.lasts(listening.key("turns"), QUEUE)
+
+
 async def test_a_bell_that_was_rung_is_told_and_keeps_its_end(listening) -> None:
     await listening.arm("x")
     await listening.redis.set(listening.bell("x"), "rung", px=MINUTE)

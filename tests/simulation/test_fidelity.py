@@ -17,6 +17,8 @@ from tests.support.servers import ServerKind
 SEEDS = 40
 REQUESTS = 60
 KEYS = [b"a", b"b", b"c"]
+LEXICAL = b"d"
+"""A sorted set in which all scores are the same."""
 FOREVER = b"100000"
 """Milliseconds: what lasts so long does not end meanwhile."""
 SOON = 0.03
@@ -128,6 +130,10 @@ def _plain(rng: random.Random) -> tuple[bytes, ...]:
             (b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"),
             (b"ZRANGEBYSCORE", key, edge, b"+inf"),
             (b"ZRANGEBYSCORE", key, b"-inf", edge, b"LIMIT", b"0", b"1"),
+            (b"ZADD", LEXICAL, b"0", member + number),
+            (b"ZRANGEBYLEX", LEXICAL, rng.choice((b"[", b"(")) + member, b"(p", b"LIMIT", b"0", number),
+            (b"ZRANGEBYLEX", LEXICAL, b"-", rng.choice((b"[", b"(", b"")) + member + number),
+            (b"ZRANGEBYLEX", LEXICAL, b"[n", b"+"),
             (b"ZREMRANGEBYSCORE", key, b"-inf", edge),
             (b"HSET", key, member),
             (b"ZADD", key, b"x", member),

@@ -20,6 +20,7 @@ from aiolocks import (
     LeaderInfo,
     Leadership,
     Lease,
+    Limits,
     Lock,
     LockEvent,
     LockInfo,
@@ -79,6 +80,12 @@ async def decorated(redis: Redis) -> None:
         @RWLock(redis, "name").reader
         async def read(self, number: int) -> str:
             return str(number)
+
+    limits = Limits(redis, "exports", {"all": 20, "tenant:1": 1}, ttl=5)
+    async with limits as limited, limits.acquire(blocking_timeout=1):
+        assert_type(limited, Lease)
+    assert_type(await limits.in_use(), dict[str, int])
+    assert_type(await limits.try_acquire(), Lease | None)
 
     @MultiLock(redis, ["account:{source}", "account:{target}"])
     async def transfer(source: int, target: int, *, amount: int = 1) -> list[int]:

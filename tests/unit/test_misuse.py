@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, MultiLock, RWLock, Semaphore, Session
+from aiolocks import FairLock, Limits, Lock, MultiLock, RWLock, Semaphore, Session
 from tests.unit.fakes import hold
 
 LOCKS = {
     "Lock": Lock(Redis(), "name"),
     "FairLock": FairLock(Redis(), "name"),
+    "Limits": Limits(Redis(), "name", {"all": 1}),
     "MultiLock": MultiLock(Redis(), ["a", "b"]),
     "Semaphore": Semaphore(Redis(), "name", 3),
     "RWLock.writer": RWLock(Redis(), "name").writer,

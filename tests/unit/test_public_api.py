@@ -72,6 +72,7 @@ NAMES = {
     "Leadership",
     "Lease",
     "LeaseState",
+    "Limits",
     "Lock",
     "LockError",
     "LockEvent",
@@ -172,6 +173,7 @@ RECORD = {
     *("fencing_token", "error", "host", "pid", "metadata"),
 }
 HOLDER = {
+    "keys",
     "lease_id",
     "fencing_token",
     "remaining",

@@ -20,7 +20,17 @@ from tests.unit.test_scripts import LUA, SCRIPTS
 ONE_KEY = {
     *("GET", "SET", "PTTL", "PEXPIRE", "TYPE"),
     *("HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET"),
-    *("ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZREM", "ZREMRANGEBYRANK"),
+    *(
+        "ZADD",
+        "ZCARD",
+        "ZCOUNT",
+        "ZRANGE",
+        "ZRANGEBYLEX",
+        "ZRANGEBYSCORE",
+        "ZRANK",
+        "ZREM",
+        "ZREMRANGEBYRANK",
+    ),
     *("ZREMRANGEBYSCORE", "ZSCORE"),
 }
 KEYS_ALONE = {"DEL", "EXISTS"}
@@ -125,7 +135,9 @@ class Walk:
         if len(either) > 1:
             return all(self.is_safe(where, one) for one in either)
         expression = parts(expression, "and")[-1]
-        if expression in ("nil", "false") or re.match(r"(?:KEYS|ARGV)\b|bell_in\(|bell_of\(", expression):
+        if expression in ("nil", "false") or re.match(
+            r"(?:KEYS|ARGV)\b|bell_in\(|bell_of\(|queue_in\(", expression
+        ):
             return True
         if inner := re.match(r"(?:unpack|string\.gsub|ipairs)\(", expression):
             return self.is_safe(where, expressions(expression, inner.end())[0])

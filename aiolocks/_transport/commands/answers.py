@@ -69,9 +69,10 @@ class Refused:
             the commands that were refused (`holders`).
         lasting: No release ends it.
         first: The seat that goes first, where it is one of this session but not the asker's; else empty.
+        full: Of several limits, the one that is full, and its cap; None where other waiters go first.
     """
 
-    __slots__ = ("detail", "error", "first", "lasting", "remaining_ms", "rung", "told")
+    __slots__ = ("detail", "error", "first", "full", "lasting", "remaining_ms", "rung", "told")
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class Refused:
         told: Sequence[Any] = (),
         lasting: bool = False,
         first: str = "",
+        full: tuple[str, int] | None = None,
     ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
@@ -91,6 +93,7 @@ class Refused:
         self.told = told
         self.lasting = lasting
         self.first = first
+        self.full = full
 
 
 Answer = Granted | Refused

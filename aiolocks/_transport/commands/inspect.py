@@ -14,6 +14,7 @@ from .reading import (
     Finding,
     read_beside,
     read_job,
+    read_limits,
     read_locks,
     read_permits,
     read_register,
@@ -24,6 +25,7 @@ from .reading import (
 from .steps import SEAT_LENGTH
 
 _INSPECT: Final = Script("inspect_names", "bells")
+_FORCE_LIMITS: Final = Script("force_limits", "bells", "forcing")
 _FORCE_LOCK: Final = Script("force_lock", "bells", "forcing")
 _FORCE_PERMITS: Final = Script("force_permits", "bells", "forcing")
 _FORCE_SPANS: Final = Script("force_spans", "bells", "forcing")
@@ -171,6 +173,14 @@ _SCHEDULES: Final = Family(
     # There is no such key as `value`: what is freed is the run, and never the register.
     forced=("", "leases", "queue", "value", "fence"),
 )
+_LIMITS: Final = Family(
+    ("", "leases", "turns"),
+    read_limits,
+    passive=("fence", "turns", "queue."),
+    seat=SEAT_LENGTH,
+    force=_FORCE_LIMITS,
+    forced=("", "leases", "queue", "turns", "fence"),
+)
 _LOCKS: Final = Family(
     ("", "nest"),
     read_locks,
@@ -185,6 +195,7 @@ FAMILIES: Final = {
     "fairlock": _PERMITS,
     "leadership": _TERMS,
     "semaphore": _PERMITS,
+    "limits": _LIMITS,
     "rwlock": _SPANS,
     "rangelock": _SPANS,
     "singleflight": _RUNS,

@@ -29,7 +29,8 @@ class Listener(NamedTuple):
         locks: Keys of which one at least excludes it.
         deadlines: Sorted sets, by deadline, of those who may exclude it.
         marks: What else it has on the server; first a sorted set of bells by deadline.
-        marks_ms: How long these last.
+        beside: Keys that last as long as its queues, and are there while it waits.
+        marks_ms: How long the marks last.
     """
 
     bell: bytes
@@ -39,11 +40,12 @@ class Listener(NamedTuple):
     locks: tuple[bytes, ...] = ()
     deadlines: tuple[bytes, ...] = ()
     marks: tuple[bytes, ...] = ()
+    beside: tuple[bytes, ...] = ()
     marks_ms: int = 0
 
     def words(self) -> tuple[Argument, ...]:
         """Its part of the request."""
-        keys = (self.queues, self.locks, self.deadlines, self.marks)
+        keys = (self.queues, self.locks, self.deadlines, self.marks, self.beside)
         return (
             self.seat,
             self.owner,

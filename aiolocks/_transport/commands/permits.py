@@ -28,9 +28,6 @@ _RENEW: Final = Script("permits_renew", *_SHARED, "stolen", mid_move="mid_move_p
 _STEAL: Final = Script("permits_steal", *_SHARED, "stolen")
 _RESIZE: Final = Script("permits_resize", *_SHARED)
 
-_VALUE_RETENTION_MS: Final = 24 * 3600 * 1000
-_ROLES: Final = ("leases", "value", "fence", "queue")
-
 
 class PermitCommands(Steps):
     """The steps by which so many permits of one name are acquired at once.
@@ -47,10 +44,13 @@ class PermitCommands(Steps):
     _acquiring: ClassVar[Script] = _ACQUIRE
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
+    _owning: ClassVar[Script] = _OWNED
     _releasing: ClassVar[Script] = _RELEASE
     _renewing: ClassVar[Script] = _RENEW
     _stealing: ClassVar[Script] = _STEAL
+    _roles: ClassVar[tuple[str, ...]] = ("leases", "value", "fence", "queue")
     _more_roles: ClassVar[tuple[str, ...]] = ()
+    _value_retention_ms: ClassVar[int] = 24 * 3600 * 1000
 
     __slots__ = ("_fair", "_keys", "_name", "_permits", "_value", "bell")
 
@@ -75,7 +75,7 @@ class PermitCommands(Steps):
         self.bell = key(prefix, kind, name, f"bell.{session}.{permits}{'.fair' if fair else ''}")
         self._keys = (
             key(prefix, kind, name),
-            *(key(prefix, kind, name, role) for role in _ROLES),
+            *(key(prefix, kind, name, role) for role in self._roles),
             self.bell,
             *(key(prefix, kind, name, role) for role in self._more_roles),
         )
@@ -93,7 +93,7 @@ class PermitCommands(Steps):
             self._value,
             self._seat(token),
             letters(standing),
-            _VALUE_RETENTION_MS + ttl_ms,
+            self._value_retention_ms + ttl_ms,
         )
         return Command(self._acquiring, self._keys, args, self._answer, lane=token)
 
@@ -109,7 +109,7 @@ class PermitCommands(Steps):
         return Listener(self.bell, self._keys[4:5], self._seat(token), deadlines=self._keys[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        args = (token, ttl_ms, self._retention(ttl_ms), _VALUE_RETENTION_MS + ttl_ms, self._seat(token))
+        args = (token, ttl_ms, self._retention(ttl_ms), self._value_retention_ms + ttl_ms, self._seat(token))
         return Command(self._renewing, self._keys, args, kept, lane=token)
 
     def release(
@@ -134,7 +134,7 @@ class PermitCommands(Steps):
         return Command(self._annotating, self._keys, (token, metadata), truth, lane=token)
 
     def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._keys, (token,), truth, lane=token)
+        return Command(self._owning, self._keys, (token,), truth, lane=token)
 
     def locked(self) -> Command[bool]:
         return self._available(self._too_few)
@@ -145,7 +145,7 @@ class PermitCommands(Steps):
 
     def resize(self, value: int) -> Command[Sequence[bytes]]:
         """Sets how many there are from now on; the bells of who was woken."""
-        args = (self._value, value, _VALUE_RETENTION_MS, self._seat("1" * SEAT_LENGTH))
+        args = (self._value, value, self._value_retention_ms, self._seat("1" * SEAT_LENGTH))
         return Command(_RESIZE, self._keys, args, self._rung)
 
     def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:

@@ -7,8 +7,10 @@ between two keys of a scan anything may have happened.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, final
+
+from .caps import caps_of
 
 # A token of ours is hexadecimal; a fencing token has no more digits than 2^53.
 # A leading zero is that of a Redlock's token which was written back.
@@ -19,6 +21,8 @@ _TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
 _LOCK: Final = re.compile(rb"((?:[0-9a-f]{32}){1,2}):(0?\d{1,16}):(.*)", re.DOTALL)
 _FENCE: Final = re.compile(rb"\d{1,16}")
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,16}):(.*)", re.DOTALL)
+_LIMITED: Final = re.compile(rb"((?:[^:,=]+=\d{1,10},?)+):(\d{1,16}):(.*)", re.DOTALL)
+_TURN: Final = re.compile(rb"#\d{16}|!\S+ \S+ \d{16}|\S+ \d{16} \S+")
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
 _OF_NOBODY: Final = re.compile(r"0{32}[0-9a-f]+")
 """The token under which the scripts keep a name that nobody holds: zeros, then the last holder's token."""
@@ -66,6 +70,7 @@ class Holder(NamedTuple):
         depth: How many leases he has, one in the other.
         mode: `reader`, `upgradable` or `writer`; `ticket` of one that owns the key of a job.
         span: The closed interval that he holds.
+        keys: Of limits, the keys of which it holds a permit, each with its cap.
     """
 
     tokens: tuple[str, ...]
@@ -76,6 +81,7 @@ class Holder(NamedTuple):
     depth: int | None = None
     mode: str | None = None
     span: tuple[float, float] | None = None
+    keys: tuple[tuple[str, int], ...] | None = None
 
 
 @final
@@ -181,6 +187,15 @@ def told_permits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
     return holder._replace(permits=int(match[1]))
 
 
+def told_limits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+    """The same of one who has a permit of each of several keys."""
+    match = _LIMITED.fullmatch(lease)
+    if match is None:
+        return None
+    keys = tuple(caps_of(match[1].decode(errors="replace")).items())
+    return Holder((token.decode(errors="replace"),), int(match[2]), left_ms, match[3], keys=keys)
+
+
 def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
     """The same of one who has a span."""
     match = _SPAN.fullmatch(lease)
@@ -200,9 +215,13 @@ def _nested(owner: str, nest: Content, now_us: int) -> list[str]:
 
 
 def read_permits(
-    now_us: int, found: Mapping[str, Content], numbers: tuple[bytes, ...] = (b"first", b"current")
+    now_us: int,
+    found: Mapping[str, Content],
+    numbers: tuple[bytes, ...] = (b"first", b"current"),
+    *,
+    told: Callable[[bytes, int, bytes], Holder | None] = told_permits,
 ) -> Finding:
-    """So many permits. Where there is a value, it has these `numbers`."""
+    """So many permits. Where there is a value, it has these `numbers`; `told` reads a lease."""
     if wrong := _wrong({"": "zset", "leases": "hash", "value": "hash"}, found):
         return Finding(now_us, stands=True, problems=wrong)
     leases: dict[bytes, bytes] = found["leases"].value if found["leases"] else {}
@@ -213,7 +232,7 @@ def read_permits(
     for token, left_ms in _after(found[""], now_us).items():
         if _ID.fullmatch(token) is None:
             continue
-        holder = told_permits(token, left_ms, leases.get(token, b""))
+        holder = told(token, left_ms, leases.get(token, b""))
         if holder is None:
             problems.append("half of a lease is missing")
         elif of_nobody(holder):
@@ -264,6 +283,22 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
 def read_schedule(now_us: int, found: Mapping[str, Content]) -> Finding:
     """The runs of a schedule, which are kept as permits are."""
     return read_permits(now_us, {**found, "value": _NO_CONTENT})
+
+
+def read_limits(now_us: int, found: Mapping[str, Content]) -> Finding:
+    """Leases of limits. A waiter that was called holds nothing yet."""
+    leases = found["leases"]
+    if isinstance(leases.value, dict):
+        counted = {one: lease for one, lease in leases.value.items() if not one.startswith(b"#")}
+        leases = leases._replace(value=counted)
+    finding = read_permits(
+        now_us, {"": found[""], "leases": leases, "value": _NO_CONTENT}, told=told_limits
+    )._replace(kept=None)
+    turns, wrong = found["turns"], _wrong({"turns": "zset"}, found)
+    if turns.type == "zset" and not all(map(_TURN.fullmatch, turns.value)):
+        wrong = (_of_others("turns"),)
+    problems = (*finding.problems, *wrong)
+    return finding._replace(stands=bool(finding.holders or problems), problems=problems)
 
 
 def _read_runs(now_us: int, found: Mapping[str, Content]) -> Finding:

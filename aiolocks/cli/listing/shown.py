@@ -63,6 +63,8 @@ def details(info: LockInfo, holder: HolderInfo | None) -> str:
             said.append(holder.mode)
         if holder.span is not None:
             said.append(interval(holder.span))
+        if holder.keys is not None:
+            said.append(" ".join(holder.keys))
         if info.kind == "semaphore":
             said.append(f"{holder.permits} of {'?' if info.value is None else info.value}")
         if holder.depth is not None:

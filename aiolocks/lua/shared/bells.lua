@@ -4,13 +4,20 @@
 -- that may write to it could list any other key there, for a caller with wider rights to delete.
 
 -- The bell that this entry names, or nil when it names no bell of this name. `seat`: how many characters follow the bell.
+-- What follows `queue` before the colon tells several queues of one name apart.
 -- A bell that stands in the queues of several names is called after the first and lists the others in hexadecimal.
 local function bell_in(queue, entry, seat)
   local bell = string.sub(entry, 1, -seat - 1)
-  local place, name = string.match(queue, '^([^{]*)%.queue:(.*)$')
+  local place, name = string.match(queue, '^([^{]*)%.queue[^:{]*:(.*)$')
   local role, of = string.match(bell, '^%.bell(%.[^:{}]+):(.*)$', #place + 1)
   if not role or string.sub(bell, 1, #place) ~= place then return nil end
   if of == name then return bell end
   local listed = string.gsub(name, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
   return string.find(role .. '.', '.' .. listed .. '.', 1, true) and bell or nil
+end
+
+-- The queue of a line, beside the queue of the name; nil for what is no line: it names no key but such a queue.
+local function queue_in(queue, line)
+  local place, name = string.match(queue, '^([^{]*%.queue):(.*)$')
+  return place and not string.find(line, '[:{}]') and place .. '.' .. line .. ':' .. name or nil
 end

@@ -13,7 +13,7 @@ local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is f
 local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
 
 -- What the owner of a bell with that seat may wait for.
-local function listen(bell, seat, owner, queues, locks, deadlines, marks, marks_ms)
+local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside, marks_ms)
   local state = redis.call('GET', bell)
   if not state then return GONE end
   if state == 'rung' then return RUNG end
@@ -37,6 +37,9 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, marks_
     if not redis.call('ZSCORE', marks[1], bell) then asks = true end
     redis.call('ZADD', marks[1], 'XX', whole(NOW + marks_ms), bell)
     for _, key in ipairs(marks) do keep(key, marks_ms + SLACK) end
+  end
+  for _, key in ipairs(beside) do
+    if redis.call('PEXPIRE', key, ARGV[2]) == 0 then asks = true end
   end
   if ARGV[3] ~= '' then
     local card = string.gsub(bell, '^([^{]*):', '%1.card:')

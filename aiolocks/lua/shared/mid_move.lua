@@ -17,7 +17,7 @@ local HIDDEN = ''  -- stands for a key that the step passes over
 local NOT_HERE = {err = 'TRYAGAIN the slot is being moved: keys of this name are on two nodes'}
 local IF_ABSENT = {
   DEL = 0, EXISTS = 0, HDEL = 0, HLEN = 0, PEXPIRE = 0, PTTL = -2, ZCARD = 0, ZREM = 0,
-  GET = false, HGET = false, ZRANK = false, ZSCORE = false, HKEYS = {}, ZRANGE = {}, ZRANGEBYSCORE = {},
+  GET = false, HGET = false, ZRANK = false, ZSCORE = false, HKEYS = {}, ZRANGE = {}, ZRANGEBYLEX = {}, ZRANGEBYSCORE = {},
 }
 
 -- The node that the slot leaves refuses to touch a key that it does not have; the other one finds nothing.

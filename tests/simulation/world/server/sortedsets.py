@@ -138,6 +138,28 @@ def zrangebyscore(client: Client, key: bytes, least: bytes, most: bytes, *option
     return _shown(_by_score(_set(client, key), least, most)[start:stop], scores=scores)
 
 
+def _lexical(end: bytes, *, last: bool) -> tuple[float, bytes]:
+    """Before this entry, of those that have no score, a range begins or ends."""
+    if end in (b"-", b"+"):
+        return (0.0, b"") if end == b"-" else (0.0, _ABOVE)
+    if end[:1] not in (b"[", b"("):
+        raise Refusal("ERR min or max not valid string range item")
+    return (0.0, end[1:] + b"\0" if (end[:1] == b"[") == last else end[1:])
+
+
+@command("ZRANGEBYLEX", -4, READ)
+def zrangebylex(client: Client, key: bytes, least: bytes, most: bytes, *options: bytes) -> list[bytes]:
+    order = _set(client, key).order
+    start = bisect_left(order, _lexical(least, last=False))
+    found = [member for _, member in order[start : bisect_left(order, _lexical(most, last=True))]]
+    if not options:
+        return found
+    if len(options) != 3 or options[0].upper() != b"LIMIT":
+        raise syntax()
+    first, number = integer(options[1]), integer(options[2])
+    return found[first:] if number < 0 else found[first : first + number]
+
+
 @command("ZCOUNT", 4, READ)
 def zcount(client: Client, key: bytes, least: bytes, most: bytes) -> int:
     return len(_by_score(_set(client, key), least, most))

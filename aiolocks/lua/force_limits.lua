@@ -1,0 +1,20 @@
+-- Frees the permits that were granted up to then, whoever holds them, and wakes who waits. The fence stays.
+-- What is counted beside the leases is counted anew by the next step, which then calls the waiters whose turn it is.
+--
+-- KEYS  1 holders   2 leases   3 queue   4 turns   5 fence
+-- ARGV  1 the latest fencing token that it frees
+-- Returns {how many it has freed, bells rung…}
+local holders, leases = KEYS[1], KEYS[2]
+discard_fence(KEYS[5])
+local freed = discard('zset', holders, KEYS[4]) + discard('hash', leases)
+for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
+  local minted = string.match(redis.call('HGET', leases, token) or '', '^[^:]+:(%d+):')
+  if is_due(minted) then
+    redis.call('ZREM', holders, token)
+    freed = freed + 1
+  end
+end
+for _, token in ipairs(redis.call('HKEYS', leases)) do
+  if not redis.call('ZSCORE', holders, token) then redis.call('HDEL', leases, token) end
+end
+return {freed, unpack(summon(KEYS[3], 16, true))}
