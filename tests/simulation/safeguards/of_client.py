@@ -34,26 +34,6 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("_core.acquisition:Acquisition.prompt", without="self._ask_again = True", instead="pass"),
         ("semaphore",),
     ),
-    "a hand-over that was not made": Safeguard(
-        "Where a release and an acquire in one request did nothing, each is sent again alone.",
-        python(
-            "_transport.multiplexed:Multiplexed._handed_over",
-            without="if error is None and reply != NOT_HELD:",
-            instead="if error is None:",
-        ),
-        ("lock", "reentrant", "multilock"),
-        faulty=True,
-        sorts=("cut", "half cut"),
-    ),
-    "a hand-over of what is wanted": Safeguard(
-        "A release goes in one request with an acquire of the same keys only.",
-        python(
-            "_transport.calls:Call.with_rider",
-            without="or acquire.keys[: len(release.keys)] != release.keys",
-            instead="",
-        ),
-        ("lock", "reentrant"),
-    ),
     "a renewal that came late": Safeguard(
         "A bell that is hung up again after its waiter got in is taken down.",
         python(

@@ -1,0 +1,73 @@
+"""Which calls go in one request: a release and the acquire that suits it, and no others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from aiolocks._transport.calls import Call, Command, ignore
+from aiolocks._transport.commands.lock import LockCommands
+from aiolocks._transport.commands.multi import MultiCommands
+from aiolocks._transport.commands.standing import WAITING
+
+OLD, NEW = "a1" * 16, "b2" * 16
+
+
+def lock(name: str) -> LockCommands:
+    return LockCommands("p", name, retention_ms=1, session="s")
+
+
+def multi(*names: str) -> MultiCommands:
+    return MultiCommands("p", names, retention_ms=1, session="s")
+
+
+def call(command: Command[Any]) -> Call[Any]:
+    return Call(command, ignore, ignore, until=math.inf)
+
+
+def joined(release: Command[Any], acquire: Command[Any]) -> Any:
+    return call(release).with_rider(call(acquire))
+
+
+@pytest.mark.parametrize("commands", [lock("x"), multi("x", "y")])
+@pytest.mark.parametrize("standing", [0, WAITING])
+def test_a_quiet_release_goes_with_the_acquire_of_the_same(commands, standing) -> None:
+    acquire = commands.acquire(NEW, 1000, "{}", standing)
+
+    words = joined(commands.release(OLD, 1000, ring=False), acquire)
+
+    assert words is not None
+    assert words[2] == len(acquire.keys)
+    assert words[3:] == (*acquire.keys, *acquire.args, OLD)
+
+
+@pytest.mark.parametrize(
+    ("release", "acquire"),
+    [
+        (lock("x").release(OLD, 1000, ring=True), lock("x").acquire(NEW, 1000, "{}")),
+        (lock("x").release(OLD, 1000, ring=False, leave=True), lock("x").acquire(NEW, 1000, "{}")),
+        (lock("x").end(OLD, 1000, 500, ring=False), lock("x").acquire(NEW, 1000, "{}")),
+        (lock("x").release(OLD, 1000, ring=False), lock("y").acquire(NEW, 1000, "{}")),
+        (lock("x").release(OLD, 1000, ring=False), lock("x").renew(NEW, 1000)),
+        (multi("x", "y").release(OLD, 1000, ring=False), multi("x", "z").acquire(NEW, 1000, "{}")),
+        (multi("x", "y").release(OLD, 1000, ring=False), multi("x", "y", "z").acquire(NEW, 1000, "{}")),
+        (lock("x").acquire(NEW, 1000, "{}"), lock("x").release(OLD, 1000, ring=False)),
+    ],
+)
+def test_nothing_else_goes_with_another(release, acquire) -> None:
+    assert joined(release, acquire) is None
+
+
+@pytest.mark.parametrize("why", ["alone", "mid_move", "elsewhere"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_that_goes_another_way_goes_alone(why, which) -> None:
+    calls = [
+        call(lock("x").release(OLD, 1000, ring=False)),
+        call(lock("x").acquire(NEW, 1000, "{}")),
+    ]
+    assert calls[0].with_rider(calls[1]) is not None
+    setattr(calls[which], why, True)
+
+    assert calls[0].with_rider(calls[1]) is None
