@@ -10,9 +10,14 @@ from typing import Any, NamedTuple
 
 from aiolocks._core.claim import Manner
 from aiolocks._transport import ASK, BELL_RUNG, GONE, listening
-from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, TOLD, WAITING, Granted
+from aiolocks._transport.calls import Command, JoinableRelease
+from aiolocks._transport.commands import IN_TURN, OWING, PASSING, QUEUED, TOLD, WAITING, Granted
 
 TTL_MS = 6000
+
+
+TRIES = ("try", "hand over")
+"""The requests that may be granted."""
 
 
 class Stage(enum.IntEnum):
@@ -78,7 +83,7 @@ class Model:
 
     def give_up(self, state: State) -> State:
         """Cancelled, or out of time."""
-        tried = any(what == "try" and wait == state.wait for what, wait, _ in state.pipe)
+        tried = any(what in TRIES and wait == state.wait for what, wait, _ in state.pipe)
         last = state.taken or tried
         pipe = state.pipe
         if last:
@@ -89,6 +94,18 @@ class Model:
 
     def let_go(self, state: State) -> State:
         return _out(state)._replace(pipe=(*state.pipe, ("release", state.wait, 0)))
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a task of its session can have it right after another one, by one request."""
+        return type(self.commands.release(self.token(0), TTL_MS, ring=False)) is JoinableRelease
+
+    def hand_over(self, state: State) -> State:
+        """Lets go, and the next task of its session asks, in one request."""
+        asking = self._ask(_out(state))
+        *before, (_, wait, standing) = asking.pipe
+        owing = 0 if self._manner.exclusive else OWING
+        return asking._replace(pipe=(*before, ("hand over", wait, standing | owing)))
 
     def poll(self, state: State) -> State:
         """It asks by itself, after a time."""
@@ -102,6 +119,10 @@ class Model:
         match what:
             case "try":
                 return self.commands.acquire(token, TTL_MS, "{}", how)
+            case "hand over":
+                release = self.commands.release(self.token(wait - 1), TTL_MS, ring=False)
+                acquire = self.commands.acquire(token, TTL_MS, "{}", how)
+                return Command(release.both, acquire.keys, (*acquire.args, release.token), acquire.parse)
             case "listen":
                 return listening([self.commands.listener(token)])
             case "undo":
@@ -124,8 +145,8 @@ class Model:
         if what == "listen":
             return self._listened(state, *reply)
         own = self.commands.bell in reply.rung
-        if what != "try" or wait != state.wait or state.stage != Stage.ASKING:
-            assert what != "try" or wait != state.wait
+        if what not in TRIES or wait != state.wait or state.stage != Stage.ASKING:
+            assert what not in TRIES or wait != state.wait
             return self.heard(state) if own else state
         if isinstance(reply, Granted):
             state = self._granted(state, reply, how)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from aiolocks._transport import ASK, BELL_RUNG, GONE
 from aiolocks._transport.commands import Granted
 
-from .client import TTL_MS, Model, Stage, State
+from .client import TRIES, TTL_MS, Model, Stage, State
 from .server import Exact, Snapshot, alike
 from .sorts import Sort
 
@@ -121,6 +121,8 @@ class Walk:
                     yield ("give up", number)
                 case Stage.HOLDING:
                     yield ("let go", number)
+                    if state.wait + 1 < self._waits and self._models[number].hands_over:
+                        yield ("hand over", number)
                 case Stage.DEAD:
                     continue
             if dead < self._deaths:
@@ -142,6 +144,8 @@ class Walk:
                 state = model.give_up(state)
             case "let go":
                 state = model.let_go(state)
+            case "hand over":
+                state = model.hand_over(state)
             case "hear":
                 state = model.heard(state)
             case "die":
@@ -165,7 +169,7 @@ class Walk:
         state = state._replace(pipe=state.pipe[1:])
         what, _, _ = request
         arrived, last = whole.arrived, whole.last
-        if what == "try" and isinstance(reply, Granted):
+        if what in TRIES and isinstance(reply, Granted):
             assert reply.fencing_token > last, f"fencing token {reply.fencing_token} after {last}"
             last = reply.fencing_token
             if self._sort.in_order:
@@ -173,7 +177,7 @@ class Walk:
                 ahead = [other for other in before if clients[other].stage in {Stage.ASKING, Stage.ASLEEP}]
                 assert not ahead, f"{number} got in before {ahead}, who came first"
             arrived = tuple(other for other in arrived if other != number)
-        elif what == "try":
+        elif what in TRIES:
             assert self._exact.seated(model.commands.bell), f"{number} was refused, and is not seated"
             arrived = (*arrived, *(() if number in arrived else (number,)))
         elif what == "undo":

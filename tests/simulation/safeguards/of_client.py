@@ -98,6 +98,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ("lock", "semaphore", "rwlock"),
         faulty=True,
+        sorts=("kill",),
     ),
     "seats while held here": Safeguard(
         "The seats of those that wait behind a holder of their own session live on.",

@@ -135,12 +135,14 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("waiters_listen", without="or held == 0 then", instead="then"),
         ("lock", "multilock"),
         faulty=True,
+        sorts=("kill",),
     ),
     "listen: the dead": Safeguard(
         "Where the waiter before it has died, a waiter is to ask.",
         lua("waiters_listen", without="asks, rank = true, rank - 1", instead="rank = rank - 1"),
         ("semaphore", "fairlock", "uniquejob"),
         faulty=True,
+        sorts=("kill",),
     ),
     "listen: first end": Safeguard(
         "A waiter is told when the first lease ends.",

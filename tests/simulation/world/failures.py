@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from .cluster import NODES, Cluster
 from .excuses import Excused
-from .faults import FAULTS, RECOVERY, Sort
+from .faults import FAULTS, LISTENED, RECOVERY, Sort
 from .group import Group
 from .kinds import SPREAD
-from .schedule import LONGEST_POLL, Fault, Schedule
+from .schedule import Fault, Schedule
 from .sentinel import SENTINELS
 from .server.cluster import slot_of
 from .topology import Grouped
@@ -19,7 +19,7 @@ from .topology import Grouped
 if TYPE_CHECKING:
     from .run import Run
 
-SETTLED = 2.0 + LONGEST_POLL
+SETTLED = 2.0 + LISTENED
 """Seconds in which everybody has asked again after a slot has moved: a fair queue may lose its order."""
 OF_PROCESSES = ("cut", "half cut", "half open", "black hole", "freeze", "kill")
 TARGETS = {

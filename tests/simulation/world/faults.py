@@ -29,6 +29,8 @@ NEVER_CONNECTED = 2 * CONNECT_TIMEOUT + RECONNECTED
 """The same where the first one is silent while it is made, and then the one on which a sentinel is asked."""
 BELL_TTL = 2.0
 """Seconds for which the bell of a waiter lasts that shows no more that it lives."""
+LISTENED = 1.0
+"""Seconds in which each session has asked whether its waiters have something to do, and they have done it."""
 MARKS = 4
 """So many polls of a waiter its marks last, if that is longer."""
 
@@ -82,9 +84,7 @@ def _first_for(run: Run, process: str) -> float:
         return RECONNECTED  # none of its tasks waits, or did a moment ago
     poll = max((crew.poll for crew in schedule.crews if crew.part == process), default=0.0)
     waits = max(BELL_TTL, MARKS * poll) if schedule.kind.spans else BELL_TTL
-    return (
-        waits + LONGEST_POLL + RECONNECTED
-    )  # nobody is told of the end of a bell or a mark: the poll finds it
+    return waits + LISTENED + RECONNECTED  # nobody is told of the end of a bell or a mark: a waiter finds it
 
 
 def _cut(run: Run, fault: Fault) -> None:
