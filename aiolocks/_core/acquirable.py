@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, Self, TypeVar, cast, final
 
@@ -196,17 +196,28 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def _bind(self) -> Binding[LeaseT]:
         binding = self._binding
         if binding is None or not binding.engine.serves:
-            engine = self._engine()
-            binding = self._binding = Binding(
-                engine,
-                self._resource(engine),
-                self._lease_type,
-                label=self._label,
-                name=self._name,
-                options=self._options,
-                beside=self._beside(engine),
-            )
+            engine, bound_as = self._engine(), self._bound_as()
+            if bound_as is None:
+                binding = self._bound(engine)
+            else:
+                binding = engine.bound((type(self), bound_as, self._options), lambda: self._bound(engine))
+            self._binding = binding
         return binding
+
+    def _bound(self, engine: Engine) -> Binding[LeaseT]:
+        return Binding(
+            engine,
+            self._resource(engine),
+            self._lease_type,
+            label=self._label,
+            name=self._name,
+            options=self._options,
+            beside=self._beside(engine),
+        )
+
+    def _bound_as(self) -> Hashable:
+        """What decides, beside the options, how it is bound to a session; None: that is never shared."""
+        return None
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
 

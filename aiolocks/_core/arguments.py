@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -235,9 +236,9 @@ def flag(what: str, value: object) -> bool:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
-    """What every acquirable is told in common; checked."""
+    """What every acquirable is told in common; checked. Locks with the same arguments share it."""
 
     ttl: float
     blocking_timeout: float | None
@@ -266,7 +267,17 @@ class Options:
         return replace(self, grace=grace)
 
     @classmethod
-    def checked(
+    def checked(cls, *, metadata: object, **options: Any) -> Options:
+        """The options of these arguments, each of them as it should be."""
+        if metadata is None:
+            try:
+                return _checked_before(**options)
+            except TypeError:  # of an argument that cannot be hashed, or is of another type than it should be
+                pass
+        return cls._of(metadata=metadata, **options)
+
+    @classmethod
+    def _of(
         cls,
         *,
         ttl: object,
@@ -297,3 +308,9 @@ class Options:
             at_least=seconds("at_least", at_least),
             grace=seconds("grace", grace),
         )
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _checked_before(**options: Any) -> Options:
+    """Most programs make a lock for each use, with the same few options: these are checked once."""
+    return Options._of(metadata=None, **options)  # noqa: SLF001 - its own other half

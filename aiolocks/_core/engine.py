@@ -92,6 +92,10 @@ class Settings:
             )
 
 
+_MOST_BOUND: Final = 256
+"""Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
+
+
 @final
 class Engine:
     """The connection, the watchdog, the gates and the counts of one session.
@@ -102,6 +106,7 @@ class Engine:
     __slots__ = (
         "__weakref__",
         "_asking",
+        "_bindings",
         "_closing_task",
         "_gates",
         "_holder",
@@ -151,6 +156,7 @@ class Engine:
         self.closing = False
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
+        self._bindings: dict[Hashable, Any] = {}
         self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
         self._asking: set[asyncio.Future[Any]] = set()  # single requests that somebody waits for
         self.pid = current_pid()
@@ -216,6 +222,7 @@ class Engine:
 
     async def _close(self) -> None:
         self.closing = True
+        self._bindings.clear()
         for acquisition in tuple(self.waiting):
             acquisition.end_with(SessionClosedError("the session was closed while waiting"))
         for future in tuple(self._asking):
@@ -358,6 +365,15 @@ class Engine:
             self.forget(call)
 
     # -- what acquisitions share
+
+    def bound(self, like: Hashable, bind: Callable[[], T]) -> T:
+        """What was bound before for locks like this one, or is bound now; the last ones are remembered."""
+        binding: T | None = self._bindings.get(like)
+        if binding is None:
+            if len(self._bindings) >= _MOST_BOUND:
+                del self._bindings[next(iter(self._bindings))]
+            binding = self._bindings[like] = bind()
+        return binding
 
     def gate(self, resource: Resource) -> Gate:
         """Where those queue who want the same thing."""

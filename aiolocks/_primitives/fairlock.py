@@ -95,6 +95,9 @@ class FairLock(Acquirable[Lease]):
         )
         super().__init__(client, name, options)
 
+    def _bound_as(self) -> str:
+        return self._name
+
     def _resource(self, engine: Engine) -> Resource:
         commands = PermitCommands(
             engine.settings.prefix,

@@ -93,6 +93,9 @@ class Lock(Acquirable[Lease]):
         )
         super().__init__(client, name, options)
 
+    def _bound_as(self) -> str:
+        return self._name
+
     def _resource(self, engine: Engine) -> Resource:
         commands = LockCommands(
             engine.settings.prefix,

@@ -203,6 +203,9 @@ class Semaphore(Acquirable[Lease]):
             found = self._of_several[number] = self._alike(number)
         return found
 
+    def _bound_as(self) -> tuple[str, int, int, bool]:
+        return self._name, self._permits, self._value, self._fair
+
     def _resource(self, engine: Engine) -> Resource:
         gate_key = ("semaphore", self._name, self._permits, self._fair)
         return Resource(self._commands(engine), gate_key, _FAIR if self._fair else _UNFAIR)

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import BackendError, Backoff, LeaseState, Lock, LockLostError, Session, SessionClosedError
+from aiolocks import (
+    BackendError,
+    Backoff,
+    FairLock,
+    LeaseState,
+    Lock,
+    LockLostError,
+    Session,
+    SessionClosedError,
+)
 from tests.unit.fakes import FakeTransport, cut, generous, grant, hold, let_go, refuse, turns
 
 
@@ -89,7 +98,31 @@ async def test_gates_are_forgotten_when_nobody_needs_them(offline, transport) ->
             pass
 
     transport.remember_nothing()
+    assert len(offline._engine._gates) == 100  # kept for the next lock of the same name
+    offline._engine._bindings.clear()
     assert len(offline._engine._gates) == 0
+
+
+async def test_what_is_kept_for_the_next_lock_of_a_name_is_bounded(offline, transport) -> None:
+    transport.answer = generous
+    for number in range(1000):
+        async with Lock(offline, f"{number}"):
+            pass
+
+    transport.remember_nothing()
+    assert len(offline._engine._gates) == len(offline._engine._bindings) == 256
+    await offline.aclose()
+    assert len(offline._engine._bindings) == 0
+
+
+async def test_locks_of_the_same_name_and_options_share_what_is_bound(offline, transport) -> None:
+    transport.answer = generous
+    one, same, other = Lock(offline, "name"), Lock(offline, "name"), Lock(offline, "name", ttl=5)
+    of_another_kind, with_metadata = FairLock(offline, "name"), Lock(offline, "name", metadata={"a": 1})
+
+    assert one._bind() is same._bind()
+    bindings = [one._bind(), other._bind(), of_another_kind._bind(), with_metadata._bind()]
+    assert len({id(binding) for binding in bindings}) == 4
 
 
 async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> None:
@@ -102,6 +135,7 @@ async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> Non
     del acquiring
     transport.remember_nothing()
     gc.collect()  # of a cancelled task, the traceback
+    session._engine._bindings.clear()
     assert len(session._engine._gates) == 0
 
 
@@ -112,6 +146,7 @@ async def test_a_gate_lives_on_while_another_process_goes_first(offline, transpo
     await releasing
     del releasing
     transport.remember_nothing()
+    offline._engine._bindings.clear()
     assert len(offline._engine._gates) == 1
 
     await asyncio.sleep(1)

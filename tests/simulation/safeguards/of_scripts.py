@@ -140,7 +140,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     "listen: the dead": Safeguard(
         "Where the waiter before it has died, a waiter is to ask.",
         lua("waiters_listen", without="asks, rank = true, rank - 1", instead="rank = rank - 1"),
-        ("semaphore", "fairlock", "uniquejob"),
+        ("fair-semaphore", "rwlock"),
         faulty=True,
         sorts=("kill",),
     ),
