@@ -77,6 +77,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("_core.bells:Bells._unheard", without="gate.unheard()", instead="pass"),
         ("lock", "semaphore", "rwlock"),
         faulty=True,
+        unseen="the next heartbeat tells what this one did not",
     ),
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
@@ -94,9 +95,9 @@ OF_CLIENT: dict[str, Safeguard] = {
         python(
             "_core.gate:Gate.listened",
             without='self._head.prompt("poll", in_turn=False)',
-            instead="pass",
+            instead="self._head.need_not_ask(None)",
         ),
-        ("lock", "semaphore", "rwlock"),
+        ("multilock",),
         faulty=True,
         sorts=("kill",),
     ),

@@ -124,11 +124,13 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A queue lives on for as long as somebody listens.",
         lua("waiters_listen", without="redis.call('PEXPIRE', queue, ARGV[2])"),
         ("fairlock", "lock", "rwlock"),
+        unseen="each waiter asks again after 10 s by itself, which keeps its queue",
     ),
     "listen: marks": Safeguard(
         "The marks of a waiter live on for as long as it listens.",
         lua("waiters_listen", without="redis.call('ZADD', marks[1], 'XX', whole(NOW + marks_ms), bell)"),
         ("rwlock", "rangelock"),
+        unseen="each waiter asks again after 10 s by itself, which keeps its marks",
     ),
     "listen: nothing held": Safeguard(
         "Where nothing is held any more, a waiter is to ask.",
@@ -149,6 +151,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("waiters_listen", without="key, 0, 0, 'WITHSCORES'", instead="key, -1, -1, 'WITHSCORES'"),
         ("rwlock", "semaphore"),
         faulty=True,
+        unseen="the next renewal of another holder finds what has ended, or the next poll",
     ),
     "queue: ring": Safeguard(
         "To ring deletes the bell, which is what is heard.",
