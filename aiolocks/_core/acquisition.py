@@ -75,6 +75,7 @@ class Acquisition:
         "_fault",
         "_gate",
         "_inside",
+        "_kept_before",
         "_label",
         "_logged",
         "_name",
@@ -135,6 +136,7 @@ class Acquisition:
         self.arming: Call[int] | None = None  # of a seat of its own
         self._queued = False  # the call under way leaves the queue when it gets in
         self._staying = False  # but for the place, which others here need
+        self._kept_before = 0  # undos that had left the place to others when it asked
         self.seated = False  # it may have a seat of its own, where each waiter has one
         self.carried = False  # it tells others of what somebody here has let go of
         self._ask_again = False
@@ -260,6 +262,7 @@ class Acquisition:
             self._gate.silent_since = self._engine.now()
         self._queued = self._gate.place.taken and not self._once
         self._staying = self._gate.keeps_place(self)
+        self._kept_before = self._gate.place.kept
         self.carried = not self._once and self._gate.owing
         standing = (
             (QUEUED if self._queued else 0)
@@ -442,7 +445,8 @@ class Acquisition:
         if self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
-        elif self._queued and not self._staying:
+        elif self._queued and not self._staying and self._kept_before == self._gate.place.kept:
+            # Else what such an undo takes back may have been executed after this one, and seated again.
             self._gate.left()
 
     def _failed(self, fault: Fault) -> None:

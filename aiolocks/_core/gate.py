@@ -229,6 +229,7 @@ class Gate:
             if here is None or not here.needs_place:
                 return True
             here.take_place()
+            here.place.kept += 1
             return False
 
         return leaves

@@ -24,12 +24,13 @@ class Place:
       the step that learns otherwise, and then the next refusal makes it be listened for anew.
     """
 
-    __slots__ = ("_commands", "_engine", "answered", "armed", "taken", "unseated")
+    __slots__ = ("_commands", "_engine", "answered", "armed", "kept", "taken", "unseated")
 
     def __init__(self, engine: Engine, commands: Commands) -> None:
         self._commands = commands
         self._engine = engine
         self.taken = False
+        self.kept = 0  # so many undos of waiters that may be seated late have left the place to others
         self.armed = False
         self.answered = False  # since it was armed, the server has said that the bell hangs
         self.unseated = 0  # so often in a row did it not hang after a refusal

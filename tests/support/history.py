@@ -284,6 +284,10 @@ def unreached(holds: Iterable[Hold], *, value: int) -> list[Violation]:
     return violations
 
 
+_UNDOING = 0.1
+"""Seconds after the end of a wait in which the request that gives its place up may not be written yet."""
+
+
 def reservations(
     holds: Iterable[Hold],
     *,
@@ -295,7 +299,7 @@ def reservations(
 
     When another writer leaves, the readers that wait pass. The readers of one session have one place: those
     that wait there when the first of them gets in come along, and a reader has the place of one that gave up
-    while it waited.
+    while it waited, or a moment before: until that is undone.
 
     Args:
         given_up: Readers that waited in vain.
@@ -374,7 +378,8 @@ def _mates(
         return
     for mate in (*(readers if along else ()), *given_up):
         together = mate.session == reader.session and mate.name == reader.name and mate is not reader
-        if together and mate.invoked < reader.invoked <= _end_of_wait(mate):
+        undone = _UNDOING if isinstance(mate, Wait) else 0.0
+        if together and mate.invoked < reader.invoked <= _end_of_wait(mate) + undone:
             yield mate
             yield from _mates(mate, readers, given_up, along=along and isinstance(mate, Wait))
 

@@ -306,7 +306,8 @@ def test_a_reader_has_the_place_of_one_of_its_session_that_gave_up() -> None:
         return Wait(who=who, invoked=invoked, ended=ended, session="s")
 
     assert reservations(history, given_up=[given_up("m", 2, 4.5)]) == []
-    assert reservations(history, given_up=[given_up("m", 2, 3.9)])
+    assert reservations(history, given_up=[given_up("m", 2, 3.95)]) == []
+    assert reservations(history, given_up=[given_up("m", 2, 3.8)])
     assert reservations(history, given_up=[given_up("m", 2, 3.6), given_up("n", 3.5, 5)]) == []
 
 
