@@ -28,6 +28,7 @@ from .errors import (
 
 if typing.TYPE_CHECKING:
     from ._core.infos import LockInfo, WaiterInfo
+    from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
     from ._primitives.fairlock import FairLock
     from ._primitives.fenced import FencedRegister
@@ -58,7 +59,9 @@ __all__ = [
     "Backoff",
     "Bound",
     "ConfigurationError",
+    "Deadlock",
     "DeadlockError",
+    "DeadlockedTask",
     "DuplicateJobError",
     "FairLock",
     "FencedRegister",

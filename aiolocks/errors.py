@@ -3,7 +3,8 @@
 ```
 LockError
  ├─ LockTimeoutError (also TimeoutError)   not had within blocking_timeout
- ├─ DeadlockError                          waiting would never end: the task itself holds what is in the way
+ ├─ DeadlockError                          waiting would never end: the task itself holds what is in the way,
+ │                                          or tasks wait for each other
  ├─ LockLostError                          had, and can no longer be relied on
  ├─ LockNotOwnedError                      release, extend or adopt of what is not held
  ├─ SessionClosedError                     the session ended while waiting
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._deadlocks import Deadlock
     from ._holders import HolderInfo
 
 __all__ = [
@@ -130,19 +132,28 @@ def _advice(kind: str) -> str:
 
 
 class DeadlockError(LockError):
-    """Raised instead of waiting for ever for what the waiting task itself holds.
+    """Raised instead of waiting for ever: for what the task itself holds, or for tasks that wait for it.
 
-    It is raised where the wait has no `blocking_timeout`, and this very task has entered a lease that
+    The task itself: where the wait has no `blocking_timeout`, and this very task has entered a lease that
     excludes what it wants and that does not end by itself: it is held, renewed and has no `max_hold`.
+    Other tasks: where the session has `on_deadlock="raise"`, and this waiter is the youngest of a deadlock.
 
     Attributes:
         name: Name of the lock that was wanted.
-        held: The lock that the task holds, as `Lock 'orders'`.
+        held: The lock that the task holds, as `Lock 'orders'`; empty where other tasks are part of it.
+        deadlock: The tasks that wait for each other, as a `Deadlock`; None where there is only this one.
     """
 
-    def __init__(self, kind: str, name: str, *, held: str) -> None:
+    def __init__(self, kind: str, name: str, *, held: str = "", deadlock: Deadlock | None = None) -> None:
         self.name = name
         self.held = held
+        self.deadlock = deadlock
+        if deadlock is not None:
+            super().__init__(
+                f"{kind} {name!r} would be waited for for ever: {deadlock}; take the locks in the same order "
+                "everywhere, or all at once with a MultiLock"
+            )
+            return
         super().__init__(
             f"{kind} {name!r} would be waited for for ever: this very task holds {held}, which excludes it; "
             f"{_advice(kind)}"

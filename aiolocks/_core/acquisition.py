@@ -161,6 +161,24 @@ class Acquisition:
         self.error: LockError | None = None  # how it ended without a grant; None then means: refused
 
     @property
+    def label(self) -> str:
+        """What messages call the kind of lock."""
+        return self._label
+
+    @property
+    def kind(self) -> str:
+        return self._label.lower()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def inside(self) -> Inside:
+        """The leases that the waiting task has entered."""
+        return self._inside
+
+    @property
     def asleep(self) -> bool:
         """Whether no request is under way."""
         return self._stage is Stage.SLEEPING
@@ -513,6 +531,8 @@ class Acquisition:
         if not self._told:
             self._told = True
             self._engine.events.waiting(self._label.lower(), self._name)
+            if self._inside and not self._once:
+                self._engine.entangled(self)
 
     def _tell_waited(self) -> None:
         if self.granted:
@@ -611,6 +631,8 @@ class Acquisition:
         self._engine.waiting.pop(self, None)
         self._gate.suspects.pop(self, None)
         if self._told:
+            if self._engine.detector is not None:
+                self._engine.detector.discard(self)
             self._tell_waited()
         if not self.done.done():
             self.done.set_result(None)

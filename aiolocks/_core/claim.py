@@ -10,6 +10,7 @@ from .._transport import Answer, Command, Kept, Listener, Refused, Released
 
 if TYPE_CHECKING:
     from .._transport.commands.reading import Holder
+    from .._transport.commands.waits import Wanted
 
 
 class Commands(Protocol):
@@ -97,6 +98,10 @@ class Commands(Protocol):
 
     def holders(self, refused: Refused) -> list[Holder]:
         """The holders that a refusal tells of."""
+        ...
+
+    def wanted(self) -> Wanted | None:
+        """What excludes it; None of a kind for which no search for deadlocks looks."""
         ...
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:
@@ -218,6 +223,9 @@ class Claim:
 
     def holders(self, refused: Refused) -> list[Holder]:
         return self._commands.holders(refused)
+
+    def wanted(self) -> Wanted | None:
+        return self._commands.wanted()
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
         self._ttl_ms = ttl_ms

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, take_back, whereabouts
 from ..errors import ConfigurationError, SessionClosedError
@@ -36,8 +36,11 @@ from .watchdog import Watchdog
 if TYPE_CHECKING:
     from .acquisition import Acquisition
     from .claim import Claim, Resource
+    from .deadlocks import Detector
 
 T = TypeVar("T")
+
+OnDeadlock = Literal["report", "raise"]
 
 _UNWINDING: Final = 1.0
 """Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
@@ -64,6 +67,7 @@ class Settings:
     largest_metadata: int
     largest_value: int
     guard: GuardMode = "log"
+    on_deadlock: OnDeadlock = "report"
 
     def user_json(self, metadata: Mapping[str, Any]) -> str:
         """The user's metadata as they stand on the server.
@@ -117,6 +121,7 @@ class Engine:
         "bells",
         "closed",
         "closing",
+        "detector",
         "entered",
         "events",
         "forget",
@@ -153,6 +158,7 @@ class Engine:
         self.entered = Entered()
         # What tasks of this session do together, by what it is about; whoever puts something in takes it out.
         self.shared: dict[Hashable, Any] = {}
+        self.detector: Detector | None = None  # from the first time on that a task waits and holds something
         self.closing = False
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
@@ -382,6 +388,14 @@ class Engine:
         if gate is None:
             gate = self._gates[key] = Gate(self, resource)
         return gate
+
+    def entangled(self, acquisition: Acquisition) -> None:
+        """Its task waits, and holds something for which others may wait."""
+        if self.detector is None:
+            from .deadlocks import Detector  # noqa: PLC0415 - most sessions need none
+
+            self.detector = Detector(self)
+        self.detector.add(acquisition)
 
     def token(self) -> str:
         """128 random bits, fetched from the kernel for many tokens at once.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 from .statistics import Tally
 
 if TYPE_CHECKING:
+    from .._deadlocks import Deadlock
     from .._holders import HolderInfo
     from .._transport import Granted
     from .possession import Possession
@@ -29,6 +30,7 @@ _HOOKS: Final = (
     "on_detached",
     "on_abandoned",
     "on_stolen",
+    "on_deadlock",
 )
 
 
@@ -41,12 +43,13 @@ class LockEvent:
         kind: Kind of the lock, as `"lock"`.
         name: Name of the lock. There may be very many: think before it becomes a label of a metric.
         fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_waited` and `on_timeout` how long it waited, for `on_renewed` how long
-            it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and `on_detached` how long it
-            was held, for `on_stolen` how long the holder before had it, by the server's clock.
+        seconds: For `on_acquired`, `on_waited`, `on_timeout` and `on_deadlock` how long it waited, for
+            `on_renewed` how long it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and
+            `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
+            server's clock.
         reason: What showed the loss, for `on_lost`; the holder before, for `on_stolen`; for `on_waited` how
             the wait has ended: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or
-            `"failed"`.
+            `"failed"`; for `on_deadlock` all tasks that are part of it, and what they hold and wait for.
         was: Kind of the lock before, for `on_downgraded`.
     """
 
@@ -117,6 +120,15 @@ class Events:
 
     def stuck(self, kind: str, name: str, reason: str) -> None:
         log.warning("%s %r: a task waits for what no release can give it: %s", kind, name, reason)
+
+    def deadlocked(self, kind: str, name: str, seconds: float, deadlock: Deadlock, *, log_it: bool) -> None:
+        if log_it:
+            log.warning("%s", deadlock)
+        if hooks := self._hooks["on_deadlock"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=str(deadlock)))
+
+    def no_deadlocks(self, reason: str) -> None:
+        log.warning("deadlocks over several processes are not looked for: %s", reason)
 
     def timed_out(self, kind: str, name: str, seconds: float) -> None:
         self.tally.timeouts += 1

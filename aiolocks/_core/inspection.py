@@ -16,6 +16,7 @@ from .._holders import HolderInfo
 from .._transport import Command
 from .._transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
 from .._transport.commands.reading import Finding, Waiter
+from .._transport.commands.waits import KIND as WAITS
 from .._transport.keys import parse, prefix_of
 from .arguments import lock_name
 from .holders import described_in, holder_info, whereabouts
@@ -117,6 +118,8 @@ class Found:
         for key in keys:
             place = parse(self._prefix, key)
             family = FAMILIES.get(place.kind) if place is not None else None
+            if place is not None and place.kind == WAITS:
+                continue
             if place is None or family is None or not family.knows(place.role):
                 text = key[self._start :].decode(errors="backslashreplace")
                 if self._accepts(text if place is None else place.name):
@@ -138,22 +141,31 @@ async def look(engine: Engine, places: Iterable[Place], *, waiters: int) -> list
 
     `waiters` is how many of each name are described.
     """
-    names: dict[str, list[str]] = {}
-    for kind, name in places:
-        names.setdefault(kind, []).append(name)
-    # Names of several slots cannot be read in one step.
-    at_once, pages_at_once = (1, _NAMES * _PAGES) if engine.by_slot else (_NAMES, _PAGES)
-    pages = [
-        (kind, some[at : at + at_once]) for kind, some in names.items() for at in range(0, len(some), at_once)
-    ]
-    prefix = engine.settings.prefix
-    commands = [FAMILIES[kind].look(prefix, kind, page, waiters=waiters) for kind, page in pages]
-    findings = await _ask_all(engine, commands, pages_at_once)
+    asked = pages(engine, places, waiters=waiters)
+    findings = await _ask_all(
+        engine, [command for _, _, command in asked], _NAMES * _PAGES if engine.by_slot else _PAGES
+    )
     return [
         info(kind, name, finding)
-        for (kind, page), answers in zip(pages, findings, strict=True)
+        for (kind, page, _), answers in zip(asked, findings, strict=True)
         for name, finding in zip(page, answers, strict=True)
         if finding.stands or finding.waiters or finding.problems
+    ]
+
+
+def pages(
+    engine: Engine, places: Iterable[Place], *, waiters: int
+) -> list[tuple[str, list[str], Command[list[Finding]]]]:
+    """The requests that read these places: of each, its kind and names."""
+    names: dict[str, list[str]] = {}
+    for kind, name in places:
+        if kind in FAMILIES:
+            names.setdefault(kind, []).append(name)
+    prefix, at_once = engine.settings.prefix, 1 if engine.by_slot else _NAMES  # a step is of one slot
+    return [
+        (kind, page, FAMILIES[kind].look(prefix, kind, page, waiters=waiters))
+        for kind, some in names.items()
+        for page in (some[at : at + at_once] for at in range(0, len(some), at_once))
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 _MODULES: Final = {
     "._core.infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
+    "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
     "fairlock": ("FairLock",),
     "fenced": ("FencedRegister",),

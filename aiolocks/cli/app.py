@@ -12,6 +12,7 @@ from .. import __version__
 from .demo.command import demo
 from .exits import NOBODY_READS, of_signal, send_nowhere
 from .listing.commands import ls, prefixes, release, show, top
+from .listing.deadlocks import deadlocks
 from .run.command import run
 from .run.lead import lead
 from .server import VARIABLE
@@ -63,5 +64,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, lead, ls, show, release, top, prefixes):
+for command in (demo, run, lead, ls, show, release, top, deadlocks, prefixes):
     app.add_command(command)

@@ -12,6 +12,8 @@ from typing import Final, TextIO
 
 NOT_HELD: Final = 1
 """Of those that look for a holder: there is none."""
+DEADLOCKED: Final = 1
+"""Of the one that looks for deadlocks: there is one."""
 NO_SERVER: Final = 69
 """EX_UNAVAILABLE: the URL is none, the server is not there, does not answer, or refuses us."""
 NOT_ACQUIRED: Final = 75

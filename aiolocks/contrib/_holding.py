@@ -63,6 +63,7 @@ class SessionOptions(TypedDict, total=False):
     fence_retention: Seconds
     metadata: Metadata | None
     guard: Any
+    on_deadlock: Any
     listeners: Any
 
 

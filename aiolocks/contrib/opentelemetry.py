@@ -57,6 +57,7 @@ class OpenTelemetryListener:
         "_abandoned",
         "_acquisitions",
         "_attributes",
+        "_deadlocks",
         "_held",
         "_hold",
         "_label",
@@ -109,6 +110,9 @@ class OpenTelemetryListener:
             unit="{timeout}",
             description="Leases not had within their blocking_timeout.",
         )
+        self._deadlocks = meter.create_counter(
+            "aiolocks.deadlocks", unit="{wait}", description="Waits that were part of a deadlock."
+        )
         self._losses = meter.create_counter("aiolocks.losses", unit="{lease}", description="Leases lost.")
         self._renewals = meter.create_counter(
             "aiolocks.renewals", unit="{renewal}", description="Renewals that the server has confirmed."
@@ -130,6 +134,7 @@ class OpenTelemetryListener:
             for counter in (
                 self._acquisitions,
                 self._timeouts,
+                self._deadlocks,
                 self._losses,
                 self._renewals,
                 self._abandoned,
@@ -149,6 +154,10 @@ class OpenTelemetryListener:
     def on_timeout(self, event: LockEvent) -> None:
         """Called by the session."""
         self._timeouts.add(1, self._of(event.kind, event.name))
+
+    def on_deadlock(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._deadlocks.add(1, self._of(event.kind, event.name))
 
     def on_acquired(self, event: LockEvent) -> None:
         """Called by the session."""

@@ -84,6 +84,10 @@ class PrometheusListener:
         """Called by the session."""
         self._series(event).timeouts.inc()
 
+    def on_deadlock(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._series(event).deadlocks.inc()
+
     def on_acquired(self, event: LockEvent) -> None:
         """Called by the session."""
         series = self._series(event)
@@ -138,6 +142,7 @@ class _Series:
     __slots__ = (
         "abandoned",
         "acquisitions",
+        "deadlocks",
         "held",
         "hold",
         "losses",
@@ -155,6 +160,7 @@ class _Series:
         self.waiters = metrics.waiters.labels(kind, label)
         self.acquisitions = metrics.acquisitions.labels(kind, label)
         self.timeouts = metrics.timeouts.labels(kind, label)
+        self.deadlocks = metrics.deadlocks.labels(kind, label)
         self.losses = metrics.losses.labels(kind, label)
         self.renewals = metrics.renewals.labels(kind, label)
         self.abandoned = metrics.abandoned.labels(kind, label)
@@ -183,6 +189,7 @@ class _Metrics(Collector):
         self.waiters = gauge("aiolocks_waiters", "Acquisitions that wait now.")
         self.acquisitions = counter("aiolocks_acquisitions_total", "Leases granted.")
         self.timeouts = counter("aiolocks_timeouts_total", "Leases not had within their blocking_timeout.")
+        self.deadlocks = counter("aiolocks_deadlocks_total", "Waits that were part of a deadlock.")
         self.losses = counter("aiolocks_losses_total", "Leases lost.")
         self.renewals = counter("aiolocks_renewals_total", "Renewals that the server has confirmed.")
         self.abandoned = counter("aiolocks_abandoned_total", "Leases collected without a release.")
@@ -194,6 +201,7 @@ class _Metrics(Collector):
             self.waiters,
             self.acquisitions,
             self.timeouts,
+            self.deadlocks,
             self.losses,
             self.renewals,
             self.abandoned,

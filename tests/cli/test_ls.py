@@ -38,7 +38,14 @@ from tests.support.servers import Server
 from tests.support.waiting import eventually
 
 HEADER = ["NAME", "KIND", "HOLDER", "HOST", "PID", "HELD", "LEFT", "WAITERS"]
-COMMANDS = [("ls",), ("ls", "--json"), ("show", "job"), ("release", "job", "--force"), ("top",)]
+COMMANDS = [
+    ("ls",),
+    ("ls", "--json"),
+    ("show", "job"),
+    ("release", "job", "--force"),
+    ("top",),
+    ("deadlocks",),
+]
 NASTY = "\x1b[31m[red]evil[/red]\n\x00\u202e\\ 💥 :boom: \x9b5m"
 
 

@@ -113,6 +113,7 @@ async def test_what_locks_do_is_scraped(
     assert after["aiolocks_renewals_total", "fairlock", "order"] >= 1
     assert after["aiolocks_hold_seconds_sum", "fairlock", "order"] > 0.1
     assert after["aiolocks_losses_total", "lock", "order"] == 0, "there before the first"
+    assert after["aiolocks_deadlocks_total", "lock", "order"] == 0
     assert not any("order:" in part for key in after for part in key)
     assert {key[0] for key in after if not key[0].endswith("_created")} == {
         "aiolocks_wait_seconds_bucket",
@@ -125,6 +126,7 @@ async def test_what_locks_do_is_scraped(
         "aiolocks_waiters",
         "aiolocks_acquisitions_total",
         "aiolocks_timeouts_total",
+        "aiolocks_deadlocks_total",
         "aiolocks_losses_total",
         "aiolocks_renewals_total",
         "aiolocks_abandoned_total",

@@ -110,7 +110,9 @@ class FakeTransport:
         self.bell = next(iter(call.command.bells), self.bell)
         if verb(call) == "arm":
             self._loop.call_soon(call.reply, 1)
-        return verb(call) in ("listen", "arm")
+        if verb(call) == "waits_publish":
+            self._loop.call_soon(call.reply, [])
+        return verb(call) in ("listen", "arm", "waits_publish")
 
     def prove(self, proof: Proof) -> None:
         raise NotImplementedError

@@ -59,7 +59,9 @@ NAMES = {
     "Backoff",
     "Bound",
     "ConfigurationError",
+    "Deadlock",
     "DeadlockError",
+    "DeadlockedTask",
     "DuplicateJobError",
     "FairLock",
     "FencedRegister",
@@ -308,6 +310,7 @@ def test_session_takes_what_the_contract_says() -> None:
         "largest_metadata": 65_536,
         "largest_value": 1_000_000,
         "guard": "log",
+        "on_deadlock": "report",
         "listeners": (),
     }
 

@@ -13,6 +13,7 @@ from .listening import Listener
 from .permits import PermitCommands
 from .standing import letters
 from .steps import Steps, arming, tokens_told, told_all
+from .waits import Wanted
 
 if TYPE_CHECKING:
     from .reading import Holder
@@ -88,6 +89,9 @@ class LimitsCommands(PermitCommands):
 
     def arm(self, token: str) -> Command[int]:
         return arming(self.bell, self._queues, lane=token, seat=self._seat(token))
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._keys[:1], caps=tuple(self._caps.items()))
 
     def listener(self, token: str) -> Listener:
         return Listener(

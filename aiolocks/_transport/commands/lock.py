@@ -10,6 +10,7 @@ from .answers import Answer, Kept, Released, answer, fencing_token, kept, releas
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps
+from .waits import Wanted
 
 _ACQUIRE: Final = Script("lock_acquire")
 _HAND_OVER: Final = Script("lock_acquire", "hand_over_lock")
@@ -75,6 +76,9 @@ class LockCommands(Steps):
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._held[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms))

@@ -11,6 +11,7 @@ from .answers import Answer, Kept, Released, answer, fencing_token, released, tr
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps, arming
+from .waits import Wanted
 
 _ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats")
 _HAND_OVER: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "hand_over_locks")
@@ -58,6 +59,9 @@ class MultiCommands(Steps):
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._queues, locks=self._locks)
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._locks)
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms))

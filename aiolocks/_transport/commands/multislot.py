@@ -40,6 +40,7 @@ from .listening import listening
 from .multi import MultiCommands
 from .standing import PASSING, QUEUED, STAYING, WAITING
 from .steps import Steps as StepsOfAName
+from .waits import Wanted
 
 _RETURN: Final = Script("multi_return", "forms", "bells", "locks")
 _SEAL: Final = Script("multi_seal", "forms", "bells", "locks")
@@ -128,6 +129,9 @@ class MultiSlotCommands(StepsOfAName):
             for part in self._parts[:slots]
         ]
         return TakeBack(commands, ttl_ms / 1000)
+
+    def wanted(self) -> Wanted:
+        return Wanted(tuple(lock for part in self._parts for lock in part.wanted().keys))
 
     def listener(self, token: str) -> Command[int]:
         commands = [listening([part.listener(token)]) for part in self._parts]

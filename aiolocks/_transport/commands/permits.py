@@ -12,6 +12,7 @@ from .answers import Answer, Kept, Refused, Released, answer, fencing_token, kep
 from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
+from .waits import Wanted
 
 if TYPE_CHECKING:
     from .reading import Holder
@@ -107,6 +108,9 @@ class PermitCommands(Steps):
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], self._seat(token), deadlines=self._keys[:1])
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._keys[:1], self._permits, 1 if self._value == "" else None)
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms), self._value_retention_ms + ttl_ms, self._seat(token))

@@ -7,7 +7,7 @@ between two keys of a scan anything may have happened.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, final
 
 from .caps import caps_of
@@ -24,6 +24,8 @@ _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,16}):(.*)", re.DOTALL)
 _LIMITED: Final = re.compile(rb"((?:[^:,=]+=\d{1,10},?)+):(\d{1,16}):(.*)", re.DOTALL)
 _TURN: Final = re.compile(rb"#\d{16}|!\S+ \S+ \d{16}|\S+ \d{16} \S+")
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
+_WAITING: Final = re.compile(rb"w (\S+) (\S+) p (\S+)")
+"""Of a writer that has reserved."""
 _OF_NOBODY: Final = re.compile(r"0{32}[0-9a-f]+")
 """The token under which the scripts keep a name that nobody holds: zeros, then the last holder's token."""
 _LAST_FENCE: Final = 2**53 - 1
@@ -85,6 +87,23 @@ class Holder(NamedTuple):
 
 
 @final
+class Reservation(NamedTuple):
+    """A writer that waits, and keeps out what comes after it.
+
+    Attributes:
+        bell: Of its session.
+        until_ms: When it counts no more, unless its session says again that it waits.
+        span: The closed interval that it wants.
+        under: The token of the upgradable that is to be upgraded; or empty.
+    """
+
+    bell: bytes
+    until_ms: int
+    span: tuple[float, float]
+    under: str
+
+
+@final
 class Waiter(NamedTuple):
     """One place in a queue.
 
@@ -110,6 +129,7 @@ class Finding(NamedTuple):
         first_waiters: The first of them, as many as were asked for.
         ticket: Of a job, the ticket that owns its key, as it stands there.
         kept: The last holder of a name that is kept for its `at_least`: nobody holds it, and nobody gets it.
+        reservations: Of writers that wait.
     """
 
     now_us: int
@@ -121,6 +141,7 @@ class Finding(NamedTuple):
     first_waiters: tuple[Waiter, ...] = ()
     ticket: bytes = b""
     kept: Holder | None = None
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def grants(self) -> tuple[Holder, ...]:
@@ -340,7 +361,18 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
         tuple(holders),
         stands=bool(holders or problems),
         problems=tuple(dict.fromkeys(problems)),
+        reservations=tuple(_reserved(spans, waits, now_us // 1000)),
     )
+
+
+def _reserved(
+    spans: Mapping[bytes, bytes], waits: Mapping[bytes, bytes], now_ms: int
+) -> Iterator[Reservation]:
+    for bell, until in waits.items():
+        match, until_ms = _WAITING.fullmatch(spans.get(bell, b"")), _number(until)
+        a, b = (_bound(match[1]), _bound(match[2])) if match is not None else (None, None)
+        if match and a is not None and b is not None and until_ms is not None and until_ms > now_ms:
+            yield Reservation(bell, until_ms, (a, b), match[3].decode(errors="replace").removesuffix("-"))
 
 
 def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from .answers import Answer, Granted, Kept, Released, answer, fencing_token, kep
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps
+from .waits import Wanted
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
 _ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats")
@@ -66,6 +67,9 @@ class ReentrantCommands(Steps):
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._keys[:1])
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms))

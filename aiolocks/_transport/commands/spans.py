@@ -12,6 +12,7 @@ from .answers import BELL_TTL_MS, Answer, Kept, Refused, Released, answer, fenci
 from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, tokens_told, told_all
+from .waits import Wanted
 
 if TYPE_CHECKING:
     from .reading import Holder
@@ -127,6 +128,13 @@ class SpanCommands(Steps):
             letters(standing),
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+
+    def wanted(self) -> Wanted:
+        return Wanted(
+            self._keys[:1],
+            span=(self._span.mode, self._span.a, self._span.b),
+            under=self._under.removesuffix("-"),
+        )
 
     def listener(self, token: str) -> Listener:
         spans, ends, waits = self._keys[:3]

@@ -15,6 +15,7 @@ from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Relea
 if TYPE_CHECKING:
     from .listening import Listener
     from .reading import Holder
+    from .waits import Wanted
 
 _ARM: Final = Script("queue_arm")
 SEAT_LENGTH: Final = 16
@@ -84,6 +85,10 @@ class Steps:
     def heir(self, old: str, fresh: str) -> str:
         """The token for who adopts from `old`, made of a fresh one; a new one where there is no old one."""
         return fresh
+
+    def wanted(self) -> Wanted | None:
+        """What excludes it; None of a kind for which no search for deadlocks looks."""
+        return None
 
     def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
         """Nothing of it is created behind an answer."""

@@ -78,6 +78,22 @@ Exit status:
 128+n  ended by signal n; 141 if nobody reads what it prints
 """
 
+DEADLOCKS: Final = f"""
+List deadlocks: tasks of any processes that wait for each other, each for a lock that another one holds.
+
+They are looked for among tasks that have waited for about half a second while they hold a lock. Each is found
+twice before it is listed, so this may take 2 s. Each line is one task, with what it waits for and what it
+holds. `aiolocks release NAME --force` ends one: its holder goes on without the lock, so look first who it is.
+
+\b
+  aiolocks deadlocks
+  aiolocks deadlocks --json | jq '.deadlocks[].tasks[] | {{host, pid, task}}'
+
+\b
+Exit status:
+    0  there is none
+    1  there is one, or more{_LAST}"""
+
 TOP: Final = f"""
 Watch who holds what, as `aiolocks ls` lists it: what most wait for comes first, then what has been held for
 longest.

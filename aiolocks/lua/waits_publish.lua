@@ -1,0 +1,23 @@
+-- Publishes the long waits of a session, in which its tasks hold something, and reads those of all sessions: what a search
+-- for deadlocks begins with.
+--
+-- KEYS  1 waits
+-- ARGV  1 record, JSON ('': there is none any more)   2 the record that this one replaces ('': none)   3 for how long the
+--       record counts, ms   4 how many are read at most
+-- Returns the records, those that were published longest ago first
+--
+-- Invariant: waits is a sorted set of records by when they end, ms; it ends with the last of them.
+local waits = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local before = redis.call('ZRANGE', waits, 0, ARGV[4] - 1, 'WITHSCORES')
+for i = 1, #before, 2 do
+  if tonumber(before[i + 1]) > now then break end
+  redis.call('ZREM', waits, before[i])
+end
+if ARGV[2] ~= '' then redis.call('ZREM', waits, ARGV[2]) end
+if ARGV[1] ~= '' then
+  redis.call('ZADD', waits, string.format('%.0f', now + ARGV[3]), ARGV[1])
+  redis.call('PEXPIRE', waits, ARGV[3])
+end
+return redis.call('ZRANGE', waits, 0, ARGV[4] - 1)

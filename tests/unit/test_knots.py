@@ -1,0 +1,163 @@
+"""Which waits never end: the graph alone, drawn at random and checked against what a plain search finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from aiolocks._core.knots import Lease, Standing, in_order, knots, may_wait_for, stuck
+from aiolocks._core.waits import Held, Wait, Want, record_of, waits_in
+from aiolocks._transport.commands.reading import Reservation
+
+EVERYTHING = (float("-inf"), float("inf"))
+
+
+def wait(
+    one: str, wants: tuple[str, ...], holds: tuple[str, ...], kind: str = "lock", beat: int = 1, **more: Any
+) -> Wait:
+    want = Want(tuple((kind, name) for name in wants), (), **more)
+    held = tuple(Held(f"{one} has {name}", ((kind, name),), kind, name) for name in holds)
+    return Wait(one, beat, "host", 1, one, kind, wants[0], 0, 1.0, False, want, held)
+
+
+def on_server(waits: Mapping[str, Wait], **others: list[str]) -> dict[tuple[str, str], Standing]:
+    """What these hold, and what others hold, by name."""
+    standings: dict[tuple[str, str], Standing] = {}
+    held = [
+        (place, lease.lease_id) for one in waits.values() for lease in one.holds for place in lease.places
+    ]
+    held += [(("lock", name), lease) for name, ids in others.items() for lease in ids]
+    for place, lease in held:
+        standing = standings.setdefault(place, Standing({}, None, ()))
+        standing.leases[lease] = Lease(1, "", None)
+    return standings
+
+
+def by_id(*waits: Wait) -> dict[str, Wait]:
+    return {one.id: one for one in waits}
+
+
+def test_a_ring_of_locks() -> None:
+    waits = by_id(wait("1", ("b",), ("a",)), wait("2", ("a",), ("b",)), wait("3", ("a",), ("c",)))
+    edges = stuck(waits, on_server(waits))
+    assert edges == {"1": {"2"}, "2": {"1"}, "3": {"1"}}
+    assert knots(edges) == [frozenset({"1", "2"})], "the third only waits behind it"
+    assert in_order(frozenset({"1", "2"}), edges, "2") == ["2", "1"]
+
+
+def test_what_the_server_does_not_have_is_in_nobodys_way() -> None:
+    waits = by_id(wait("1", ("b",), ("a",)), wait("2", ("a",), ("b",)))
+    standings = on_server(waits)
+    standings["lock", "a"].leases.clear()
+    assert stuck(waits, standings) == {}
+
+
+@pytest.mark.parametrize(("value", "found"), [(2, True), (3, False), (None, False), (0, False)])
+def test_permits_count_only_if_none_can_come_from_elsewhere(value: int | None, found: bool) -> None:
+    waits = by_id(
+        wait("1", ("x",), (), "semaphore"),
+        wait("2", ("x",), (), "semaphore"),
+        wait("3", ("s",), (), "semaphore", permits=1),
+    )
+    for one, name in (("1", "s"), ("2", "s"), ("3", "x")):
+        lease = Held(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
+        waits[one] = waits[one]._replace(holds=(lease,))
+    standings = on_server(waits)
+    standings["semaphore", "s"] = standings["semaphore", "s"]._replace(permits=value)
+    parts = knots(stuck(waits, standings))
+    assert parts == ([frozenset({"1", "2", "3"})] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "held", "reserved", "found"),
+    [
+        ("r", "r", False, False),
+        ("r", "w", False, True),
+        ("w", "r", False, True),
+        ("u", "u", False, True),
+        ("u", "r", False, False),
+        ("r", "r", True, True),  # behind a writer, which waits for that reader
+        ("u", "r", True, True),
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_spans(mode: str, held: str, reserved: bool, apart: bool, found: bool) -> None:
+    wanted = (20.0, 30.0) if apart else (0.0, 5.0)
+    waits = by_id(wait("1", ("r",), ("x",), mode=mode, span=wanted), wait("2", ("x",), ("r",)))
+    standings = on_server(waits)
+    standings["lock", "r"].leases["2 has r"] = Lease(1, held, (3.0, 10.0))
+    if reserved:
+        standings["lock", "r"] = standings["lock", "r"]._replace(
+            reservations=(Reservation(b"bell", 0, (4.0, 6.0), ""),)
+        )
+    assert bool(knots(stuck(waits, standings))) == (found and not apart)
+
+
+def test_at_random_it_finds_just_the_rings_there_are() -> None:
+    """Locks only: there, a deadlock is a cycle, and each task has one way on."""
+    rng = random.Random(7)
+    found = 0
+    for _ in range(300):
+        tasks = [f"{number}" for number in range(rng.randint(2, 9))]
+        owner = {name: rng.choice(tasks) for name in "abcdefgh"[: rng.randint(2, 8)]}
+        waits = by_id(
+            *(
+                wait(one, (rng.choice(sorted(owner)),), tuple(name for name in owner if owner[name] == one))
+                for one in tasks
+                if rng.random() < 0.8
+            )
+        )
+        waits = {one: task for one, task in waits.items() if task.holds}
+        standings = on_server(waits, **{name: [f"{one} has {name}"] for name, one in owner.items()})
+        follows = {one: owner[task.want.places[0][1]] for one, task in waits.items()}
+        rings = set()
+        for one in waits:
+            path = [one]
+            while path[-1] in follows and follows[path[-1]] not in path:
+                path.append(follows[path[-1]])
+            if follows.get(path[-1]) == one:
+                rings.add(frozenset(path))
+        edges = stuck(waits, standings)
+        assert set(knots(edges)) == rings
+        assert set(knots(may_wait_for(waits))) >= rings
+        for ring in rings:
+            order = in_order(ring, edges, min(ring))
+            assert [follows[one] for one in order] == [*order[1:], order[0]]
+        found += len(rings)
+    assert found > 50
+
+
+def test_a_long_ring_takes_no_recursion() -> None:
+    edges = {f"{number}": {f"{(number + 1) % 5000}"} for number in range(5000)}
+    (ring,) = knots(edges)
+    assert in_order(ring, edges, "17")[:3] == ["17", "18", "19"]
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    plain = wait("1", ("b",), ("a", "é"), permits=2, of=1, beat=3)
+    span = wait("2", ("r",), ("x",), mode="w", span=EVERYTHING, beat=3)
+    records = [record_of([plain], 2).encode(), record_of([plain, span], 3).encode()]
+    assert waits_in(records) == {"1": plain, "2": span}
+    assert waits_in(reversed(records)) == {"1": plain, "2": span}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"7",
+        b"[]",
+        b"[1,[]]",
+        b'["x",["1"]]',
+        b"[" * 2000,
+        b"[1,[1,2,3,4,5,6,7,8,9,10,11,12]]",
+    ],
+)
+def test_what_others_have_written_is_passed_over(record: bytes) -> None:
+    good = wait("1", ("b",), ("a",))
+    assert waits_in([record, record_of([good], 1).encode()]) == {"1": good}
