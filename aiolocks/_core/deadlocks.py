@@ -295,8 +295,9 @@ class Detector:
         new = [one for one in own if one not in self._told]
         self._told.update(new)
         for number, one in enumerate(new):
-            wait = found.waits[one]
-            self._engine.events.deadlocked(wait.kind, wait.name, wait.waited, deadlock, log_it=not number)
+            waiter = self._published[one]
+            waited = self._engine.now() - waiter.started
+            self._engine.events.deadlocked(waiter.kind, waiter.name, waited, deadlock, log_it=not number)
         may_be_told = [one for one in knot if found.waits[one].told]
         if may_be_told and (victim := found.youngest(may_be_told)) in own:
             acquisition = self._published[victim]

@@ -335,11 +335,9 @@ async def test_a_ring_of_processes_is_named_in_time(
     for worker in ring:
         await worker.told("inside")
     await redis.set("go", 1, px=60_000)
-    begun = time.monotonic()
     ends = [await worker.finish() for worker in ring]
     first = next(report for reports in ends for report in reports if report["event"] == "deadlock")
     assert first["seconds"] < WITHIN
-    assert time.monotonic() - begun < WITHIN + 1
     print(f"a ring of {number} named after {first['seconds']:.2f} s")  # noqa: T201
     assert first["reason"].startswith(f"deadlock of {number}: ")
     assert first["reason"].count(" pid ") == number
