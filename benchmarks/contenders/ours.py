@@ -15,15 +15,25 @@ from .base import Contender, Locks
 
 
 @dataclass(frozen=True, slots=True)
-class _Locks:
+class OurLocks:
+    """Those of aiolocks."""
+
     session: Session
     ttl: int
     again: bool = True
 
     def lock(self, name: str) -> AbstractAsyncContextManager[Any]:
+        """A lock of that name."""
         return Lock(self.session, name, ttl=self.ttl)
 
+    def leadership(self, name: str) -> AbstractAsyncContextManager[Any]:
+        """Of that name; peers have none."""
+        from aiolocks import Leadership  # noqa: PLC0415 - not in every version
+
+        return Leadership(self.session, name, ttl=self.ttl)
+
     def commands_sent(self) -> int:
+        """Requests so far."""
         return self.session.statistics().commands_sent
 
 
@@ -33,7 +43,7 @@ async def _connect(address: Address, ttl: int, *, wakeup: Wakeup) -> AsyncGenera
 
     client = Redis(**address.client_arguments)
     async with client, Session(client, wakeup=_asked_for(wakeup)) as session:
-        yield _Locks(session, ttl)
+        yield OurLocks(session, ttl)
 
 
 def _asked_for(wakeup: Wakeup) -> Any:

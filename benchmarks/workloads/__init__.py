@@ -21,6 +21,7 @@ from .handover import Handover, LongHandover
 from .held import Held
 from .idle import Idle
 from .imports import Import
+from .leadership import LeadershipCrash, LeadershipHandover
 from .lock_or_watch import LockOrWatch
 from .many import Many
 from .range import WriterAmongIntervals
@@ -38,6 +39,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "idle": [partial(Idle, names=1), partial(Idle, names=100)],
     "fairness": [partial(Fairness, tasks=5), partial(Fairness, tasks=1)],
     "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
+    "leadership": [LeadershipHandover, LeadershipCrash],
     "held": [Held],
     "fair": [Fair],
     "semaphore": [SemaphoreAmongHolders],
