@@ -104,9 +104,11 @@ class LeadershipCrash(Workload):
 
 async def _end(client: Redis, name: str) -> float:
     """When the server ends the term, by its own account; nobody renews it any more."""
-    ((_, deadline),) = await client.zrange(f"aiolocks:leadership:{{{name}}}", 0, 0, withscores=True)
-    seconds, micros = await client.time()
-    return time.monotonic() + deadline / 1000 - (seconds + micros / 1_000_000)
+    found: Any = await client.zrange(f"aiolocks:leadership:{{{name}}}", 0, 0, withscores=True)
+    clock: Any = await client.time()
+    ((_, deadline),), (seconds, micros) = found, clock
+    left: float = deadline / 1000 - (seconds + micros / 1_000_000)
+    return time.monotonic() + left
 
 
 async def _leadership(desk: Desk, name: str = "leaders") -> AbstractAsyncContextManager[Any]:
