@@ -158,6 +158,21 @@ async def test_a_call_takes_the_permits_and_ends_with_its_bell(limits) -> None:
     assert await limits.redis.zcard(limits.queue) == 1
 
 
+async def test_a_further_call_keeps_no_dead_session_alive(limits) -> None:
+    wide = limits.of(all=2)
+    await wide.take(A)
+    await wide.take(D)
+    await wide.wait(B, "x")
+    await wide.wait(C, "x")
+    assert await wide.give(A) == [wide.bell("x")]
+    await limits.redis.pexpire(wide.bell("x"), 500)
+    assert await wide.give(D) == []
+    assert await limits.holding() == {CALLED + B[:16], CALLED + C[:16]}
+    assert await limits.lasts(wide.bell("x"), 500)
+    ends = dict(await limits.redis.zrange(limits.holders, 0, -1, withscores=True))
+    assert ends[(CALLED + C[:16]).encode()] < ends[(CALLED + B[:16]).encode()]
+
+
 async def test_a_call_that_was_not_answered_is_made_again(limits) -> None:
     await limits.take(A)
     await limits.wait(B, "x")
@@ -195,6 +210,7 @@ async def test_between_lines_the_turn_goes_round(limits) -> None:
     assert await limits.takes(B, "x", flags="w")
     assert await limits.give(B, "x") == [b.bell("z")]
     assert await b.takes(D, "z", flags="w")
+    await b.wait(E, "z")  # the next of its session asks, and its bell hangs again
     assert await b.give(D, "z") == [limits.bell("y")]
     assert await limits.takes(C, "y", flags="w")
     assert await limits.give(C, "y") == [b.bell("z")]
@@ -324,6 +340,7 @@ async def test_within_a_session_its_waiters_follow_each_others_calls(limits) -> 
     assert not await limits.takes(C, "x")  # who will not wait follows nobody's call
     assert await limits.takes(C, "x", flags="w")
     assert await limits.holding() == {C}
+    await limits.wait(B, "x")
     assert await limits.give(C, "x") == [limits.bell("x")]
     assert await limits.takes(B, "x", flags="w")
 
@@ -373,6 +390,16 @@ async def test_a_line_that_was_left_waits_nowhere(limits) -> None:
     await limits.wait(B, "x")
     await limits.die("x")
     assert await limits.give(A) == []
+    assert await limits.redis.exists(limits.turns) == 0
+
+
+async def test_with_the_last_waiter_of_a_line_that_leaves_its_turn_goes(limits) -> None:
+    await limits.take(A)
+    await limits.wait(B, "x")
+    await limits.wait(C, "x")
+    await limits.run(limits.releasing(B, who="x", seat=B[:16], flags="r"))
+    assert await limits.waiting_lines() == ["a=1 a=1,all=1"]
+    await limits.run(limits.releasing(C, who="x", seat=C[:16], flags="rl"))
     assert await limits.redis.exists(limits.turns) == 0
 
 
@@ -563,7 +590,7 @@ async def test_the_commands_say_what_is_full(limits) -> None:
 CHECKS = checks(globals(), "limits")
 FILES = ("shared/limits", "shared/lines", "limits_acquire", "limits_locked", "force_limits")
 SPARED = {
-    "hold(CALLED .. string.sub(entry, -SEAT), line, 0, '', BELL_TTL)": "without it, the script has no end",
+    "hold(CALLED .. string.sub(entry, -SEAT), line, 0, '', redis.call('PTTL', bell))": "it would have no end",
     "unpark(line, place .. ' ' .. least .. ' ' .. line)": "without it, the script has no end",
     "park(line, blocked, found)": "without it, the script has no end",
     "rank = rank + 1": "without it, the script has no end",

@@ -4,7 +4,8 @@
 -- - turns is a sorted set without scores: for each line that waits 'key=cap turn line', at a key that was full, and
 --   '!line key=cap turn'; and '#turn', the last turn that was given;
 -- - a waiter is called when it is its turn and all its keys have room. A call takes the permits, as a lease of nobody
---   with CALLED before the seat, and lasts for as long as a bell: so a newcomer passes no waiter that could enter;
+--   with CALLED before the seat: so a newcomer passes no waiter that could enter. It ends with the bell that was rung,
+--   and no further call makes that last longer;
 -- - after each step, no line waits whose keys have room. A line that was called goes to the end of the turns: of two
 --   lines that could both enter, neither enters twice before the other.
 -- Where the line waits, and its turn; or nil.
@@ -92,10 +93,12 @@ local function wake()
     local entry = first_in(line)
     if entry then
       local bell = bell_of(everyone, entry)
-      ring(bell)
-      rung[#rung + 1] = bell
-      hold(CALLED .. string.sub(entry, -SEAT), line, 0, '', BELL_TTL)
-      park(line, place)
+      if redis.call('GET', bell) ~= 'rung' then  -- or else it has come to its end when its owner is dead
+        ring(bell)
+        rung[#rung + 1] = bell
+      end
+      hold(CALLED .. string.sub(entry, -SEAT), line, 0, '', redis.call('PTTL', bell))
+      if first_in(line) then park(line, place) end
     end
   end
 end
@@ -163,10 +166,12 @@ local function purge(at_once)
   return #over
 end
 
--- Leaves both queues, with the call that it may have had.
+-- Leaves both queues, with the call that it may have had. A line without waiters waits nowhere.
 local leave = stand_up
 local function stand_up(queue, bell, seat, leaving)
+  local line = string.match(queue, '%.queue%.([^:]*):')
   redis.call('ZREM', everyone, bell .. seat)
   drop(CALLED .. seat)
   leave(queue, bell, seat, leaving)
+  if line and not first_in(line) then unpark(line) end
 end

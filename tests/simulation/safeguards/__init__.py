@@ -5,13 +5,21 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
+from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
 from .of_scripts import OF_SCRIPTS
 from .of_topologies import OF_TOPOLOGIES
 from .taking import Safeguard
 
-SAFEGUARDS: dict[str, Safeguard] = {**OF_SCRIPTS, **OF_SCHEDULES, **OF_CLIENT, **OF_MASTERS, **OF_TOPOLOGIES}
+SAFEGUARDS: dict[str, Safeguard] = {
+    **OF_SCRIPTS,
+    **OF_LIMITS,
+    **OF_SCHEDULES,
+    **OF_CLIENT,
+    **OF_MASTERS,
+    **OF_TOPOLOGIES,
+}
 
 __all__ = ["SAFEGUARDS", "Safeguard", "uncovered"]
 

@@ -41,7 +41,17 @@ class Safeguard:
 
 def scripts() -> list[Script]:
     """All scripts of the library."""
-    for name in ("listening", "lock", "permits", "spans", "multi", "reentrant", "redlock", "schedule"):
+    for name in (
+        "listening",
+        "limits",
+        "lock",
+        "permits",
+        "spans",
+        "multi",
+        "reentrant",
+        "redlock",
+        "schedule",
+    ):
         importlib.import_module(f"aiolocks._transport.commands.{name}")
     modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks._transport.")]
     found = {id(one): one for module in modules for one in vars(module).values() if type(one) is Script}

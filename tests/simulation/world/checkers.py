@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.support.history import Hold, Violation, Wait, fencing, fifo, phases, reservations
 
+from . import limited
 from .clockwork import Clockwork
 from .excuses import Excused, Excuses
 from .kinds import Kind, Want
@@ -132,7 +133,7 @@ class Referee:
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)
-        if self._kind.strict:
+        if self._kind.strict or self._kind.limited:
             for waiter in self.waiting:  # one gets in after the other, each when it has heard or polled
                 waiter.free_since = None
         self._look()
@@ -205,6 +206,10 @@ class Referee:
             if attempt in void:
                 return
             others = [other for other in others if other not in void]
+        if self._kind.limited:
+            if wrong := limited.too_many(one.want.keys for one in (attempt, *others) if _share(attempt, one)):
+                self.wrong(wrong)
+            return
         if self._kind.capacity > 1:
             out = attempt.want.permits + sum(other.want.permits for other in others if _share(attempt, other))
             if out > self._kind.capacity:
@@ -224,12 +229,17 @@ class Referee:
     def _conflict(self, one: Attempt, other: Attempt) -> bool:
         if not _share(one, other):
             return False
+        if self._kind.limited:
+            return not set(one.want.keys).isdisjoint(other.want.keys)
         return _as_hold(one).conflicts_with(_as_hold(other))
 
     # -- nothing lies idle
 
     def _free_for(self, waiter: Attempt) -> bool:
         """Whether nothing is in the way of this waiter, and of nobody before it."""
+        if self._kind.limited:
+            inside = [holder.want.keys for holder in self.holding if _share(waiter, holder)]
+            return not limited.too_many((waiter.want.keys, *inside))
         if self._kind.capacity > 1:
             # Out of order, no waiter keeps permits back that are too few for it.
             out = sum(holder.want.permits for holder in self.holding if _share(waiter, holder))
@@ -286,7 +296,9 @@ class Referee:
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
         kind = self._kind
-        if not (kind.capacity > 1 or kind.spans or kind.nests or self.lost):
+        if kind.limited:
+            found += self._limited(seen)
+        if not (kind.capacity > 1 or kind.limited or kind.spans or kind.nests or self.lost):
             firm = [attempt for attempt in self.ended if attempt.firm]
             found += _rising([hold for attempt in firm for hold in self._as_granted(attempt, seen)])
         if kind.strict:
@@ -305,6 +317,24 @@ class Referee:
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
             self.wrong(f"{violation.what}: {who}")
+
+    def _limited(self, seen: dict[str, float]) -> list[Violation]:
+        """The order within lines that can have one holder, and that between lines."""
+        lines: dict[tuple[str, ...], list[Hold]] = {}
+        for attempt in self.ended:
+            for hold in self._as_granted(attempt, seen):
+                lines.setdefault((hold.name, *attempt.want.keys), []).append(hold)
+        found = [
+            violation
+            for line, holds in lines.items()
+            if any(limited.CAPS[one] == 1 for one in line[1:])
+            for violation in fifo(holds)
+        ]
+        for name in {line[0] for line in lines}:
+            found += limited.turns(
+                {hold: line for line, holds in lines.items() if line[0] == name for hold in holds}
+            )
+        return found
 
     def _was_displaced(self, hold: Hold | Wait) -> bool:
         """Whether a fault may have taken its place away while it waited, or what it had while it held it."""

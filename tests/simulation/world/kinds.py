@@ -20,6 +20,7 @@ from aiolocks import (
 )
 from tests.support.history import Mode
 
+from . import limited
 from .cluster import NODES
 from .sentinel import NODES as WATCHED
 
@@ -40,6 +41,7 @@ class Want:
         low: Left end of an interval.
         high: Right end of an interval, which is not part of it.
         permits: How many permits of a semaphore.
+        keys: Of limits, of which it wants a permit each.
     """
 
     names: tuple[str, ...] = ("x",)
@@ -47,9 +49,12 @@ class Want:
     low: float = float("-inf")
     high: float = float("inf")
     permits: int = 1
+    keys: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = "+".join(self.names)
+        if self.keys:
+            text += f" with {'+'.join(self.keys)}"
         if self.mode != "writer" or self.low > float("-inf"):
             text += f" as {self.mode}"
         if self.low > float("-inf"):
@@ -75,6 +80,7 @@ class Kind:
         stepwise: Whether it is taken one part after the other: a waiter may find by its poll that it is free.
         apart: Whether the keys of a lease may be on two nodes for a while.
         replicas: How many replicas must have a lease before it counts.
+        limited: Whether it has keys, each with its cap.
         whole: All that there is.
         work: What is built with locks, by its name in `works`; then there is no `lock` of its own.
         lasting: A part of keys that stay for ever.
@@ -95,6 +101,7 @@ class Kind:
     stepwise: bool = False
     apart: bool = True
     replicas: int = 0
+    limited: bool = False
     whole: Want = Want()
     work: str = ""
     lasting: str = ""
@@ -110,6 +117,10 @@ def _one(_: random.Random) -> Want:
 
 def _permits(rng: random.Random) -> Want:
     return Want(permits=rng.choice((1, 1, 1, 2, 3)))
+
+
+def _limited(rng: random.Random) -> Want:
+    return Want(keys=limited.keys_of(rng))
 
 
 def _some(rng: random.Random) -> Want:
@@ -185,6 +196,14 @@ KINDS: dict[str, Kind] = {
             capacity=PERMITS,
             strict=True,
             whole=Want(permits=PERMITS),
+        ),
+        Kind(
+            name="limits",
+            wanted=_limited,
+            lock=limited.limits,
+            doings=_HANDLED,
+            limited=True,
+            whole=Want(keys=tuple(limited.CAPS)),
         ),
         Kind(
             name="rwlock",
@@ -273,7 +292,7 @@ KINDS |= {
     for kind in (
         *(
             _on_cluster(KINDS[name])
-            for name in ("lock", "fairlock", "semaphore", "rwlock", "reentrant", "multilock")
+            for name in ("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock")
         ),
         *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock")),
         # Nobody waits for the replica when a lease is adopted.
