@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.found import FOUND
 from tests.simulation.found_in_redlock import BROKEN
 from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import NEAR, STEADY_FAR
 from tests.simulation.world.schedule import Schedule
 
@@ -17,6 +18,8 @@ CUT_WHILE_IT_IS_RUNG = schedule(
     faults=(fault("cut", "p1", 0.3),),
 )
 """The bell of p1 is rung while it has no connection, and it polls each minute."""
+
+NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
     # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
@@ -122,6 +125,21 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
     "idle beside a silent one": (
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
+    ),
+    # Tasks of p0 wait in line, and then the one of p1 asks, which is of another tenant.
+    "limits: turns": (
+        schedule(
+            "limits",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                *(one(f"p0.w{task}.r0", 0.001 * task, 0.02, want=NOISY) for task in range(9)),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.02, 0.0, want=QUIET)),
+        ),
+        "turns in a row",
     ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.

@@ -58,9 +58,4 @@ OF_LIMITS: dict[str, Safeguard] = {
         LIMITS,
         faulty=True,
     ),
-    "listen: beside": Safeguard(
-        "What tells the turns lives on for as long as somebody waits.",
-        lua("waiters_listen", without="if redis.call('PEXPIRE', key, ARGV[2]) == 0 then asks = true end"),
-        LIMITS,
-    ),
 }

@@ -343,7 +343,7 @@ class Run:
                         referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
         kind, trace = self.schedule.kind, world.trace
         referee.judge(
-            trace.first_seen() if kind.strict or kind.spans else {},
+            trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.writers() if kind.spans else [],
             trace.readers() if kind.phased else [],
         )
