@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, cast, final
 
 import anyio
 
@@ -22,6 +22,7 @@ from ._refusing import Conflicting, gone_away, lost, unavailable
 
 if TYPE_CHECKING:
     from .._core.pending import Pending
+    from ._refusing import Refusal
 
 Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
 """What makes the lock: called with the session, the name, and the options that were given.
@@ -34,7 +35,7 @@ Gone = Callable[[], Awaitable[None]]
 
 log: Final = logging.getLogger("aiolocks.requests")
 
-_DEFAULTS: Final = {
+DEFAULTS: Final = {
     "ttl": 30.0,
     "auto_renew": True,
     "max_hold": None,
@@ -115,7 +116,7 @@ class Recipe:
         options: Mapping[str, Any],
         name: object,
     ) -> None:
-        reject_slips(what, {name: value for name, value in options.items() if name not in _DEFAULTS})
+        reject_slips(what, {name: value for name, value in options.items() if name not in DEFAULTS})
         if isinstance(kind, Acquirable) or not callable(kind):
             raise TypeError(
                 "kind must be a class of locks, or a function of a session and a name that makes one, as in "
@@ -127,7 +128,7 @@ class Recipe:
         self.conflict = conflict
         # Under this key its names are measured together, with those of routes that have the same template.
         self.family: Hashable = name if isinstance(name, str) else self
-        Options.checked(**{**_DEFAULTS, **options}, blocking_timeout=None)
+        Options.checked(**{**DEFAULTS, **options}, blocking_timeout=None)
         self._options = dict(options)
 
     def lock(self, session: Session, name: str) -> Acquirable[Any]:
@@ -144,9 +145,30 @@ class Recipe:
         return f"<Recipe {self._kind!r} {self._options!r} blocking_timeout={self.blocking_timeout}>"
 
 
+class Answering(Protocol):
+    """Makes the answer to a request that could not have what it needs."""
+
+    def refusal(self, error: LockTimeoutError, measured: float | None) -> Refusal: ...
+
+
+class Recipes(Protocol):
+    """Which lock, how long to wait, and what to answer if it cannot be had."""
+
+    @property
+    def blocking_timeout(self) -> float | None: ...
+
+    @property
+    def conflict(self) -> Answering: ...
+
+    @property
+    def family(self) -> Hashable: ...
+
+    def lock(self, session: Session, name: str) -> Acquirable[Any]: ...
+
+
 @asynccontextmanager
 async def holding(
-    session: Session, name: str, recipe: Recipe, gone: Gone | None
+    session: Session, name: str, recipe: Recipes, gone: Gone | None
 ) -> AsyncGenerator[Lease, None]:
     """Holds the lock of that name for the body, or says by a `Refusal` why not.
 
@@ -193,7 +215,7 @@ async def holding(
         del raised  # which would keep this frame, and so itself
 
 
-async def _acquired(session: Session, name: str, recipe: Recipe, watch: _Watch) -> Lease:
+async def _acquired(session: Session, name: str, recipe: Recipes, watch: _Watch) -> Lease:
     pending: Pending[Lease] = recipe.lock(session, name).acquire(blocking_timeout=recipe.blocking_timeout)
     try:
         return await watch.unless_gone(pending)

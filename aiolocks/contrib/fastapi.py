@@ -15,7 +15,7 @@ async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}",
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Annotated, Any, Final, Never, Unpack, final
+from typing import Annotated, Any, Never, Unpack, final
 from weakref import WeakKeyDictionary
 
 try:
@@ -36,6 +36,8 @@ from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._core.session import Session
 from .._primitives.lock import Lock
+from ._fastapi_limits import Limited
+from ._fastapi_session import STATE, current_session, session_of
 from ._hanging_up import gone_from
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, opened
 from ._mounted import routes_of, with_mounted
@@ -43,11 +45,9 @@ from ._naming import filled, template_of
 from ._parameters import Field, fields_of
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter
 
-__all__ = ["Locked", "current_session", "health", "session_lifespan", "session_of"]
+__all__ = ["Limited", "Locked", "current_session", "health", "session_lifespan", "session_of"]
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
-
-_STATE: Final = "aiolocks_session"
 
 
 def session_lifespan(
@@ -79,7 +79,7 @@ def session_lifespan(
         _check_names(app)
         async with opened(client, session_options) as session:
             for each in with_mounted(app):
-                setattr(each.state, _STATE, session)
+                setattr(each.state, STATE, session)
             if lifespan is None:
                 yield
             else:
@@ -87,37 +87,6 @@ def session_lifespan(
                     yield state
 
     return both
-
-
-def session_of(app: Starlette) -> Session:
-    """The session of an application, for code outside of a request, such as a task of its lifespan.
-
-    It is there as soon as the application's own `lifespan` begins, and until that has ended.
-
-    Args:
-        app: The application, or one that is mounted in it.
-
-    Raises:
-        RuntimeError: It has none: its lifespan has not begun, or is another one.
-    """
-    session: Session | None = getattr(app.state, _STATE, None)
-    if session is None:
-        raise RuntimeError(
-            "this application has no aiolocks session: make it with "
-            "FastAPI(lifespan=session_lifespan('redis://…')), and see to it that its lifespan runs"
-        )
-    return session
-
-
-async def current_session(connection: HTTPConnection) -> Session:
-    """The application's session, as a dependency: `session: Annotated[Session, Depends(current_session)]`.
-
-    `Locked` has it from here too: with `app.dependency_overrides[current_session]` tests give it another.
-
-    Raises:
-        RuntimeError: There is none.
-    """
-    return session_of(connection.app)
 
 
 def health(*, within: Seconds = 5.0) -> Callable[[Request], Awaitable[PlainTextResponse]]:

@@ -1,0 +1,95 @@
+"""Holding limits for the length of a request's handler; the same for all frameworks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, final
+
+from .._core.arguments import Options, lock_name, optional_seconds, reject_slips
+from .._core.session import Session
+from .._primitives.limits import Limits, checked_keys
+from ..errors import LockTimeoutError
+from ._holding import DEFAULTS, LockOptions
+from ._refusing import SOON, Refusal
+
+TOO_MANY: Final = "You have reached your limit. Try again later."
+FULL: Final = "The service is at its limit. Try again later."
+
+
+@final
+class Reached:
+    """The answer where a limit was reached.
+
+    Args:
+        total: The key of all callers together.
+    """
+
+    __slots__ = ("_total",)
+
+    def __init__(self, total: str) -> None:
+        self._total = total
+
+    def refusal(self, error: LockTimeoutError, measured: float | None) -> Refusal:
+        """429 where the caller's own limit was reached, 503 where the total was.
+
+        Args:
+            error: It ended the wait.
+            measured: Seconds for which handlers have held these limits; None when unknown.
+        """
+        status, detail = (503, FULL) if error.full == self._total else (429, TOO_MANY)
+        wait = SOON if measured is None else measured
+        if measured is not None and error.holders and error.holders[0].held_for is not None:
+            wait = measured - error.holders[0].held_for  # the oldest holder of the key that is full
+        if error.remaining is not None:
+            wait = min(wait, error.remaining)
+        return Refusal(status, detail, retry_after=max(SOON, math.ceil(wait)))
+
+
+@final
+class LimitsRecipe:
+    """Which limits, how long to wait, and what to answer if they are reached; as `Recipe` is for locks.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+
+    __slots__ = ("_keys", "_options", "_total", "blocking_timeout", "conflict", "family", "name")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keys: Mapping[str, int] | None,
+        total: str,
+        blocking_timeout: object,
+        options: LockOptions,
+    ) -> None:
+        reject_slips("Limited", {one: value for one, value in options.items() if one not in DEFAULTS})
+        Options.checked(**{**DEFAULTS, **options}, blocking_timeout=None)
+        self.name = lock_name(name)
+        self._keys = keys
+        self._options = options
+        self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        self._total = lock_name(total, "total")
+        self.conflict = Reached(self._total)
+        self.family: Hashable = ("limits", name)
+
+    def of(self, keys: object) -> LimitsRecipe:
+        """The same for the keys of one request."""
+        return LimitsRecipe(
+            self.name,
+            keys=checked_keys(keys),
+            total=self._total,
+            blocking_timeout=self.blocking_timeout,
+            options=self._options,
+        )
+
+    def lock(self, session: Session, name: str) -> Limits:
+        """The limits of that name."""
+        assert self._keys is not None
+        options: dict[str, Any] = {**self._options}
+        return Limits(session, name, self._keys, **options)
+
+    def __repr__(self) -> str:
+        return f"<LimitsRecipe {self.name!r} blocking_timeout={self.blocking_timeout}>"
