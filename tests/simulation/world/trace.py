@@ -66,7 +66,7 @@ class Trace:
                 continue
             words, reply = what
             token, *rest = (word.decode(errors="replace") for word in words[3 + int(words[2]) :])
-            done = (reply[0] if isinstance(reply, list) else reply) == 1
+            done = (reply[:1] == [1]) if isinstance(reply, list) else reply == 1
             match _name_of(words):
                 case "spans_acquire" if done and rest[3] == "w":
                     writers[token] = when, when + int(rest[0]) / 1000
