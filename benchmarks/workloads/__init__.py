@@ -22,6 +22,7 @@ from .held import Held
 from .idle import Idle
 from .imports import Import
 from .leadership import LeadershipCrash, LeadershipHandover
+from .limits import NoisyTenant
 from .lock_or_watch import LockOrWatch
 from .many import Many
 from .range import WriterAmongIntervals
@@ -43,6 +44,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "held": [Held],
     "fair": [Fair],
     "semaphore": [SemaphoreAmongHolders],
+    "limits": [NoisyTenant],
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
