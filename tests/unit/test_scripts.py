@@ -131,7 +131,7 @@ FROZEN = {
     "limits_acquire": "228d3fe13e3f2170babda95cd94935e94c1be92b",
     "limits_locked": "4d96f120fa96e623c2806088a69ed286a220e32c",
     "shared/limits": "2a2c0a8bf946577ea3feca49e714439a224ee2f1",
-    "shared/lines": "76442f0dea50f7fecb99dba501aebb6994f71867",
+    "shared/lines": "27c003dcdba6a56bd8d1c440ff6a071dd08e055e",
     "shared/mid_move_limits": "9d3b334a04d0ac7d42c1d1d9919641ae89b07ec1",
     "waits_publish": "1a2908329baeee6fc7fed5529dc60d534ec785af",
 }

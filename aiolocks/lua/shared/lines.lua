@@ -28,12 +28,13 @@ end
 -- The line waits at that key from now on. It keeps its turn, or gets the last one.
 local function park(line, place, found)
   local turn = unpark(line, found)
+  local last = redis.call('ZRANGEBYLEX', turns, '[#', '($', 'LIMIT', 0, 1)[1]
   if not turn then
-    local last = redis.call('ZRANGEBYLEX', turns, '[#', '($', 'LIMIT', 0, 1)[1]
     turn = string.format('%016d', (last and string.sub(last, 2) or 0) + 1)
     if last then redis.call('ZREM', turns, last) end
-    redis.call('ZADD', turns, 0, '#' .. turn)
+    last = nil
   end
+  if not last then redis.call('ZADD', turns, 0, '#' .. turn) end  -- also where a line that moves was the only one
   local there, back = place .. ' ' .. turn .. ' ' .. line, '!' .. line .. ' ' .. place .. ' ' .. turn
   redis.call('ZADD', turns, 0, there, 0, back)
   redis.call('PEXPIRE', turns, QUEUE_TTL)
