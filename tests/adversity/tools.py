@@ -47,7 +47,7 @@ def step(name: str, *shared: str) -> Callable[[Request], bool]:
 
 
 ACQUIRE = step("lock_acquire")
-RENEW = step("lock_renew")
+RENEW = step("lock_renew", "stolen")
 RELEASE = step("lock_release", "bells")
 HAND_OVER = step("lock_acquire", "hand_over_lock")
 ADOPT = step("lock_adopt")
