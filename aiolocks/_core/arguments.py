@@ -196,10 +196,14 @@ def key_prefix(value: object) -> str:
     return name
 
 
+NO_METADATA: Final[dict[str, Any]] = {}
+"""Shared by all that have none, and never changed: there may be very many."""
+
+
 def user_metadata(value: object) -> dict[str, Any]:
     """A user's metadata, copied, so that later changes by the user do not reach the lock."""
     if value is None:
-        return {}
+        return NO_METADATA
     if not isinstance(value, Mapping):
         raise TypeError(f"metadata must be a mapping from str to JSON values, not {type(value).__name__}")
     given = dict(cast("Mapping[object, object]", value))

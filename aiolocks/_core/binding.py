@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 from .._transport import Granted
 from ..errors import LockNotOwnedError, SessionClosedError
 from .acquisition import Acquisition
-from .arguments import check_at_least
+from .arguments import NO_METADATA, check_at_least
 from .claim import Claim
 from .possession import Possession
 
@@ -57,7 +57,7 @@ class Binding(Generic[LeaseT]):
         self._label = label
         self.name = name
         self.options = options
-        self.metadata = {**engine.settings.metadata, **options.metadata}
+        self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self._user_json = engine.settings.user_json(self.metadata)
         self._beside = beside  # what else stands beside the lease, as further fields of JSON
 

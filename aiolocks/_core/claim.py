@@ -54,6 +54,10 @@ class Commands(Protocol):
         """
         ...
 
+    def watch(self, command: Command[Any]) -> None:
+        """The server is to tell of what changes after this renewal, or question whether it is held."""
+        ...
+
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
         """Takes it from whoever holds it; of the kinds that can be stolen."""
         ...
@@ -249,9 +253,13 @@ class Claim:
     def listener(self) -> Listener | Command[int]:
         return self._commands.listener(self.token)
 
-    def renew(self, ttl_ms: int) -> Command[Kept]:
+    def renew(self, ttl_ms: int, *, watch: bool = False) -> Command[Kept]:
+        """`watch`: the server is to tell of what changes after it."""
         self._ttl_ms = ttl_ms
-        return self._commands.renew(self.token, ttl_ms)
+        command = self._commands.renew(self.token, ttl_ms)
+        if watch:
+            self._commands.watch(command)
+        return command
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
         """Takes back a grant at once: nothing was run under it."""
@@ -272,5 +280,9 @@ class Claim:
         self._metadata = json.dumps({**json.loads(self._metadata), **fields}, separators=(",", ":"))
         return self._commands.annotate(self.token, self._metadata)
 
-    def owned(self) -> Command[bool]:
-        return self._commands.owned(self.token)
+    def owned(self, *, watch: bool = False) -> Command[bool]:
+        """`watch`: as of a renewal."""
+        command = self._commands.owned(self.token)
+        if watch:
+            self._commands.watch(command)
+        return command

@@ -31,6 +31,7 @@ from .guard import GuardMode, ward
 from .process import current_pid
 from .resumption import Resumption
 from .statistics import SessionStatistics
+from .tracked import Tracked
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class Engine:
         "session_id",
         "settings",
         "shared",
+        "tracked",
         "waiting",
         "wake_own",
         "ward",
@@ -170,7 +172,9 @@ class Engine:
         self._tokens: list[str] = []  # not used yet
         self._holder = whereabouts(self.pid)
         self.bells = Bells(loop)
-        self._transport = transport = connect(self.session_id, self.bells.rung)
+        self.tracked = Tracked(loop, self.bells.rung)
+        self._transport = transport = connect(self.session_id, self.tracked.rung)
+        self.tracked.forget = transport.ignore_bell
         self.bells.ring_over(transport)
         self.send = transport.send
         self.forget = transport.forget

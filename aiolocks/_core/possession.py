@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _SUSPENDED: Final = 0.05
 """Seconds between the loop's clock and the one that goes on, after which the machine counts as suspended."""
+_ARMED_AFTER: Final = 0.05
+"""Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""
 _PATIENCE: Final = 1.0
 """Seconds after which an unanswered renewal makes it UNKNOWN; less for a short ttl."""
 
@@ -85,9 +87,11 @@ class Possession:
         "_given_back",
         "_lost",
         "_over",
+        "_pushed",
         "_releasing",
         "_renewal",
         "_state",
+        "_watched",
         "claim",
         "fencing_token",
         "gate",
@@ -125,7 +129,9 @@ class Possession:
         self._over: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._given_back = False
-        self._renewal: Call[Kept] | None = None
+        self._renewal: Call[Any] | None = None  # or another question whether it is held
+        self._pushed = False  # it is to be asked for, as the server has told of a change
+        self._watched: tuple[bytes, ...] = ()  # its keys, once the server was asked to tell of them
         self._asked_ttl = ttl  # by the last renewal that was made
         self._extending: asyncio.Lock | None = None
         self.claim = claim
@@ -135,6 +141,8 @@ class Possession:
         self.label = label  # how messages call it
         self.name = name
         self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew, grace=grace)
+        if engine.hears:
+            self.term.ask_by(sent + _ARMED_AFTER)
         self._ahead = clocks.steady() - engine.now()
         self.reason = ""  # why it has ended
         self.stolen_by: HolderInfo | None = None
@@ -237,19 +245,65 @@ class Possession:
             self._engine.events.stopping(self, reason)
             self.stop(reason)
         if self._renewal is not None:
-            self._doubt("its renewal was not answered yet")
+            if self.term.renews:
+                self._doubt("its renewal was not answered yet")
             return self.term.next_end
         if now < self.term.renewal_due:
             return self.term.due
-        self._renewal = Call(
-            self._renew(),
-            self._renewed,
-            self._not_renewed,
-            until=self.term.deadline,
-            make=self._renew if self.term.limited else None,
-        )
-        self._engine.send(self._renewal)
+        if self.term.renews:
+            question: Call[Any] = Call(
+                self._renew(),
+                self._renewed,
+                self._not_renewed,
+                until=self.term.deadline,
+                make=self._renew if self.term.limited else None,
+            )
+        else:  # it ends by itself, and may be lost before that
+            self.term.renewal_due = NEVER
+            owned = self.claim.owned(watch=self._watching)
+            question = Call(owned, self._told_owned, self._not_told, until=self.term.deadline)
+        self._renewal = question
+        self._engine.send(question)
         return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.next_end)
+
+    def ask(self, *, changed: bool) -> None:
+        """Asks whether it is still held: its key may have been `changed`, or the connection has ended."""
+        if not self.live or self._releasing is not None:
+            return
+        self._drop_renewal()  # it may have been answered before the change
+        self._pushed = changed
+        self.term.renewal_due = self._engine.now()
+        self._engine.watchdog.watch(self)
+
+    @property
+    def _watching(self) -> bool:
+        """Whether the server is to tell of changes after the next request.
+
+        Not after one that a change has caused: where the server remembers few keys, one would cause the next.
+        """
+        return not self._pushed and (self._engine.hears or bool(self._watched))
+
+    def _arm(self, keys: tuple[bytes, ...]) -> None:
+        self._pushed = False
+        if keys and self.watch is not None and self._engine.hears:
+            self._watched = keys
+            self._engine.tracked.arm(self.watch, keys)
+
+    def _told_owned(self, held: bool) -> None:  # noqa: FBT001 - a callback
+        call, self._renewal = self._renewal, None
+        assert call is not None
+        if not held:
+            self._taken_away(held)
+            return
+        self._arm(call.command.watched)
+        self._engine.watchdog.watch(self)
+
+    def _not_told(self, fault: Fault) -> None:
+        self._renewal = None
+        if fault.foreign:
+            self.lose(str(fault.error))
+        else:
+            self._engine.watchdog.watch(self)
 
     def count_suspension(self) -> None:
         """The watchdog: the machine was suspended. What is over is lost; the rest has that much less time."""
@@ -309,12 +363,13 @@ class Possession:
         self._state = LeaseState.HELD
         self.term.confirmed(self._engine.moment(call.sent, call.sent_steady), ttl)
         self._ahead = clocks.steady() - self._engine.now()
+        self._arm(call.command.watched)
         self._engine.watchdog.watch(self)
 
     def _renew(self) -> Command[Kept]:
         """A renewal as of now: its ttl must not reach past `max_hold`, however long it has waited."""
         self._asked_ttl = self.term.ttl_at(self._engine.now())
-        return self.claim.renew(milliseconds(self._asked_ttl))
+        return self.claim.renew(milliseconds(self._asked_ttl), watch=self._watching)
 
     async def extend(self, ttl: float) -> None:
         """Sets another ttl from now on. See `Lease.extend`."""
@@ -432,8 +487,7 @@ class Possession:
         if self._releasing is None:
             # In this order: no renewal may be sent behind the release, and the next local waiter's try is to
             # be sent right behind it.
-            self._engine.watchdog.forget(self)
-            self._drop_renewal()
+            self._forget()
             ring, ordered = self.gate.letting_go(self.claim), self._engine.ordered
             self._releasing = Releasing(
                 self._engine,
@@ -484,6 +538,12 @@ class Possession:
         self.reason = reason
         if self._over is not None:
             self._over.set()
+        self._forget()
+        self.gate.vacated(self.claim)
+
+    def _forget(self) -> None:
+        """Nothing more is sent for it, nor heard of it."""
+        if self._watched and self.watch is not None:
+            self._engine.tracked.disarm(self.watch, self._watched)
         self._engine.watchdog.forget(self)
         self._drop_renewal()
-        self.gate.vacated(self.claim)

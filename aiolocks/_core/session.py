@@ -297,10 +297,10 @@ class Session(AsyncOnly):
     async def force_release(self, name: str, *, kind: str | None = None) -> list[LockInfo]:
         """Frees a name, whoever holds it, and wakes who waits for it.
 
-        The holder's lease becomes `LOST`: at once if it is of this session, otherwise at its next renewal,
-        after a third of its ttl at the latest; without `auto_renew`, when it is released or its ttl has
-        passed. Until then its body runs on, beside the next holder's: the fence stays, and what compares
-        fencing tokens is safe.
+        The holder's lease becomes `LOST`: at once if it is of this session, otherwise after a push and a
+        question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next
+        renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
+        holder's: the fence stays, and what compares fencing tokens is safe.
 
         What is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is freed at
         once, the others when its holder has noticed. Cancelled, it may have been done or not; to do it again

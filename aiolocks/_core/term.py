@@ -15,6 +15,8 @@ _MARGIN: Final = 0.05
 """Seconds before its end, at least, at which the event loop must have run."""
 _SHARE: Final = 0.05
 """The same as a share of the ttl."""
+_TOGETHER: Final = 0.01
+"""Seconds in which first questions are gathered, so that they leave in one write."""
 _RETRY: Final = 0.02
 """Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
 
@@ -76,6 +78,15 @@ class Term:
     def lasting(self) -> bool:
         """Whether it does not end by itself."""
         return self._auto_renew and not self.limited
+
+    @property
+    def renews(self) -> bool:
+        """Whether a renewal moves its end."""
+        return self._auto_renew and not self.at_limit
+
+    def ask_by(self, moment: float) -> None:
+        """The server is to be asked then, if not before: with others of about the same time."""
+        self.renewal_due = min(self.renewal_due, (moment // _TOGETHER + 1) * _TOGETHER)
 
     @property
     def next_end(self) -> float:

@@ -33,14 +33,15 @@ from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .replication import Proof
 from .undoing import take_back
+from .wakeups import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
 from .wakeups import NAMES as WAKEUPS
-from .wakeups import KeyspaceWakeup, OnRung, Wakeup
 
 __all__ = [
     "ASK",
     "BELL_RUNG",
     "BELL_TTL",
     "GONE",
+    "GONE_SILENT",
     "HUNG",
     "IN_TURN",
     "NEW",

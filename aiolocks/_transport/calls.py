@@ -77,10 +77,12 @@ class Command(Generic[T]):
         parse: Turns the server's reply (bytes, ints, lists of them) into what the caller wants to know.
         lane: Commands of one lane reach the server in the order in which they were sent.
         bells: Keys whose end the server is to tell of, from when this command was executed on.
+        watched: Keys that this command reads last, and of whose changes the server is to tell, from then on.
+            Where it cannot, nothing is lost but time.
     """
 
     # No dataclass, here and in what replies become: they are made for each request, and many at import.
-    __slots__ = ("args", "bells", "keys", "lane", "parse", "script")
+    __slots__ = ("args", "bells", "keys", "lane", "parse", "script", "watched")
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class Command(Generic[T]):
         self.parse = parse
         self.lane = lane
         self.bells = bells
+        self.watched: tuple[bytes, ...] = ()
 
     def words(self, *, in_full: bool) -> tuple[Argument, ...]:
         """The words of the request; `in_full` sends the script's text instead of its digest."""

@@ -37,7 +37,7 @@ from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
 from .outages import Outage
 from .residue import Residue
-from .wakeups import Wakeups, Words
+from .wakeups import CACHING, Wakeups, Words
 
 if TYPE_CHECKING:
     from .bulk import Outflow
@@ -50,6 +50,7 @@ _NOT_ENOUGH: Final = object()
 _REPLIES_AS_PUSHES: Final = (b"subscribe", b"unsubscribe")
 # Its stub knows only tuples of one word.
 _pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
+_CACHING: Final = _pack(CACHING)
 _STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
 _STALL_MAXIMUM: Final = 30.0
@@ -118,6 +119,9 @@ class Multiplexed(asyncio.Protocol):
         self._loop = loop
         self._queue: deque[Call[Any]] = deque()  # not written yet
         self._inflight: deque[Call[Any]] = deque()  # written, reply to come
+        # Stands for each request whose reply says nothing; its time is that of the last one.
+        self._unheeded: Call[Any] = Call(_bare(()), ignore, ignore, until=math.inf)
+        self._unheeded.done = True
         self._link: Link | None = None
         self._reader: Any = None
         self._ready = False  # the queue may be written
@@ -233,10 +237,12 @@ class Multiplexed(asyncio.Protocol):
             request = _pack(call.words())
             if len(request) > LONG and self._take_aside(call):
                 continue
-            if call.command.bells:
-                for words in self._wakeups.before_arming(call.command.bells):
-                    self._put(Call(_bare(words), ignore, ignore, until=math.inf), now, steady)
-                    parts.append(_pack(words))
+            # What is asked elsewhere for once comes right behind its ASKING.
+            if heard := call.command.bells or (() if call.elsewhere else call.command.watched):
+                for words in self._wakeups.before_arming(heard):
+                    self._unheeded.sent = now
+                    self._inflight.append(self._unheeded)
+                    parts.append(_CACHING if words is CACHING else _pack(words))
             self._put(call, now, steady)
             parts.append(request)
             last = call
@@ -441,7 +447,8 @@ class Multiplexed(asyncio.Protocol):
         self._stall_timer = None
         if not self._inflight:
             return
-        since = max(self._inflight[0].sent, self._heard)
+        oldest = next((call for call in self._inflight if call is not self._unheeded), self._unheeded)
+        since = max(oldest.sent, self._heard)
         if self._outflow is not None:
             since = max(since, self._outflow.silent_since)  # what is still being sent cannot be answered
         if since + self._stall > self._loop.time():

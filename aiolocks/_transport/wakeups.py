@@ -30,6 +30,13 @@ Words = tuple[bytes | str | int, ...]
 OnRung = Callable[[str, Iterable[bytes] | None], None]
 """Told by which way, and which bells were rung; None: possibly any."""
 
+GONE_SILENT: Final = "silence"
+"""Instead of a way: the connection has ended on which bells were heard. Nothing is, until the next one."""
+CACHING: Final = ("CLIENT", "CACHING", "YES")
+"""What the next command reads is to be told of."""
+
+_UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
+"""Events that tell of no end: what was hung up or renewed, by this session or another one."""
 _SETTING: Final = "notify-keyspace-events"
 
 
@@ -104,7 +111,7 @@ class _Tracking:
             raise _refused(error, "the server refuses CLIENT TRACKING or CLIENT CACHING") from error
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
-        return (("CLIENT", "CACHING", "YES"),)
+        return (CACHING,)
 
     def after(self, bell: bytes) -> Iterable[Words]:
         return ()
@@ -192,7 +199,7 @@ class _Keyspace:
         if push[0] != b"message":
             return ()
         _, channel, event = push
-        if event in (b"set", b"expire"):  # hung up; its time set
+        if event in _UNHEEDED:
             return ()
         bell = channel[len(self._channel) :]
         if bell == self._probe:
@@ -294,7 +301,9 @@ class Wakeups:
 
     def end(self) -> None:
         """There is no connection: nothing more is heard."""
-        self._ear = _DEAF
+        heard, self._ear = self._ear, _DEAF
+        if heard is not _DEAF:
+            self._on_rung(GONE_SILENT, None)
 
     @property
     def hears(self) -> bool:

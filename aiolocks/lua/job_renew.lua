@@ -9,4 +9,5 @@ local permits, minted, metadata = lease_of(ARGV[1])
 if not permits then return 0 end
 go(ARGV[1], minted, metadata, ARGV[5], tonumber(ARGV[2]), ARGV[3])
 if redis.call('GET', owner) == ARGV[4] then keep_key(owner, about, ARGV[2]) end
-return 1
+-- Read last: a connection that tracks it is told of each later change.
+return redis.call('ZCARD', holders) > 0 and 1 or 0

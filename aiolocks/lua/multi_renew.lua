@@ -13,4 +13,5 @@ for i = 1, n do
   redis.call('PEXPIRE', KEYS[i], ARGV[3])
   redis.call('PEXPIRE', KEYS[n + i], ARGV[4])
 end
-return 1
+-- Read last: a connection that tracks them is told of each later change.
+return redis.call('EXISTS', unpack(KEYS, 1, n)) == n and 1 or 0

@@ -10,4 +10,5 @@ if not permits then return thief_of(ARGV[1]) end
 hold(ARGV[1], permits, minted, metadata, tonumber(ARGV[2]))
 keep(fence, ARGV[3])
 keep(value, ARGV[4])
-return 1
+-- Read last: a connection that tracks it is told of each later change.
+return redis.call('ZCARD', holders) > 0 and 1 or 0

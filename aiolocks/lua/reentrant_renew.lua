@@ -8,4 +8,4 @@ if not nested(ARGV[1]) then return thief_of(owner_of(ARGV[1])) end
 redis.call('ZADD', nest, whole(NOW + ARGV[2]), ARGV[1])
 last_to_the_end()
 keep(fence, ARGV[3])
-return 1
+return redis.call('GET', lock) and 1 or 0  -- read last: a connection that tracks it is told of each later change

@@ -8,4 +8,4 @@ local mode, a, b, minted, metadata = holder(ARGV[1])
 if not mode then return 0 end
 hold(ARGV[1], mode, a, b, minted, metadata, tonumber(ARGV[2]))
 keep(fence, ARGV[3])
-return 1
+return redis.call('HGET', spans, ARGV[1]) and 1 or 0  -- read last: who tracks it is told of each later change

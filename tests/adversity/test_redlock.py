@@ -324,6 +324,8 @@ async def test_majority_comes_back_empty_while_held(five: Masters) -> None:
     began = time.monotonic()
     with pytest.raises(LockLostError, match="no longer has it"):
         async with lock:
+            for server in five.servers[2:]:  # one after the other would be healed, each when it is back
+                server.kill()
             for server in five.servers[2:]:
                 await server.restart()
             await asyncio.sleep(10)

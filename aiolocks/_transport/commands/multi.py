@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Any, Final, final
 
 from ..calls import Command, JoinableRelease, Script
 from ..keys import key
@@ -62,6 +62,9 @@ class MultiCommands(Steps):
 
     def wanted(self) -> Wanted:
         return Wanted(self._locks)
+
+    def watch(self, command: Command[Any]) -> None:
+        command.watched = command.keys[: self.number]
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms))

@@ -137,6 +137,9 @@ class MultiSlotCommands(StepsOfAName):
         commands = [listening([part.listener(token)]) for part in self._parts]
         return self._together(commands, _told_by_all, lane=token)
 
+    def watch(self, command: Command[Any]) -> None:
+        """Each of the nodes would have to be asked for all: it is renewed as if nothing was heard."""
+
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         return self._together([part.renew(token, ttl_ms) for part in self._parts], all, lane=token)
 

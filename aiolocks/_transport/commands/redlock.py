@@ -29,6 +29,7 @@ class Motion(Command[T]):
 
     Attributes:
         put: Makes the ballot, for masters with these labels.
+        like: The command that goes to each of them first.
         node_timeout: Seconds after which a master that has not answered is counted out; None: when the
             call's own time has passed.
         elects: Only masters that are known to be servers of their own may vote.
@@ -37,7 +38,7 @@ class Motion(Command[T]):
             any more.
     """
 
-    __slots__ = ("elects", "lasts", "node_timeout", "put")
+    __slots__ = ("elects", "lasts", "like", "node_timeout", "put")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Motion(Command[T]):
     ) -> None:
         super().__init__(None, like.keys, (), _as_decided, lane=lane)
         self.put = put
+        self.like = like
         self.node_timeout = node_timeout
         self.elects = elects
         self.lasts = lasts
@@ -131,6 +133,10 @@ class RedlockCommands(Steps):
         )
         motion: Command[Any] = Motion(put, renew, node_timeout=self._node_timeout, lane=token)
         return motion
+
+    def watch(self, command: Command[Any]) -> None:
+        assert isinstance(command, Motion)
+        command.watched = command.like.watched = command.keys[:1]
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ..calls import Argument, Command, Script
 from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Released
@@ -93,6 +93,10 @@ class Steps:
     def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
         """Nothing of it is created behind an answer."""
         return None
+
+    def watch(self, command: Command[Any]) -> None:
+        """The server is to tell of what changes after this renewal, or question whether it is held."""
+        command.watched = command.keys[:1]
 
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
         """Takes it from whoever holds it; of the kinds that can be stolen."""
