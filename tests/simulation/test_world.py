@@ -54,6 +54,14 @@ def test_a_schedule_goes_well(runner: Runner, kind: str, faulty: bool) -> None:
     _go_well(runner, kind, 1_000_000, SCHEDULES if alone else SCHEDULES // 2, faulty=faulty)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["lock", "fairlock", "multilock", "semaphore"])
+def test_a_holder_knows_of_a_loss_that_the_server_tells_of(runner: Runner, kind: str) -> None:
+    for seed in range(1_000_000, 1_000_000 + SCHEDULES):
+        outcome = runner.run(drawn(kind, seed, faulty=True, sorts=("deletion", "flush")))
+        assert outcome.violations == (), command(outcome.schedule)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("faulty", [False, True], ids=["calm", "faulty"])

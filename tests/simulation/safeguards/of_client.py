@@ -162,9 +162,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: holding
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
-        python(
-            "_core.possession:Possession.tend", without="self._engine.send(self._renewal)", instead="pass"
-        ),
+        python("_core.possession:Possession.tend", without="self._engine.send(question)", instead="pass"),
         ALL,
     ),
     "late grant": Safeguard(
@@ -192,7 +190,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A renewal that finds another holder ends the lease.",
         python(
             "_core.possession:Possession._renewed",
-            without='self.lose("the server no longer has it as the holder")\n        return',
+            without="self._taken_away(held)\n        return",
             instead="pass",
         ),
         ALL,
@@ -213,6 +211,46 @@ OF_CLIENT: dict[str, Safeguard] = {
             "half cut",
             "cut",
         ),
+    ),
+    "a question after a push": Safeguard(
+        "A holder asks whether it still holds when the server tells that its key has changed.",
+        python(
+            "_core.tracked:Tracked._changed",
+            without="known = self._armed.pop(key, None)",
+            instead="known = None",
+        ),
+        LOCKS,
+        faulty=True,
+        sorts=("deletion",),
+    ),
+    "a question after a flush": Safeguard(
+        "A holder asks when the server tells that anything may have changed.",
+        python(
+            "_core.tracked:Tracked._all",
+            without="armed, self._armed = self._armed, {}",
+            instead="armed = {}",
+        ),
+        LOCKS,
+        faulty=True,
+        sorts=("flush",),
+    ),
+    "tracked soon after the grant": Safeguard(
+        "The server is asked to tell of a loss a moment after the grant, and not with the first renewal.",
+        python("_core.possession:Possession.__init__", without="if engine.hears:", instead="if False:"),
+        LOCKS,
+        faulty=True,
+        sorts=("deletion",),
+    ),
+    "tracked by each renewal": Safeguard(
+        "Each renewal is tracked, for its write has ended what was tracked before.",
+        python(
+            "_core.possession:Possession._renew",
+            without="watch=self._watching",
+            instead="watch=self._watching and not self._watched",
+        ),
+        LOCKS,
+        faulty=True,
+        sorts=("deletion",),
     ),
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
@@ -259,7 +297,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",
-        python("_transport.wakeups:_Tracking.before_arming", without='("CLIENT", "CACHING", "YES"),'),
+        python("_transport.wakeups:_Tracking.before_arming", without="(CACHING,)", instead="()"),
         LOCKS,
     ),
     "SUBSCRIBE": Safeguard(

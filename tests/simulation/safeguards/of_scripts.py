@@ -13,6 +13,13 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("lock_release", without="while ARGV[3] == '1' and not held do", instead="while false do"),
         LOCKS,
     ),
+    "lock_renew: read last": Safeguard(
+        "A renewal ends in a read, so that the server tells of what changes after it.",
+        lua("lock_renew", without="redis.call('GET', KEYS[1]) and 1 or 0", instead="1"),
+        LOCKS,
+        faulty=True,
+        sorts=("deletion",),
+    ),
     "lock_release: token": Safeguard(
         "Only its holder frees a lock.",
         lua(

@@ -105,7 +105,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "A lease of which the new master knows nothing has ended.",
         python(
             "_core.possession:Possession._renewed",
-            without='self.lose("the server no longer has it as the holder")\n        return',
+            without="self._taken_away(held)\n        return",
             instead="pass",
         ),
         ("sentinel-lock",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .cluster import NODES, Cluster
 from .excuses import Excused
-from .faults import FAULTS, LISTENED, RECOVERY, Sort
+from .faults import FAULTS, LISTENED, ON_DEMAND, RECOVERY, Sort
 from .group import Group
 from .kinds import SPREAD
 from .schedule import Fault, Schedule
@@ -122,7 +122,7 @@ MOVES: dict[str, Sort] = {
     "move": Sort(_move, 2.5, of_server=True, excuses=_MOVED, leaves=False),
     "move at once": Sort(_move_at_once, of_server=True, excuses=_MOVED, leaves=False),
 }
-SORTS = {**FAULTS, **FAILURES, **MOVES}
+SORTS = {**FAULTS, **FAILURES, **MOVES, **ON_DEMAND}
 
 
 def strike(rng: random.Random, schedule: Schedule) -> Schedule:

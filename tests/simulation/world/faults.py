@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiolocks._transport.driver import CONNECT_TIMEOUT
 
+from . import known
 from .excuses import Excused
 from .network import NEVER
 from .node import ServerClock
@@ -146,7 +147,18 @@ def _clock_ahead(run: Run, fault: Fault) -> None:
 
 def _flush(run: Run, fault: Fault) -> None:
     run.void(run.servers[fault.target])
+    known.expect(run, run.servers[fault.target], fault.what)
     run.servers[fault.target].server.empty()
+
+
+def _delete(run: Run, fault: Fault) -> None:
+    """An operator deletes all that is held, with another client."""
+    node = run.servers[fault.target]
+    run.void(node)
+    known.expect(run, node, fault.what)
+    node.server.delete(
+        lambda key: b"." not in key.partition(b"{")[0] or b".nest:" in key or b".leases:" in key
+    )
 
 
 def _restart(run: Run, fault: Fault, *, keep: bool = False, over: bool = False) -> None:
@@ -228,6 +240,10 @@ FAULTS: dict[str, Sort] = {
 }
 
 
+ON_DEMAND: dict[str, Sort] = {
+    "deletion": Sort(_delete, of_server=True, excuses=_EMPTY),
+}
+"""Those that no schedule has that does not ask for them."""
 EMPTYING = {"flush", "empty restart", "late restart"}
 """After these, a server begins with nothing."""
 
@@ -247,7 +263,7 @@ def strike(rng: random.Random, schedule: Schedule) -> Schedule:
     faults = []
     for number in range(rng.choice((1, 2, 3, 5)) + (rng.choice((0, 0, 1, 3)) if several else 0)):
         what = rng.choice(sorts)
-        sort = FAULTS[what]
+        sort = FAULTS.get(what) or ON_DEMAND[what]
         cut_off = several and what == "black hole"
         faults.append(
             Fault(

@@ -249,6 +249,19 @@ class Server:
         self.flush()
         self._flush()
 
+    def delete(self, wanted: Callable[[bytes], bool]) -> None:
+        """Somebody else deletes the keys that are wanted."""
+        self._tick()
+        for store in self.stores.values():
+            for key in filter(wanted, store.present()):
+                store.delete(key)
+        self._flush()
+
+    def has(self, text: str) -> bool:
+        """Whether that stands in any value."""
+        values = [value for store in self.stores.values() for value in store.values.values()]
+        return any(text in repr(getattr(value, "order", value)) for value in values)
+
     # -- the whole
 
     @property

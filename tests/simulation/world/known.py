@@ -1,0 +1,54 @@
+"""When a holder must know that its lease was lost: after a push and one question."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .schedule import Crew
+
+if TYPE_CHECKING:
+    from .checkers import Attempt
+    from .node import Node
+    from .run import Run
+
+ARMED_AFTER = 0.06
+"""Seconds after its grant for which a lease is held without the server having to tell of its loss."""
+TURNS = 12
+"""Turns of the loop in which a lease is armed, or its loss told to its body, at most."""
+LOSSES = {"deletion": ("tracking", "keyspace"), "flush": ("tracking",)}
+"""Faults by which leases are lost on a server that goes on, and the wakeups that tell of them."""
+
+
+def expect(run: Run, node: Node, what: str) -> None:
+    """Each holder that the server tells of this loss, which befalls it now, is to know it in time.
+
+    Of the kinds whose keys nobody but the holder changes: another change takes the place of the news.
+    """
+    schedule, referee = run.schedule, run.referee
+    kind = schedule.kind
+    simple = kind.topology == "one" and kind.capacity == 1 and not (kind.work or kind.nests or kind.spans)
+    if not simple or any(fault.what not in LOSSES for fault in schedule.faults):
+        return
+    now = run.world.now
+    for crew in schedule.crews:
+        if crew.wakeup not in LOSSES[what]:
+            continue
+        turns = TURNS * crew.busy
+        for attempt in tuple(referee.holding):
+            lease = attempt.lease
+            if attempt.session != crew.part or lease is None or attempt.hold is None:
+                continue
+            armed = attempt.hold.granted + ARMED_AFTER + 2 * crew.delays.longest + turns
+            if armed < now and lease.token == attempt.token and node.server.has(lease.token):
+                run.world.clockwork.after(_within(crew), partial(_look, run, attempt, lease, now))
+
+
+def _within(crew: Crew) -> float:
+    return 3 * crew.delays.longest + TURNS * crew.busy + 0.001
+
+
+def _look(run: Run, attempt: Attempt, lease: object, since: float) -> None:
+    if attempt.lease is lease and attempt.relied_on:
+        late = run.world.now - since
+        run.referee.wrong(f"{attempt.who} relies on what was lost {late:.3f} s ago, and was told of")
