@@ -43,6 +43,8 @@ _READ_A_SECOND: Final = 200
 _APART: Final = 0.1
 """Seconds that two requests are apart at least, for waits that begin one after the other."""
 _ANSWERED_WITHIN: Final = 0.5
+_REFUSED: Final = 5.0
+"""Seconds for which a session does not ask again that the server has refused, as it does out of memory."""
 
 Beats = Mapping[str, int]
 
@@ -154,14 +156,15 @@ class Detector:
         "_before",
         "_calls",
         "_engine",
-        "_off",
         "_published",
         "_record",
+        "_rests_until",
         "_standings",
         "_timer",
         "_timer_at",
         "_told",
         "_waits",
+        "_warned",
     )
 
     def __init__(self, engine: Engine) -> None:
@@ -176,11 +179,12 @@ class Detector:
         self._standings: dict[Place, Standing] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._off = False
+        self._warned = False
+        self._rests_until = 0.0
 
     def add(self, acquisition: Acquisition) -> None:
         """A task waits that has entered something."""
-        if self._off or acquisition.claim.wanted() is None:
+        if acquisition.claim.wanted() is None:
             return
         self._waits[acquisition] = None
         self._wake_by(max(acquisition.started + _PATIENCE, self._engine.now() + _APART))
@@ -201,6 +205,7 @@ class Detector:
                 self._timer = None
 
     def _wake_by(self, when: float) -> None:
+        when = max(when, self._rests_until)
         if self._timer is not None:
             if self._timer_at <= when:
                 return
@@ -210,7 +215,7 @@ class Detector:
 
     def _run(self) -> None:
         self._timer = None
-        if self._off or not self._waits:
+        if not self._waits:
             return
         soonest = min(acquisition.started for acquisition in self._waits) + _PATIENCE
         if soonest > self._engine.now():
@@ -240,9 +245,12 @@ class Detector:
         engine.send(Call(command, on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN))
 
     def _failed(self, fault: Fault) -> None:
-        if not fault.transient and not self._off:
-            self._off = True
+        if fault.transient:
+            return
+        if not self._warned:
+            self._warned = True
             self._engine.events.no_deadlocks(str(fault.error))
+        self._rest(_REFUSED)
 
     # -- a look
 
@@ -263,10 +271,16 @@ class Detector:
             self._engine.send(call)
 
     def _wake_by_number(self, number: int) -> None:
-        if self._timer is not None and number > _EVERY * _READ_A_SECOND:
+        if number > _EVERY * _READ_A_SECOND:
+            self._rest(number / _READ_A_SECOND)
+
+    def _rest(self, seconds: float) -> None:
+        """The next request comes after that time, at the earliest."""
+        self._rests_until = self._engine.now() + seconds
+        if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._wake_by(self._engine.now() + number / _READ_A_SECOND)
+            self._wake_by(self._rests_until)
 
     def _forget_looks(self) -> None:
         for call in self._calls:

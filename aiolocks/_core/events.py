@@ -128,7 +128,7 @@ class Events:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=str(deadlock)))
 
     def no_deadlocks(self, reason: str) -> None:
-        log.warning("deadlocks over several processes are not looked for: %s", reason)
+        log.warning("deadlocks over several processes are not found now: %s", reason)
 
     def timed_out(self, kind: str, name: str, seconds: float) -> None:
         self.tally.timeouts += 1

@@ -80,6 +80,10 @@ class Referee:
         """Puts it into the trace."""
         self._told(who, what)
 
+    def later(self, at: float, look: Callable[..., None], *what: Any) -> None:
+        """Looks again at that time."""
+        self._clockwork.at(at, look, *what)
+
     def wrong(self, what: str) -> None:
         self._told("REFEREE", what)
         self.violations.append(what)

@@ -248,6 +248,7 @@ KINDS: dict[str, Kind] = {
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
         Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
+        Kind(name="rings", wanted=_one, lock=_none, work="entangle"),
         Kind(
             name="schedule",
             wanted=_one,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from .clockwork import Clockwork
@@ -141,7 +142,8 @@ class Process:
                 task.cancel()
             self.loop.turn()
         for task in self.tasks():
-            task.get_coro().close()  # type: ignore[union-attr]
+            with suppress(RuntimeError):  # of what it does at its end, with no loop that runs
+                task.get_coro().close()  # type: ignore[union-attr]
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         for transport in self._transports:
             transport.abort()

@@ -83,7 +83,9 @@ class Run:
             server.on_request = self._look_for_what_stays
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
-        self.ledger = Ledger(self.referee, world.clockwork.part("ledger"), travel=travel)
+        self.ledger = Ledger(
+            self.referee, world.clockwork.part("ledger"), world.clockwork.part("rings"), travel=travel
+        )
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
@@ -227,7 +229,9 @@ class Run:
         backoff = Backoff(initial=min(0.004, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
         async with contextlib.AsyncExitStack() as stack:
             sessions = [
-                await stack.enter_async_context(Session(client, wakeup=wakeup, backoff=backoff))
+                await stack.enter_async_context(
+                    Session(client, wakeup=wakeup, backoff=backoff, **self._telling())
+                )
                 for client in self.topology.clients(crew.wakeup, stack)
             ]
             session = sessions if len(sessions) > 1 else sessions[0]
@@ -251,6 +255,12 @@ class Run:
                 task.result()
             if self.schedule.faults:
                 await self._get_in(actors, crew)
+
+    def _telling(self) -> dict[str, Any]:
+        """Of the sort with deadlocks, sessions end them, and say so; others are made as ever."""
+        if self.schedule.kind.work != "entangle":
+            return {}
+        return {"on_deadlock": "raise", "listeners": [self.ledger.rings]}
 
     def _options(self, crew: Crew) -> dict[str, float]:
         """Each of several masters has time for all that messages may take, unless the schedule is hasty."""

@@ -27,6 +27,7 @@ from aiolocks.errors import StaleFenceError
 
 from .checkers import Referee
 from .excuses import Excused
+from .rings import Rings
 from .schedule import Round
 from .ticks import Ticks
 
@@ -65,6 +66,7 @@ class Ledger:
 
     referee: Referee
     random: random.Random
+    drawing: random.Random
     runs: list[Execution] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
     unsure: int = 0
@@ -75,13 +77,16 @@ class Ledger:
     newest: int = 0
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
     ticks: Ticks = field(init=False)
+    rings: Rings = field(init=False)
 
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
+        self.rings = Rings(self.referee, self.drawing, travel=self.travel)
 
     def died(self, process: str) -> None:
         self.dead.add(process)
         self.ticks.died(process)
+        self.rings.died(process)
 
     def explained(self, sort: Excused, since: float, *who: str) -> bool:
         """Whether a fault since then explains that, in the process of one of these."""
@@ -240,5 +245,18 @@ async def _keep(ledger: Ledger, session: Session, one: Round, ttl: float, patien
     await ledger.ticks.keep(session, one, ttl)
 
 
-WORKS = {"share": _share, "update": _update, "number": _number, "write": _write, "keep": _keep, "lead": _lead}
+async def _entangle(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """Several locks, each taken while those before are held."""
+    await ledger.rings.entangle(session, one, ttl)
+
+
+WORKS = {
+    "share": _share,
+    "update": _update,
+    "number": _number,
+    "write": _write,
+    "keep": _keep,
+    "lead": _lead,
+    "entangle": _entangle,
+}
 """By the name that a kind gives."""
