@@ -154,6 +154,7 @@ class Detector:
     __slots__ = (
         "_beat",
         "_before",
+        "_call",
         "_calls",
         "_engine",
         "_published",
@@ -175,6 +176,7 @@ class Detector:
         self._beat = 0
         self._before: Beats = {}  # of what was found last
         self._told: set[str] = set()  # waits of this session of which was told
+        self._call: Call[Sequence[bytes]] | None = None  # the last that publishes
         self._calls: list[Call[list[Finding]]] = []
         self._standings: dict[Place, Standing] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -217,11 +219,12 @@ class Detector:
         self._timer = None
         if not self._waits:
             return
-        soonest = min(acquisition.started for acquisition in self._waits) + _PATIENCE
-        if soonest > self._engine.now():
-            self._wake_by(soonest)
+        now = self._engine.now()
+        young = [due for one in self._waits if (due := one.started + _PATIENCE) > now]
+        if len(young) == len(self._waits):
+            self._wake_by(min(young))
             return
-        self._wake_by(self._engine.now() + _EVERY)
+        self._wake_by(min(now + _EVERY, max(now + _APART, min(young, default=now + _EVERY))))
         self._publish(read=True)
 
     def _publish(self, *, read: bool = False) -> None:
@@ -242,7 +245,10 @@ class Detector:
         self._record = record
         command = publish(engine.settings.prefix, record, replaces=replaces)
         on_told = self._read if read and record else _nothing
-        engine.send(Call(command, on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN))
+        if self._call is not None:
+            engine.forget(self._call)  # to a server that does not know its script, it would be sent again
+        self._call = Call(command, on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN)
+        engine.send(self._call)
 
     def _failed(self, fault: Fault) -> None:
         if fault.transient:

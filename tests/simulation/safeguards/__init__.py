@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
+from .of_deadlocks import OF_DEADLOCKS
 from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
@@ -16,6 +17,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_SCRIPTS,
     **OF_LIMITS,
     **OF_SCHEDULES,
+    **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,
     **OF_TOPOLOGIES,
