@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aiolocks._core.deadlocks import Found
 from aiolocks._core.knots import Lease, Standing, in_order, knots, may_wait_for, stuck
 from aiolocks._core.waits import Held, Wait, Want, record_of, waits_in
 from aiolocks._transport.commands.reading import Reservation
@@ -69,6 +70,34 @@ def test_permits_count_only_if_none_can_come_from_elsewhere(value: int | None, f
     standings["semaphore", "s"] = standings["semaphore", "s"]._replace(permits=value)
     parts = knots(stuck(waits, standings))
     assert parts == ([frozenset({"1", "2", "3"})] if found else [])
+
+
+def test_a_permit_of_a_task_that_goes_on_soon_will_do() -> None:
+    """The second one waits, but for a lock whose holder does not wait: then its permit is free."""
+    waits = by_id(
+        wait("1", ("x",), (), "semaphore"),
+        wait("2", ("y",), (), "semaphore"),
+        wait("3", ("s",), (), "semaphore", permits=1),
+    )
+    for one, name in (("1", "s"), ("2", "s"), ("3", "x")):
+        lease = Held(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
+        waits[one] = waits[one]._replace(holds=(lease,))
+    standings = on_server(waits)
+    standings["semaphore", "s"] = standings["semaphore", "s"]._replace(permits=2)
+    standings["semaphore", "y"] = Standing({"somebody else": Lease(1, "", None)}, None, ())
+    assert stuck(waits, standings) == {}
+
+
+def test_a_deadlock_counts_when_each_wait_was_confirmed_since_it_was_found_first() -> None:
+    def look(first: int, second: int) -> Found:
+        waits = by_id(wait("1", ("b",), ("a",), beat=first), wait("2", ("a",), ("b",), beat=second))
+        return Found(waits, stuck(waits, on_server(waits)))
+
+    before = look(3, 7).beats()
+    assert before == {"1": 3, "2": 7}
+    assert look(3, 7).confirmed({}) == []
+    assert look(4, 7).confirmed(before) == [], "the second one may have ended since"
+    assert look(4, 8).confirmed(before) == [frozenset({"1", "2"})]
 
 
 @pytest.mark.parametrize(

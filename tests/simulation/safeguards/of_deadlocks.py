@@ -1,0 +1,54 @@
+"""Safeguards of the search for deadlocks, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import Safeguard, python
+
+_KINDS = ("rings",)
+
+OF_DEADLOCKS: dict[str, Safeguard] = {
+    "deadlocks: looked for": Safeguard(
+        "A task that waits while it holds something is published.",
+        python(
+            "_core.deadlocks:Detector._publish",
+            without="if acquisition.started <= patient:",
+            instead="if False:",
+        ),
+        _KINDS,
+    ),
+    "deadlocks: read on the server": Safeguard(
+        "What tasks hold, and whether that is in the way of others, is read on the server.",
+        python(
+            "_core.deadlocks:Detector._looked",
+            without="stuck(suspects, self._standings)",
+            instead="may_wait_for(suspects)",
+        ),
+        _KINDS,
+    ),
+    "deadlocks: free permits": Safeguard(
+        "A permit that any task gives back will do.",
+        python(
+            "_core.knots:_in_the_way",
+            without="number - taken < want.permits <= number",
+            instead="want.permits <= number",
+        ),
+        _KINDS,
+    ),
+    "deadlocks: behind a writer": Safeguard(
+        "A reader waits for the tasks that keep out the writer before it.",
+        python("_core.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
+        _KINDS,
+    ),
+    "deadlocks: one gives way": Safeguard(
+        "The youngest waiter gets an error.",
+        python("_core.deadlocks:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
+        _KINDS,
+    ),
+    "deadlocks: goes on": Safeguard(
+        "A search that the server has refused, as one out of memory does, is taken up again.",
+        python("_core.deadlocks:Detector._failed", without="self._rest(_REFUSED)", instead="self._rest(1e9)"),
+        _KINDS,
+        faulty=True,
+        sorts=("out of memory",),
+    ),
+}
