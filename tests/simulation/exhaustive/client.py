@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from aiolocks._core.claim import Manner
 from aiolocks._transport import ASK, BELL_RUNG, GONE, listening
-from aiolocks._transport.calls import Command, JoinableRelease
+from aiolocks._transport.calls import NOT_HELD, Command, JoinableRelease
 from aiolocks._transport.commands import IN_TURN, OWING, PASSING, QUEUED, TOLD, WAITING, Granted
 
 TTL_MS = 6000
@@ -122,7 +122,12 @@ class Model:
             case "hand over":
                 release = self.commands.release(self.token(wait - 1), TTL_MS, ring=False)
                 acquire = self.commands.acquire(token, TTL_MS, "{}", how)
-                return Command(release.both, acquire.keys, (*acquire.args, release.token), acquire.parse)
+
+                def parse(raw: Any) -> Any:
+                    assert raw != NOT_HELD, f"{self.number} has lost what it hands over"
+                    return acquire.parse(raw)
+
+                return Command(release.both, acquire.keys, (*acquire.args, release.token), parse)
             case "listen":
                 return listening([self.commands.listener(token)])
             case "undo":
