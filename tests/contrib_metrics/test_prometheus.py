@@ -111,7 +111,7 @@ async def test_what_locks_do_is_scraped(
     assert after["aiolocks_hold_seconds_bucket", "semaphore", "seats", "60.0"] == 2
     assert after["aiolocks_losses_total", "fairlock", "order"] == 1
     assert after["aiolocks_renewals_total", "fairlock", "order"] >= 1
-    assert after["aiolocks_hold_seconds_sum", "fairlock", "order"] > 0.1
+    assert after["aiolocks_hold_seconds_sum", "fairlock", "order"] > 0.05
     assert after["aiolocks_losses_total", "lock", "order"] == 0, "there before the first"
     assert after["aiolocks_deadlocks_total", "lock", "order"] == 0
     assert not any("order:" in part for key in after for part in key)
