@@ -58,18 +58,20 @@ def _excuse_reconnecting(run: Run, fault: Fault) -> None:
             run.referee.excuses.give(Excused.ERROR, crew.part, now, now + fault.lasts + SETTLED)
 
 
-def _excuse_unrenewed(run: Run, fault: Fault) -> None:
-    """After an ASK, redis-py sends ASKING and the request over different connections. So no renewal over the
-    plain transport reaches a key that has gone ahead of its slot."""
+def _excuse_unreached(run: Run, fault: Fault) -> None:
+    """After an ASK, redis-py sends ASKING and the request over different connections. So over the plain
+    transport, no renewal and no release reaches a key that has gone ahead of its slot."""
+    until, ttl = run.world.now + fault.lasts + SETTLED, run.schedule.ttl
     for crew in run.schedule.crews:
-        if crew.wakeup == "plain" and fault.lasts > run.schedule.ttl / 3:
-            until = run.world.now + fault.lasts + SETTLED
-            run.referee.excuses.give(Excused.ERROR, crew.part, run.world.now, until)
+        if crew.wakeup == "plain":
+            run.referee.excuses.give(Excused.IDLE, None, run.world.now, until + ttl)
+            if fault.lasts > ttl / 3:
+                run.referee.excuses.give(Excused.ERROR, crew.part, run.world.now, until)
 
 
 def _move(run: Run, fault: Fault) -> None:
     _excuse_reconnecting(run, fault)
-    _excuse_unrenewed(run, fault)
+    _excuse_unreached(run, fault)
     _cluster(run).move(_slot(run, fault), fault.lasts)
 
 
