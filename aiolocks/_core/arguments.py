@@ -278,43 +278,42 @@ class Options:
                 return _checked_before(**options)
             except TypeError:  # of an argument that cannot be hashed, or is of another type than it should be
                 pass
-        return cls._of(metadata=metadata, **options)
+        return _checked(metadata=metadata, **options)
 
-    @classmethod
-    def _of(
-        cls,
-        *,
-        ttl: object,
-        blocking_timeout: object,
-        auto_renew: object,
-        max_hold: object,
-        on_lost: object,
-        metadata: object,
-        replicas: object = 0,
-        at_least: object = 0.0,
-        grace: object = 0.0,
-    ) -> Options:
-        if ttl is None:
-            raise TypeError(
-                "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
-                "its holder lives, and outlives him by its ttl"
-            )
-        if on_lost not in ("cancel", "ignore"):
-            raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
-        return cls(
-            ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
-            blocking_timeout=optional_seconds("blocking_timeout", blocking_timeout),
-            auto_renew=flag("auto_renew", auto_renew),
-            max_hold=optional_seconds("max_hold", max_hold, least=SHORTEST_TTL),
-            on_lost=on_lost,
-            metadata=user_metadata(metadata),
-            replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
-            at_least=seconds("at_least", at_least),
-            grace=seconds("grace", grace),
+
+def _checked(
+    *,
+    ttl: object,
+    blocking_timeout: object,
+    auto_renew: object,
+    max_hold: object,
+    on_lost: object,
+    metadata: object,
+    replicas: object = 0,
+    at_least: object = 0.0,
+    grace: object = 0.0,
+) -> Options:
+    if ttl is None:
+        raise TypeError(
+            "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
+            "its holder lives, and outlives him by its ttl"
         )
+    if on_lost not in ("cancel", "ignore"):
+        raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
+    return Options(
+        ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
+        blocking_timeout=optional_seconds("blocking_timeout", blocking_timeout),
+        auto_renew=flag("auto_renew", auto_renew),
+        max_hold=optional_seconds("max_hold", max_hold, least=SHORTEST_TTL),
+        on_lost=on_lost,
+        metadata=user_metadata(metadata),
+        replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
+        at_least=seconds("at_least", at_least),
+        grace=seconds("grace", grace),
+    )
 
 
 @functools.lru_cache(maxsize=256, typed=True)
 def _checked_before(**options: Any) -> Options:
     """Most programs make a lock for each use, with the same few options: these are checked once."""
-    return Options._of(metadata=None, **options)  # noqa: SLF001 - its own other half
+    return _checked(metadata=None, **options)
