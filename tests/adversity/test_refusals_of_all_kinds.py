@@ -128,7 +128,8 @@ async def test_t_n_11_calls_of_all_kinds_end_in_time_and_leave_nothing(
             releasing = asyncio.create_task(let_go(later)) if trouble.transient else None
             await all_end_in_time(session)
         await (releasing or asyncio.create_task(let_go(later)))
-        assert [lease.state for lease in held] == [LeaseState.HELD] * len(KINDS)
+        # The first renewal, soon after the grant, may have been refused.
+        await eventually(lambda: all(lease.state is LeaseState.HELD for lease in held))
         # None of them is held up by what was wanted before, which has a ttl of 30 s.
         await let_go(await asyncio.wait_for(take_each(session, "wanted"), 5))
         await let_go(held)

@@ -97,7 +97,7 @@ async def test_a_command_that_is_not_there_claims_no_tick(aiolocks: Aiolocks, re
     [
         (("--every", "60", "--cron", "* * * * *"), "--every and --cron exclude each other"),
         (("--every", "60", "--tz", "UTC"), "--tz is the time zone of --cron"),
-        (("--every", "60", "--wait", "0"), "--wait, --at-least and --fair are for a lock"),
+        (("--every", "60", "--wait", "0"), "--wait, --at-least, --fair and --steal are for a lock"),
         (("--cron", "at noon"), "cron 'at noon' is not an expression"),
         (("--cron", "0 3 * * *", "--tz", "Nowhere"), "tz 'Nowhere' is not a known time zone"),
         (("--every", "0"), "Invalid value for '--every'"),

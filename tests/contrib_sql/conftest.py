@@ -92,7 +92,7 @@ def blocking_engine(database: Database) -> Iterator[sa.Engine]:
 async def late(session: Session, connect: Connect, redis: Redis, prefix: str) -> AsyncIterator[Late]:
     """Redis has lost the first lease, and its holder does not know it yet."""
     taken: list[Lease] = []
-    async with Session(connect(), prefix=prefix) as elsewhere:
+    async with Session(connect(), prefix=prefix, wakeup="poll") as elsewhere:  # else it would be told
 
         async def take(name: str) -> tuple[Lease, Lease]:
             first = await Lock(elsewhere, name, ttl=20, auto_renew=False).acquire()

@@ -33,7 +33,7 @@ async def test_the_limit_is_what_the_lease_has_left_and_ends_with_the_transactio
     async with pg_engine.connect() as connection:
         await fence(connection, lease)
         limit = int((await idle_limit(connection)).removesuffix("ms"))
-        assert lease.remaining() * 1000 <= limit <= lease.ttl * 1000
+        assert (lease.ttl - 5) * 1000 <= limit <= lease.ttl * 1000  # it may have been renewed since
         await connection.commit()
         assert await idle_limit(connection) == "0"
 

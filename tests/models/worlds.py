@@ -7,6 +7,7 @@ half minutes and the clock moves by whole ones, so that nothing ever ends within
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import re
@@ -274,7 +275,11 @@ class World:
         self.tell(f"#{number} to session {attempt.session}")
         by = next(self._numbers)
         held = self.model.adopt(number, by, attempt.ttl)
-        handle = taken.lease.detach()
+        try:
+            handle = taken.lease.detach()
+        except LockLostError:  # its session may have been told
+            assert not held
+            return
         if held:
             self.taken[by] = Taken(attempt, await attempt.lock.adopt(handle))
             self.tell(f"as #{by}")
@@ -288,7 +293,8 @@ class World:
         """Its holder dies."""
         if (number := self.some(chance)) is not None and self.taken[number].attempt.want.within is None:
             self.tell(f"#{number}")
-            self.taken.pop(number).lease.detach()
+            with contextlib.suppress(LockLostError):  # its session may have been told that it has ended
+                self.taken.pop(number).lease.detach()
 
     # -- what happens to the server
 

@@ -122,7 +122,7 @@ FROZEN = {
     "shared/claims": "86dec69351feca86287feeac166bf1a0058ec95a",
     "shared/tickets": "ffebf4a631aaf42ea738e297674026d7f9c2aaf1",
     "shared/forms": "30b7ebd4a8ffe5e0bc570f08a80b5133741e90d8",
-    "shared/bells": "20644306ebe8a7016404d07c0a7071752277f15f",
+    "shared/bells": "846459bf69586ecc27553f11ba73bf5fa03fb588",
     "shared/ours": "40dc29b8c480dbf9653d9ee231ef28cbe8463d72",
     "shared/listening": "82f02fc4bdae0e0b05cdd31b591dba5bde52bc81",
     "waiters_listen": "e007314c35eb97d0a043c8f88f47f8f8b71a84f1",
@@ -131,7 +131,7 @@ FROZEN = {
     "limits_acquire": "228d3fe13e3f2170babda95cd94935e94c1be92b",
     "limits_locked": "4d96f120fa96e623c2806088a69ed286a220e32c",
     "shared/limits": "2a2c0a8bf946577ea3feca49e714439a224ee2f1",
-    "shared/lines": "27c003dcdba6a56bd8d1c440ff6a071dd08e055e",
+    "shared/lines": "632296bfcbcd0a0d60942cdbf158853a0092ef42",
     "shared/mid_move_limits": "9d3b334a04d0ac7d42c1d1d9919641ae89b07ec1",
     "waits_publish": "1a2908329baeee6fc7fed5529dc60d534ec785af",
 }

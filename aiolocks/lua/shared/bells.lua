@@ -15,9 +15,3 @@ local function bell_in(queue, entry, seat)
   local listed = string.gsub(name, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
   return string.find(role .. '.', '.' .. listed .. '.', 1, true) and bell or nil
 end
-
--- The queue of a line, beside the queue of the name; nil for what is no line: it names no key but such a queue.
-local function queue_in(queue, line)
-  local place, name = string.match(queue, '^([^{]*%.queue):(.*)$')
-  return place and not string.find(line, '[:{}]') and place .. '.' .. line .. ':' .. name or nil
-end

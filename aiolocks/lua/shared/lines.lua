@@ -40,6 +40,12 @@ local function park(line, place, found)
   redis.call('PEXPIRE', turns, QUEUE_TTL)
 end
 
+-- The queue of a line, beside the queue of the name; nil for what is no line: it names no key but such a queue.
+local function queue_in(queue, line)
+  local place, name = string.match(queue, '^([^{]*%.queue):(.*)$')
+  return place and not string.find(line, '[:{}]') and place .. '.' .. line .. ':' .. name or nil
+end
+
 -- The first living waiter of a line that was not called; drops the dead before it.
 local function first_in(line)
   local queue, rank = queue_in(everyone, line), 0
