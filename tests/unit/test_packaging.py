@@ -93,6 +93,11 @@ def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions:
         "LICENSE",
         "README.md",
         "CHANGELOG.md",
+        # What tests of the sdist read besides.
+        ".ci/run",
+        ".github/workflows/tests.yml",
+        "docs/assets/monitoring/prometheus-rules.yml",
+        "mkdocs.yml",
     ):
         assert path in shipped
 
