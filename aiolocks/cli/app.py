@@ -10,6 +10,7 @@ import click
 
 from .. import __version__
 from .demo.command import demo
+from .doctor.command import doctor
 from .exits import NOBODY_READS, of_signal, send_nowhere
 from .listing.commands import ls, prefixes, release, show, top
 from .listing.deadlocks import deadlocks
@@ -31,6 +32,8 @@ See who holds what, and free what a dead or hung process still holds:
   aiolocks ls
   aiolocks top
   aiolocks release nightly-backup --force
+See whether a server is fit for locks:
+  aiolocks doctor
 """
 
 
@@ -64,5 +67,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, lead, ls, show, release, top, deadlocks, prefixes):
+for command in (demo, run, lead, ls, show, release, top, deadlocks, prefixes, doctor):
     app.add_command(command)

@@ -14,6 +14,8 @@ NOT_HELD: Final = 1
 """Of those that look for a holder: there is none."""
 DEADLOCKED: Final = 1
 """Of the one that looks for deadlocks: there is one."""
+AMISS: Final = 1
+"""Of the one that checks a server: something is wrong with it."""
 NO_SERVER: Final = 69
 """EX_UNAVAILABLE: the URL is none, the server is not there, does not answer, or refuses us."""
 NOT_ACQUIRED: Final = 75

@@ -13,7 +13,7 @@ import click
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
 from .exits import NO_SERVER, CommandError
 
@@ -64,24 +64,29 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncGenerator[Server, None]:
+async def connected(url: str, *, ailing: bool = False) -> AsyncGenerator[Server, None]:
     """The server that a URL means; one that is embedded ends with the scope.
+
+    Args:
+        url: As `--redis` takes it.
+        ailing: Whether a server serves too that answers with a refusal, or that does not know RESP3.
 
     Raises:
         CommandError: There is no such server, or it does not let us in; within a few seconds.
     """
     if url == EMBEDDED:
-        async with _embedded() as url_of_it, connected(url_of_it) as server:
+        async with _embedded() as url_of_it, connected(url_of_it, ailing=ailing) as server:
             yield server
         return
     try:
         # No retry: what the first try says is what there is to say. Locks have their own policy anyway.
-        client = open_client(url, retry=Retry(NoBackoff(), 0))
+        protocol = {"protocol": 2} if ailing else {}
+        client = open_client(url, retry=Retry(NoBackoff(), 0), **protocol)
     except ValueError:
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
         raise CommandError(_not_a_url(), NO_SERVER) from None
     try:
-        await _reach(client)
+        await _reach(client, ailing=ailing)
         await _refuse_cluster(client)
         yield Server(client=client, url=url)
     finally:
@@ -120,7 +125,7 @@ async def _embedded() -> AsyncGenerator[str, None]:
         raise CommandError(f"the embedded server did not start: {error}", NO_SERVER) from None
 
 
-async def _reach(client: Redis) -> None:
+async def _reach(client: Redis, *, ailing: bool) -> None:
     where = _address(client)
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -132,6 +137,8 @@ async def _reach(client: Redis) -> None:
     except TypeError:
         raise CommandError(_not_a_url(), NO_SERVER) from None  # an option behind the `?` that there is not
     except (RedisError, OSError) as error:
+        if ailing and isinstance(error, (ResponseError, BusyLoadingError)):
+            return
         raise CommandError(f"cannot use {where}: {_reason(error)}", NO_SERVER) from None
 
 

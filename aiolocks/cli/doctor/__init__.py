@@ -1,0 +1,1 @@
+"""`aiolocks doctor`: checks a server, and says how to mend what is wrong for locks."""

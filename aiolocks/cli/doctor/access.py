@@ -1,0 +1,219 @@
+"""Checks of what the user may do: each command and key that scripts need is tried, and nothing is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from importlib import resources
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+
+from ..._transport.keys import key
+from .facts import ask
+from .findings import Finding, Level
+
+_ATTEMPTS: Final = {
+    word: f"{word} {rest}".rstrip()
+    for word, rest in {
+        "get": "KEY",
+        "set": "KEY v PX -1",
+        "del": "KEY",
+        "exists": "KEY",
+        "pexpire": "KEY 1",
+        "pttl": "KEY",
+        "time": "",
+        "zadd": "KEY score m",
+        "zcard": "KEY",
+        "zrange": "KEY 0 -1",
+        "zrank": "KEY m",
+        "zrem": "KEY m",
+        "hdel": "KEY f",
+        "hexists": "KEY f",
+        "hget": "KEY f",
+        "hgetall": "KEY",
+        "hincrby": "KEY f x",
+        "hkeys": "KEY",
+        "hlen": "KEY",
+        "hmget": "KEY f",
+        "hset": "KEY f v f",
+        "zcount": "KEY -inf +inf",
+        "zrangebylex": "KEY - +",
+        "zrangebyscore": "KEY -inf +inf",
+        "zremrangebyrank": "KEY 0 0",
+        "zremrangebyscore": "KEY 0 0",
+        "zscore": "KEY m",
+        "type": "KEY",
+        "scan": "0 COUNT 1",
+    }.items()
+}
+"""How each command is tried out, such that it writes nothing."""
+
+LOCK: Final[Sequence[str]] = (
+    *("get", "set", "del", "exists", "pexpire", "pttl", "time"),
+    *("zadd", "zcard", "zrange", "zrank", "zrem"),
+)
+"""What the scripts of a `Lock` call."""
+_PERMITS: Final = ("hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore", "zscore")
+_SPANS: Final = ("hdel", "hget", "hkeys", "hlen", "hset", "zcount", "zrangebyscore", "zscore")
+OTHERS: Final[dict[str, Sequence[str]]] = {
+    "ReentrantLock": ("zrangebyscore", "zscore"),
+    "MultiLock": ("zscore",),
+    "FairLock": _PERMITS,
+    "Semaphore": _PERMITS,
+    "Leadership": (*_PERMITS, "zremrangebyrank", "zremrangebyscore"),
+    "Limits": (*_PERMITS, "zrangebylex"),
+    "SingleFlight": ("hget", "hlen", "hmget", "hset"),
+    "UniqueJob": (*_PERMITS, "zremrangebyscore"),
+    "Schedule": _PERMITS,
+    "Turnstile": ("zscore",),
+    "FencedRegister": ("hget", "hlen", "hset"),
+    "RWLock": _SPANS,
+    "RangeLock": _SPANS,
+    "session.inspect()": ("scan", "type", "hgetall"),
+}
+"""What scripts call besides that. NOTE: the table in docs/how-to/use-in-production.md is the same."""
+
+CHECKS: Final = ("scripts", "keys", "commands")
+"""The checks of what a lock cannot do without."""
+_CONNECTION: Final = {
+    "client|info": ("CLIENT", "INFO"),
+    "client|kill": ("CLIENT", "KILL", "ID", "9223372036854775807", "ADDR", "0.0.0.0:0"),
+}
+"""What a new connection asks, and how to try it: nobody has this number."""
+_ROLES: Final = {"": ":*", "fence": ".fence:*", "queue": ".queue:*", "bell.x": ".bell.*"}
+"""What stands beside a lock, and the end of the pattern that allows it."""
+_MISSING: Final = re.compile(r"unknown.*command", re.IGNORECASE)
+_DENIED: Final = re.compile(r"can't run this command|ACL failure|no permissions|NOPERM")
+
+
+async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncGenerator[Finding, None]:
+    """What this user may not do, with the ACL rule that allows it.
+
+    Args:
+        client: A client of the server.
+        prefix: What the keys begin with.
+        name: A name that is nobody's.
+        user: What the server calls the user.
+    """
+    grant = f"ACL SETUSER {user}"
+    scripts = await _scripts(client, grant)
+    yield scripts
+    if scripts.level is Level.ERROR:
+        return
+    keys = await _keys(client, prefix, name, grant)
+    yield keys
+    if keys.level is not Level.ERROR:
+        for finding in await _words(client, key(prefix, "lock", name), grant):
+            yield finding
+    yield await _connection(client, grant)
+
+
+async def _scripts(client: Redis, grant: str) -> Finding:
+    troubles: dict[str, str] = {}
+    for word, rest in {"eval": ("return 1", 0), "evalsha": ("0" * 40, 0)}.items():
+        try:
+            await ask(client, word.upper(), *rest)
+        except NoScriptError:
+            pass
+        except ResponseError as error:
+            troubles[word] = _why(error)
+    if not troubles:
+        return Finding(Level.OK, "scripts", "the server runs Lua scripts for this user")
+    says = "; ".join(f"{word}: {why}" for word, why in troubles.items())
+    return Finding(
+        Level.ERROR, "scripts", f"every request of a lock is a script, and {says}", _mend(troubles, grant)
+    )
+
+
+async def _keys(client: Redis, prefix: str, name: str, grant: str) -> Finding:
+    refused: list[str] = []
+    for role in _ROLES:
+        try:
+            await ask(client, "EVAL", "return 1", 1, key(prefix, "lock", name, role))
+        except NoPermissionError:
+            refused.append(f"{prefix}:lock{_ROLES[role]}")
+    if refused:
+        says = f"the user may not use the keys {', '.join(refused)}"
+        return Finding(Level.ERROR, "keys", says, f"{grant} ~{prefix}:*")
+    try:
+        await ask(client, "EVAL", "return 1", 1, key(prefix, "waits", "all"))
+    except NoPermissionError:
+        says = (
+            f"the user may not use the keys {prefix}:waits:*: deadlocks over several processes are not found"
+        )
+        return Finding(Level.WARNING, "keys", says, f"{grant} ~{prefix}:waits:*")
+    return Finding(Level.OK, "keys", f"the user may use the keys {prefix}:*")
+
+
+async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
+    """What scripts may not call: those of a `Lock`, and those of other kinds."""
+    script = resources.files(__package__ or "").joinpath("words.lua").read_text()
+    said: list[Any] = await ask(client, "EVAL", script, 1, probe, *_ATTEMPTS.values())
+    texts = (text.decode(errors="replace") if isinstance(text, bytes) else str(text) for text in said)
+    troubles = {word: why for word, text in zip(_ATTEMPTS, texts, strict=True) if (why := _trouble(text))}
+    found: list[Finding] = []
+    if refused := {word: troubles[word] for word in LOCK if word in troubles}:
+        says = "; ".join(f"{word}: {why}" for word, why in refused.items())
+        found.append(
+            Finding(Level.ERROR, "commands", f"the scripts of a Lock need {says}", _mend(refused, grant))
+        )
+    else:
+        found.append(Finding(Level.OK, "commands", "the scripts of a Lock may call all that they need"))
+    if refused := {word: why for word, why in troubles.items() if word not in LOCK}:
+        kinds = ", ".join(kind for kind, words in OTHERS.items() if any(word in refused for word in words))
+        found.append(Finding(Level.NOTE, "kinds", f"the user cannot use {kinds}", _mend(refused, grant)))
+    else:
+        found.append(Finding(Level.OK, "kinds", "the scripts of all other kinds may call all that they need"))
+    return found
+
+
+async def _connection(client: Redis, grant: str) -> Finding:
+    troubles: dict[str, str] = {}
+    for word, words in _CONNECTION.items():
+        try:
+            await ask(client, *words)
+        except ResponseError as error:
+            if why := _trouble(str(error)) or ("denied" if isinstance(error, NoPermissionError) else ""):
+                troubles[word] = why
+    if not troubles:
+        return Finding(
+            Level.OK, "reconnecting", "a session can end its old connection after a new one is made"
+        )
+    says = "; ".join(f"{word}: {why}" for word, why in troubles.items())
+    return Finding(
+        Level.WARNING,
+        "reconnecting",
+        f"a request that is late when a connection breaks may hold a lock for a ttl ({says})",
+        _mend(troubles, grant),
+    )
+
+
+def _trouble(text: str) -> str:
+    """Why the server does not run a command at all; empty where it does."""
+    if _MISSING.search(text):
+        return _GONE
+    return _REFUSED if _DENIED.search(text) else ""
+
+
+def _why(error: ResponseError) -> str:
+    why = _REFUSED if isinstance(error, NoPermissionError) else _trouble(str(error))
+    if not why:
+        raise error  # it serves nobody now
+    return why
+
+
+_GONE: Final = "unknown to the server"
+_REFUSED: Final = "denied to this user"
+
+
+def _mend(troubles: dict[str, str], grant: str) -> str:
+    renamed = [word for word, why in troubles.items() if why == _GONE]
+    rules = [word for word in troubles if word not in renamed]
+    lines = [f"{grant} {' '.join(f'+{word}' for word in rules)}"] if rules else []
+    if renamed:
+        lines.append(
+            f"remove rename-command {', '.join(word.upper() for word in renamed)} from its configuration"
+        )
+    return "; ".join(lines)

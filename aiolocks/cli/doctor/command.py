@@ -1,0 +1,122 @@
+"""`aiolocks doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import sys
+from typing import Final
+
+import click
+from redis.exceptions import ResponseError
+
+from ..exits import AMISS as STATUS
+from ..exits import NO_SERVER, CommandError
+from ..listing.commands import SERVER, json_option
+from ..listing.shown import document, visible
+from ..server import Server, connected, prefix_option, redis_option
+from . import access, settings, trial
+from .facts import learn
+from .findings import AMISS, Finding, Level, any_error
+
+_HELP: Final = """
+Check whether a server is fit for locks, and say how to mend what is not.
+
+Each finding is `ok`, a `note` (it may be meant so), a `warning` (locks work, but later or less safely than
+they could) or an `error` (locks do not work); the line below it says what mends it. The doctor reads the
+settings, tries each command and key that scripts need, and acquires, renews, hands over and releases a lock
+of its own. It leaves no key behind. Run it as the user of your program, to see what that user may do; some
+settings can be read by an administrator only.
+
+\b
+  aiolocks doctor
+  aiolocks doctor --redis rediss://locks:secret@redis.example:6380 --prefix shop
+  aiolocks doctor --json | jq -r '.findings[] | select(.level == "error") | .mend'
+
+\b
+Exit status:
+    0  nothing is wrong; there may be notes
+    1  there is a warning or an error
+    2  the command line is wrong
+   69  no usable Redis server
+128+n  ended by signal n; 141 if nobody reads what it prints
+"""
+_COLOURS: Final = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "red"}
+_LEFT: Final = 24
+"""Columns before the text of a finding."""
+
+
+@click.command(help=_HELP, short_help="Check a server, and say how to mend it.")
+@click.option(
+    "--wakeup",
+    type=click.Choice(["auto", "tracking", "keyspace", "poll"]),
+    default="auto",
+    show_default=True,
+    help="How the sessions of your program are woken.",
+)
+@json_option
+@prefix_option
+@redis_option(SERVER)
+def doctor(*, wakeup: str, as_document: bool, prefix: str, url: str) -> None:
+    """See `_HELP`."""
+    if not prefix or set(prefix) & set("{}"):
+        raise click.UsageError("--prefix must not be empty and have no braces", click.get_current_context())
+    findings = asyncio.run(_examine(url, prefix, wakeup))
+    if as_document:
+        listed = [dataclasses.asdict(finding) for finding in findings]
+        click.echo(document(prefix=prefix, findings=listed))
+    else:
+        for finding in findings:
+            click.echo(_lines(finding))
+    if any(finding.level in AMISS for finding in findings):
+        sys.exit(STATUS)
+
+
+async def _examine(url: str, prefix: str, wakeup: str) -> list[Finding]:
+    async with connected(url, ailing=True) as server:
+        try:
+            return await examine(server, prefix=prefix, wakeup=wakeup)
+        except ResponseError as error:
+            raise CommandError(f"the server refuses to be examined: {error}", NO_SERVER) from None
+
+
+async def examine(server: Server, *, prefix: str, wakeup: str = "auto") -> list[Finding]:
+    """All findings about a server.
+
+    Args:
+        server: A server that has answered.
+        prefix: What the keys of the sessions begin with.
+        wakeup: How their waiters are to be woken, as a session takes it.
+
+    Raises:
+        CommandError: The server has gone away.
+        ResponseError: It serves nobody now, as while a script blocks it.
+    """
+    client = server.client
+    name = f"doctor.{secrets.token_hex(8)}"
+    user = str(client.connection_pool.connection_kwargs.get("username") or "default")
+    facts = await learn(client)
+    findings = list(settings.about(facts))
+    if facts.number("loading"):
+        return findings  # it refuses all the rest
+    findings += [found async for found in access.allowed(client, prefix=prefix, name=name, user=user)]
+    if wakeup in ("auto", "tracking"):
+        findings += [found async for found in trial.pushes(server.url, user=user)]
+    if wakeup == "keyspace":
+        findings.append(trial.keyspace(facts))
+    if any_error(finding for finding in findings if finding.check in access.CHECKS):
+        findings.append(trial.NOT_MADE)
+    else:
+        explained = any_error(findings)
+        findings.append(
+            await trial.tried(client, prefix=prefix, name=name, wakeup=wakeup, explained=explained)
+        )
+    return [dataclasses.replace(finding, mend=finding.mend.replace("<user>", user)) for finding in findings]
+
+
+def _lines(finding: Finding) -> str:
+    encoding = sys.stdout.encoding
+    level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
+    first = f"{level}{finding.check:<{_LEFT - 8}}{visible(finding.says, encoding)}"
+    return f"{first}\n{'':<{_LEFT}}mend: {visible(finding.mend, encoding)}" if finding.mend else first

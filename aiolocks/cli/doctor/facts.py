@@ -1,0 +1,101 @@
+"""What a server tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from redis.asyncio import Redis
+from redis.exceptions import BusyLoadingError, ResponseError
+from redis.exceptions import ConnectionError as NoConnectionError
+
+from ..exits import NO_SERVER, CommandError
+
+PATIENCE: Final = 3.0
+"""Seconds that each question may take."""
+
+_SETTINGS: Final = (
+    "save",
+    "appendfsync",
+    "min-replicas-to-write",
+    "min-slaves-to-write",
+    "tracking-table-max-keys",
+    "notify-keyspace-events",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a server tells of itself, as far as the user may ask.
+
+    Attributes:
+        info: The fields of INFO; empty where that is denied.
+        settings: Some fields of CONFIG GET; empty where that is denied.
+        ahead: Seconds that the server's clock is ahead of this machine's; None where TIME is denied.
+        uncertain: Seconds by which `ahead` may be wrong: half of the round trip.
+    """
+
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    ahead: float | None = None
+    uncertain: float = 0.0
+
+    def number(self, name: str) -> int:
+        """A field of INFO that is a number; 0 where it is not there."""
+        value = self.info.get(name, 0)
+        return value if isinstance(value, int) else 0
+
+
+async def ask(client: Redis, *words: str | bytes | int) -> Any:
+    """The reply to one command.
+
+    Raises:
+        ResponseError: The server refuses it.
+        CommandError: The server has gone away, or does not answer.
+    """
+    driver: Any = client  # its `execute_command` is hardly typed
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await driver.execute_command(*words)
+    except TimeoutError:
+        raise CommandError(
+            f"the server did not answer {words[0]!s} within {PATIENCE:g} s", NO_SERVER
+        ) from None
+    except BusyLoadingError as error:  # which is a connection error there
+        raise ResponseError(str(error)) from None
+    except (NoConnectionError, OSError) as error:
+        raise CommandError(f"the server has gone away: {error}", NO_SERVER) from None
+
+
+async def learn(client: Redis) -> Facts:
+    """Asks the server; a denial leaves the answer out."""
+    try:
+        info: dict[str, Any] = await ask(client, "INFO")
+    except ResponseError:
+        info = {}
+    settings: dict[str, str] = {}
+    try:
+        for name in _SETTINGS:
+            settings |= _strings(await ask(client, "CONFIG GET", name))
+    except ResponseError:
+        settings = {}
+    try:
+        before = time.time()
+        seconds, microseconds = await ask(client, "TIME")
+        after = time.time()
+    except ResponseError:
+        return Facts(info=info, settings=settings)
+    ahead = seconds + microseconds / 1e6 - (before + after) / 2
+    return Facts(info=info, settings=settings, ahead=ahead, uncertain=(after - before) / 2)
+
+
+def _strings(reply: Mapping[Any, Any]) -> dict[str, str]:
+    return {_string(name): _string(value) for name, value in reply.items()}
+
+
+def _string(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

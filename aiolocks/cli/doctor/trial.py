@@ -1,0 +1,194 @@
+"""The trial: two sessions acquire, renew, hand over and release a name that is nobody's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from ... import ConfigurationError, Lock, LockError, LockEvent, Session
+from ..._transport.keys import key
+from ..exits import CommandError
+from ..server import open_client
+from .facts import PATIENCE, Facts, ask
+from .findings import Finding, Level
+
+_TTL: Final = 5.0
+_SHORT: Final = 0.5
+_KEYSPACE: Final = "notify-keyspace-events"
+_OF_PROTOCOL: Final = re.compile("hello|proto", re.IGNORECASE)
+_REASONS: Final = {
+    "maxmemory": "CONFIG SET maxmemory <more>, or remove keys that are not needed",
+    "replica": "connect to the master, and see min-replicas-to-write",
+    "persist": "make room on the disk that CONFIG GET dir names",
+    "this user may not": "ACL SETUSER <user> with the rules of the minimal ACL in the docs",
+    "did not write": "DEL that key, or choose another --prefix",
+}
+"""Parts of what a refusal says, and what mends it where no check has found it before."""
+NOT_MADE: Final = Finding(
+    Level.NOTE,
+    "trial",
+    "no lock was acquired, for this user might not be able to release it",
+    "mend the errors above, then run the doctor again",
+)
+
+
+class _Waiting:
+    """A listener that tells when somebody begins to wait."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    def on_waiting(self, event: LockEvent) -> None:
+        self.begun.set()
+
+
+async def pushes(url: str, *, user: str) -> AsyncGenerator[Finding, None]:
+    """Whether the server offers RESP3 and tracking, by which it tells waiters that it is their turn."""
+    client = open_client(url, protocol=3, single_connection_client=True)
+    try:
+        try:
+            await ask(client, "CLIENT", "TRACKING", "OFF")
+        except (ResponseError, CommandError) as error:
+            # RESP2 has just been served. When HELLO is refused, redis-py drops the connection.
+            if isinstance(error, CommandError) or _OF_PROTOCOL.search(str(error)):
+                yield Finding(
+                    Level.WARNING,
+                    "resp3",
+                    "the server refuses RESP3 (HELLO 3), so waiters are not woken and ask again and again",
+                    "remove rename-command HELLO from its configuration, or a proxy that speaks RESP2 only",
+                )
+                return
+        yield Finding(Level.OK, "resp3", "the server speaks RESP3")
+        denied: list[str] = []
+        for words in (("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"), ("CLIENT", "CACHING", "YES")):
+            try:
+                await ask(client, *words)
+            except ResponseError as error:
+                # CACHING says that it needs TRACKING, where only that is denied.
+                if words[1] == "TRACKING" or "permission" in str(error):
+                    denied.append(f"client|{words[1].lower()}")
+        if denied:
+            yield Finding(
+                Level.WARNING,
+                "tracking",
+                f"{' and '.join(denied)} is refused, so waiters are not woken by tracking",
+                f"ACL SETUSER {user} {' '.join(f'+{word}' for word in denied)}",
+            )
+        else:
+            yield Finding(Level.OK, "tracking", "the server tells waiters that it is their turn")
+    finally:
+        with suppress(Exception):  # of a connection that is of no use any more
+            await client.aclose()
+
+
+def keyspace(facts: Facts) -> Finding:
+    """Whether keyspace notifications are on, which `--wakeup keyspace` needs."""
+    value = facts.settings.get(_KEYSPACE)
+    if value is None:
+        return Finding(Level.NOTE, "keyspace", f"the user may not read {_KEYSPACE}", "see the trial")
+    missing = [flag for flag in "Kgx" if flag not in value and not (flag in "gx" and "A" in value)]
+    if not missing:
+        return Finding(Level.OK, "keyspace", f"{_KEYSPACE} is {value!r}")
+    return Finding(
+        Level.ERROR,
+        "keyspace",
+        f"{_KEYSPACE} is {value!r} and lacks {''.join(missing)}: wakeup='keyspace' cannot serve",
+        f"CONFIG SET {_KEYSPACE} {value}{''.join(missing)}",
+    )
+
+
+async def tried(client: Redis, *, prefix: str, name: str, wakeup: str, explained: bool) -> Finding:
+    """Acquires, renews, hands over and releases a name, and removes all keys of it.
+
+    Args:
+        client: A client of the server.
+        prefix: What the keys begin with.
+        name: A name that is nobody's.
+        wakeup: As a session takes it.
+        explained: Whether a check has found an error before, which explains a failure.
+    """
+    waiting = _Waiting()
+    patience = _SHORT if explained else PATIENCE  # a refusal that may pass is tried again for so long
+    options: dict[str, Any] = {
+        "prefix": prefix,
+        "wakeup": wakeup,
+        "command_timeout": PATIENCE,
+        "fence_retention": 1.0,
+        "guard": None,
+    }
+    try:
+        async with (
+            asyncio.timeout(3 * PATIENCE),
+            Session(client, **options) as one,
+            Session(client, **options, listeners=[waiting]) as other,
+        ):
+            await (await Lock(one, name, ttl=_TTL, blocking_timeout=patience).acquire()).release()
+            took = await _hand_over(one, other, name, waiting)
+            woken = {way for way, times in other.statistics().wakeups.items() if times}
+    except ConfigurationError as error:
+        return Finding(Level.ERROR, "trial", str(error), f"CONFIG SET {_KEYSPACE} Kgx, or use wakeup='auto'")
+    except (LockError, TimeoutError) as error:
+        return Finding(
+            Level.ERROR,
+            "trial",
+            f"a lock was not acquired: {error}",
+            _advice(str(error), explained=explained),
+        )
+    finally:
+        await _sweep(client, prefix, name)
+    said = f"a lock was acquired, renewed, handed over in {took * 1000:.1f} ms and released"
+    if heard := woken & {"tracking", "keyspace"}:
+        return Finding(Level.OK, "trial", f"{said}; the waiter was woken by {heard.pop()}")
+    if wakeup == "poll":
+        return Finding(Level.OK, "trial", f"{said}; the waiter asked again, as wakeup='poll' says")
+    return Finding(
+        Level.WARNING,
+        "trial",
+        f"{said}; the waiter heard no push and asked again",
+        "allow RESP3 and CLIENT TRACKING, also in proxies between; or CONFIG SET notify-keyspace-events Kgx",
+    )
+
+
+async def _hand_over(one: Session, other: Session, name: str, waiting: _Waiting) -> float:
+    """Seconds from the release by one session to the grant to the other."""
+    loop = asyncio.get_running_loop()
+    await (await Lock(other, name, ttl=_TTL, blocking_timeout=PATIENCE).acquire()).release()  # connects
+    began = loop.time()
+    lease = await Lock(one, name, ttl=_TTL, blocking_timeout=PATIENCE).acquire()
+    trip = loop.time() - began
+    await lease.extend(_TTL)
+    waiter = asyncio.ensure_future(Lock(other, name, ttl=_TTL, blocking_timeout=2 * PATIENCE).acquire())
+    try:
+        await asyncio.wait(
+            {waiter, asyncio.ensure_future(waiting.begun.wait())}, return_when="FIRST_COMPLETED"
+        )
+        await asyncio.sleep(0.02 + 4 * min(trip, 0.1))  # it listens by then
+        began = loop.time()
+        await lease.release()
+        second = await waiter
+        took = loop.time() - began
+        await second.release()
+    finally:
+        waiter.cancel()
+        waiting.begun.set()
+        await asyncio.wait({waiter})
+    return took
+
+
+def _advice(said: str, *, explained: bool) -> str:
+    if explained:
+        return "mend the errors above, then run the doctor again"
+    return next((mend for part, mend in _REASONS.items() if part in said), "mend what the server says there")
+
+
+async def _sweep(client: Redis, prefix: str, name: str) -> None:
+    """Removes what the trial has left; what cannot be removed has a ttl."""
+    for role in ("", "fence", "queue"):
+        with suppress(ResponseError, CommandError):
+            await ask(client, "DEL", key(prefix, "lock", name, role))
