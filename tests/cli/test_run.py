@@ -352,6 +352,7 @@ async def test_a_killed_one_frees_the_lock_after_its_ttl(aiolocks: Aiolocks, red
         pass
 
 
+@pytest.mark.leaves_keys("*:lock.stolen:*")
 async def test_with_steal_it_takes_the_lock_from_its_holder(aiolocks: Aiolocks) -> None:
     first = await aiolocks("run", "job", "--ttl", "0.6", "--", "sh", "-c", "echo in; exec sleep 60")
     await first.says("in")
