@@ -151,6 +151,8 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("waiters_listen", without="asks, rank = true, rank - 1", instead="rank = rank - 1"),
         ("fair-semaphore", "rwlock"),
         faulty=True,
+        unseen="it could enter at once only where the dead one wanted more than was free; else the next "
+        "release, which passes over the dead, wakes it",
         sorts=("kill",),
     ),
     "listen: first end": Safeguard(
