@@ -57,7 +57,7 @@ class World:
         self.nodes.append(node)
         return node
 
-    def run(self, until: Callable[[], bool], *, limit: float, steps: int = 100_000) -> None:
+    def run(self, until: Callable[[], bool], *, limit: float, steps: int = 200_000) -> None:
         """Steps until that is so.
 
         Raises:
