@@ -1,11 +1,26 @@
-"""Limits between sessions: a noisy tenant beside a quiet one."""
+"""Limits between sessions: a noisy tenant beside a quiet one, and processes that are killed."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import random
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
 
 from aiolocks import Limits, Session
 from tests.conftest import Connect
+from tests.support.history import Hold, semaphore, unreached
+from tests.support.processes import Workers, tell
+from tests.support.servers import Server
+
+TTL = 0.7
+CAPS = {"all": 3, "tenant:a": 1, "tenant:b": 2}
 
 
 async def test_a_tenant_with_many_waiters_delays_another_by_one_turn(connect: Connect, prefix) -> None:
@@ -35,3 +50,68 @@ async def test_a_tenant_with_many_waiters_delays_another_by_one_turn(connect: Co
     assert len(order) == 205
     turns = [at for at, tenant in enumerate(order) if tenant == "quiet"]
     assert all(after - before <= 3 for before, after in zip([-1, *turns], turns, strict=False)), turns
+
+
+async def take_and_give_back(url: str, history: str, seed: int, seconds: float) -> None:
+    """In a process of its own: take a permit for either tenant, again and again, and note it for each key."""
+    chance = random.Random(seed)
+    async with Redis.from_url(url) as redis, Session(redis) as session:
+        with Path(history).open("w") as file:  # noqa: ASYNC230 - no more than a moment
+
+            async def one(number: int) -> None:
+                tenant = "tenant:a" if number % 3 == 0 else "tenant:b"
+                keys = {"all": CAPS["all"], tenant: CAPS[tenant]}
+                limits = Limits(session, "exports", keys, ttl=TTL)
+                while time.monotonic() < until:
+                    invoked = time.monotonic()
+                    lease = await limits.acquire()
+                    granted = time.monotonic()
+                    deadline = granted + lease.remaining()
+                    await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
+                    released = time.monotonic()
+                    await lease.release()
+                    for key in keys:
+                        hold = Hold(
+                            name=key,
+                            who=f"{os.getpid()}.{number}",
+                            invoked=invoked,
+                            granted=granted,
+                            released=released,
+                            confirmed=time.monotonic(),
+                            deadline=deadline,
+                        )
+                        file.write(json.dumps(asdict(hold)) + "\n")
+
+            tell("begun")
+            until = time.monotonic() + seconds
+            await asyncio.gather(*(one(number) for number in range(6)))
+        tell("done")
+
+
+@pytest.mark.leaves_keys
+async def test_no_key_is_above_its_cap_while_processes_are_killed(
+    server: Server, redis: Redis, workers: Workers, tmp_path: Path
+) -> None:
+    """Four processes, of which two are killed; all permits are back after the ttl of the killed ones."""
+    crew = [
+        await workers.start(
+            take_and_give_back, url=server.url, history=str(tmp_path / f"{seed}"), seed=seed, seconds=1.5
+        )
+        for seed in range(4)
+    ]
+    for worker in crew:
+        await worker.told("begun")
+    for worker in crew[:2]:
+        await asyncio.sleep(0.3)
+        worker.kill()
+    for worker in crew[2:]:
+        await worker.told("done")
+    noted = [line for file in tmp_path.iterdir() for line in file.read_text().split("\n")[:-1]]
+    holds = [Hold(**json.loads(line)) for line in noted]
+
+    assert await Limits(redis, "exports", CAPS).in_use() == dict.fromkeys(CAPS, 0)
+    for key, cap in CAPS.items():
+        of_key = [hold for hold in holds if hold.name == key]
+        assert len(of_key) > 30
+        assert semaphore(of_key, value=cap) == []
+        assert unreached(of_key, value=cap) == []
