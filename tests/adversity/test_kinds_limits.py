@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from aiolocks import Limits, Session
 from tests.conftest import Connect
-from tests.support.history import Hold, semaphore, unreached
+from tests.support.history import Hold, noted, semaphore, unreached
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 
@@ -106,8 +106,7 @@ async def test_no_key_is_above_its_cap_while_processes_are_killed(
         worker.kill()
     for worker in crew[2:]:
         await worker.told("done")
-    noted = [line for file in tmp_path.iterdir() for line in file.read_text().split("\n")[:-1]]
-    holds = [Hold(**json.loads(line)) for line in noted]
+    holds = noted(tmp_path)
 
     assert await Limits(redis, "exports", CAPS).in_use() == dict.fromkeys(CAPS, 0)
     for key, cap in CAPS.items():

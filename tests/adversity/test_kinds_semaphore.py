@@ -37,7 +37,7 @@ from tests.adversity.tools import (
     waiter,
     wakeup,
 )
-from tests.support.history import Hold, semaphore, unreached
+from tests.support.history import Hold, noted, semaphore, unreached
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 from tests.support.waiting import eventually
@@ -85,12 +85,6 @@ async def take_and_give_back(url: str, way: str, seconds: float, history: str, s
         tell("done")
 
 
-def read(path: Path) -> list[Hold]:
-    """What the processes have noted, but for a line that one was killed in."""
-    lines = [line for file in path.iterdir() for line in file.read_text().split("\n")[:-1]]
-    return [Hold(**json.loads(line)) for line in lines]
-
-
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("way", ["tracking"])
 async def test_t_p_6_never_more_than_there_are_while_processes_die(
@@ -116,7 +110,7 @@ async def test_t_p_6_never_more_than_there_are_while_processes_die(
         await asyncio.sleep(0.3)
     for worker in crew[2:]:
         await worker.told("done")
-    holds = read(tmp_path)
+    holds = noted(tmp_path)
     session = start()
     for name in ("fair", "unfair"):
         assert sum(hold.name == name for hold in holds) > 30
