@@ -10,7 +10,7 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlockedTask:
-    """One task of a deadlock. What is not known is None.
+    """One task of a deadlock. A field that is not known is None.
 
     Attributes:
         host: Name of its machine.

@@ -1,4 +1,4 @@
-"""Who holds a lock, as operators and errors are told."""
+"""The holder of a lock, as operators and errors are told."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ class HolderInfo:
         lease_id: Names this possession, as a part of a digest of its token, which is a secret. A `MultiLock`
             holds each of its names under the same one.
         fencing_token: As `lease.fencing_token`.
-        remaining: What its lease has left on the server. It is renewed for as long as the holder lives.
+        remaining: The fields that its lease has left on the server. It is renewed for as long as the holder
+            lives.
         held_since: The server's time when it was granted, as seconds since 1970; of an upgradable, when it or
             its last upgrade was.
         held_for: How long ago that was.
         host: Name of the holder's machine.
         pid: Its process id there.
         task: Name of its task.
-        metadata: What the user has attached: the session's and the lock's.
+        metadata: The metadata that the user has attached: the session's and the lock's.
         permits: How many permits of a `Semaphore` it holds; of a `FairLock`, always one.
         depth: How many leases the owner of a `ReentrantLock` has.
         mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
             owns the key of a `UniqueJob`.
         keys: The keys of which it holds a permit each, of `Limits`, and the caps that it was acquired with.
-        value: What the leader of a `Leadership` has published.
-        span: What it holds of a `RangeLock`, with both ends: of `[0, 10)`, the number right below 10.
+        value: The value that the leader of a `Leadership` has published.
+        span: The part of a `RangeLock` that it holds, with both ends: of `[0, 10)`, the number right below
+            10.
     """
 
     lease_id: str

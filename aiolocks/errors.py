@@ -73,7 +73,7 @@ class LockTimeoutError(LockError, TimeoutError):
         holders: The holders that are in the way, as the server or the session knew them last, as
             `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
             longest. Of many holders, some; empty when none is known, or when other waiters go first.
-        detail: What else is known of why: of a `Redlock`, what each of its masters said. Empty for most.
+        detail: Further details: of a `Redlock`, the answer of each of its masters. Empty for most.
         full: Of `Limits`, the key that was full when the server said so last; of several, the one with the
             smallest cap. None when other waiters for the same keys go first, and for every other kind.
     """
@@ -123,7 +123,7 @@ def _in_words(holders: Sequence[HolderInfo]) -> str:
 
 
 def _advice(kind: str) -> str:
-    """What to do where a task waits for what it holds itself."""
+    """The advice for a task that waits for a lock that it holds itself."""
     if kind == "Lock":
         return "pass the lease on, or use a ReentrantLock"
     if kind.endswith(".writer"):
@@ -165,7 +165,7 @@ class LockLostError(LockError):
 
     Attributes:
         name: Name of the lock.
-        reason: What showed the loss.
+        reason: The cause of the loss.
         stolen_by: The holder that took it by force, with `acquire(steal=True)`; None where it was lost in
             another way, or that holder is not known.
     """
@@ -204,7 +204,7 @@ class DuplicateJobError(LockError):
 
     Attributes:
         key: Key of the job.
-        reason: What was found.
+        reason: The obstacle that was found.
     """
 
     def __init__(self, key: str, reason: str) -> None:

@@ -26,7 +26,7 @@ class Acknowledgement:
 
     Args:
         replicas: How many must have it.
-        what: What was granted.
+        what: The grant for which replicas are asked.
         sent: Loop time at which the request for it was sent.
         elsewhere: It was executed by another node than the one that can be asked.
         until: Loop time after which it is too late.

@@ -1,4 +1,4 @@
-"""What every acquirable thing offers."""
+"""The methods that every kind of lock offers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         """The name in a session."""
 
     def _beside(self, engine: Engine) -> str:
-        """What of the lock itself stands beside its leases, as fields of JSON with a comma before each."""
+        """The fields that this kind adds to the metadata of its leases, as JSON with a comma before each."""
         return ""
 
     def _all_names(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         self._entered = Entries()
 
     def _engine(self) -> Engine:
-        """What does the work, here and now."""
+        """The engine that does the work, here and now."""
         return engine_of(self._source, self)
 
     # -- acquiring
@@ -105,8 +105,8 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     ) -> Pending[LeaseT]:
         """Acquires, waiting for as long as `blocking_timeout` allows.
 
-        What it returns can be awaited (then release the lease yourself), entered with `async with`, or given
-        to `asyncio.create_task` and the like.
+        The result can be awaited (then release the lease yourself), entered with `async with`, or given to
+        `asyncio.create_task` and the like.
 
         Args:
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
@@ -216,7 +216,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         )
 
     def _bound_as(self) -> Hashable:
-        """What decides, beside the options, how it is bound to a session; None: that is never shared."""
+        """The key, with the options, under which a session shares the bound lock; None: never shared."""
         return None
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute

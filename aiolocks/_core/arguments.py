@@ -15,7 +15,7 @@ Seconds = float | int | timedelta
 """A duration: a number of seconds, or a timedelta."""
 
 Metadata = Mapping[str, Any]
-"""What a user attaches to a lease: JSON, readable by everyone who can read the key."""
+"""Metadata that a user attaches to a lease: JSON, readable by everyone who can read the key."""
 
 OnLost = Literal["cancel", "ignore"]
 
@@ -34,7 +34,7 @@ _LARGEST: Final = 512 * 1024 * 1024
 _AT_LEAST: Final = "Lock(..., at_least=...), or that of a FairLock"
 _OF_SESSION: Final = "Session(client, {}=...), given as the client"
 
-# What the same thing is called elsewhere, or what is easily taken for it.
+# The names that other libraries use for an option, or that are easily taken for it.
 _SLIPS: Final = {
     "at_least": _AT_LEAST,
     "auto_renew": "Lock(..., auto_renew=...)",
@@ -189,7 +189,7 @@ def lock_name(value: object, what: str = "name") -> str:
 
 
 def key_prefix(value: object) -> str:
-    """What all keys of a session begin with."""
+    """The prefix with which all keys of a session begin."""
     name = lock_name(value, "prefix")
     if "{" in name or "}" in name:
         raise ValueError(f"prefix must not have braces, which would be the cluster's hash tag, not {name!r}")
@@ -242,7 +242,7 @@ def flag(what: str, value: object) -> bool:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
-    """What every acquirable is told in common; checked. Locks with the same arguments share it."""
+    """The options that all kinds of locks have in common; checked. Locks with the same arguments share it."""
 
     ttl: float
     blocking_timeout: float | None
@@ -255,7 +255,7 @@ class Options:
     grace: float = 0.0
     at_least_ms: int = field(init=False)
     first_ttl: float = field(init=False)
-    """What an acquire asks for: no more than `max_hold`."""
+    """The ttl that an acquire asks for: no more than `max_hold`."""
     first_ttl_ms: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ LeaseT = TypeVar("LeaseT", bound="Lease")
 
 @final
 class Binding(Generic[LeaseT]):
-    """What the acquisitions of one lock in one session have in common."""
+    """The part that all acquisitions of one lock in one session share."""
 
     __slots__ = (
         "_beside",
@@ -59,7 +59,7 @@ class Binding(Generic[LeaseT]):
         self.options = options
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self._user_json = engine.settings.user_json(self.metadata)
-        self._beside = beside  # what else stands beside the lease, as further fields of JSON
+        self._beside = beside  # further fields that stand beside the lease, as JSON
 
     def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
@@ -169,7 +169,8 @@ class Binding(Generic[LeaseT]):
                 raise SessionClosedError("the session was closed while waiting")
         except BaseException:
             if engine.forget(call):
-                # Whoever has the handle may still adopt: it is given back, in order behind the request.
+                # Another process may still adopt the handle: this adoption is undone, in order, after the
+                # request.
                 engine.take_back(commands.adopt(new, old, ttl_ms, metadata), options.ttl)
             raise
         if fencing_token is None:

@@ -1,4 +1,4 @@
-"""What the core asks of a kind of lock: the commands of a possession, without knowing what is in them."""
+"""The commands that the core asks of a kind of lock, without knowing their contents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Commands(Protocol):
         ...
 
     def owner(self, token: str) -> str:
-        """Whose token that is: what one owner has excludes nothing that the same owner wants."""
+        """The owner of that token: two tokens of one owner never exclude each other."""
         ...
 
     def heir(self, old: str, fresh: str) -> str:
@@ -48,7 +48,7 @@ class Commands(Protocol):
         ...
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Command[Answer]:
-        """Takes it; for the token that holds already, the same grant with its ttl set anew.
+        """Takes it; a token that holds it already gets the same grant, with a new ttl.
 
         `standing` is a set of bits, QUEUED to WAITING: how who asks stands to others who wait.
         """
@@ -67,11 +67,11 @@ class Commands(Protocol):
         ...
 
     def listener(self, token: str) -> Listener | Command[int]:
-        """What tells the waiter with that token when to ask: a part of a request for many, or a request."""
+        """Tells the waiter with that token when to ask: a part of a request for many, or a request."""
         ...
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        """Sets the ttl anew if the token holds it; never creates."""
+        """Sets the ttl again if the token holds it; never creates."""
         ...
 
     def release(self, token: str, ttl_ms: int, *, ring: bool, leave: bool) -> Command[Released]:
@@ -105,7 +105,7 @@ class Commands(Protocol):
         ...
 
     def wanted(self) -> Wanted | None:
-        """What excludes it; None of a kind for which no search for deadlocks looks."""
+        """The holds that exclude it; None for a kind that takes no part in the search for deadlocks."""
         ...
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:
@@ -127,8 +127,9 @@ class Manner:
 
     Attributes:
         exclusive: One of them has it: while it is held here nobody asks.
-        eager: Whoever lets go hands over to who waits here: the next one's try goes right behind the release.
-        strict: First come, first served over all sessions: everybody has a seat of his own in the queue.
+        eager: A release hands over to the next waiter of this session: the waiter's request follows right
+            after the release.
+        strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
         together: They enter at the same time, once one of them has.
     """
 
@@ -163,7 +164,7 @@ SIMPLE: Final = Manner(exclusive=True, eager=True)
 
 @final
 class Resource:
-    """What a lock describes, in one session.
+    """The thing that a lock describes, in one session.
 
     Attributes:
         commands: How it is asked for.
@@ -203,7 +204,7 @@ class Claim:
         self._seized = seized
         self._commands = commands
         self._metadata = metadata
-        self._ttl_ms = ttl_ms  # what was asked for last
+        self._ttl_ms = ttl_ms  # the ttl of the last request
         self.at_least_ms = at_least_ms
         self.token = token
 
@@ -217,7 +218,7 @@ class Claim:
 
     @property
     def metadata(self) -> str:
-        """What stands beside it, as JSON."""
+        """The metadata of the lease, as JSON."""
         return self._metadata
 
     def excluded_by(self, own: Sequence[Claim], refused: Refused) -> bool:

@@ -5,9 +5,9 @@ A task that waits is of no interest for as long as its wait is short, or as it h
 request each `_EVERY` seconds. If these waits could make a ring, it looks at the locks of that ring on the
 server, as `Session.inspect` does.
 
-What it reads is not of one moment. So a deadlock counts when it was found twice with the same waits, each of
-which its session has confirmed in between (`beat`): a task that waits does not enter anything, so that what
-was there both times was there all the time, and at one moment everything of it was.
+The records that it reads are not of one moment. So a deadlock counts when it was found twice with the same
+waits, each of which its session has confirmed in between (`beat`): a task that waits does not enter anything,
+so that what was there both times was there all the time, and at one moment everything of it was.
 
 Of a deadlock, each session tells of its own waiters. With `on_deadlock="raise"` the youngest waiter of those
 that may be told gets the error: all sessions know the same one, for it is the record that says how old it is.
@@ -51,7 +51,7 @@ Beats = Mapping[str, int]
 
 @final
 class Found:
-    """What one look has found: the deadlocks as things stood then."""
+    """The result of one look: the deadlocks as things stood then."""
 
     __slots__ = ("_edges", "_knots", "waits")
 
@@ -146,8 +146,8 @@ class Detector:
     """The search of one session, for as long as tasks of it wait and hold something.
 
     Invariants:
-    - what it has published is taken back in the step in which the last of these waits ends, and is written
-      anew where others remain;
+    - its published record is taken back in the step in which the last of these waits ends, and is written
+      again where others remain;
     - one request of it is under way at most, but for the one that takes back.
     """
 

@@ -58,7 +58,7 @@ _quote: Final = json.encoder.encode_basestring_ascii
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a session was told; checked. Times in seconds, sizes in bytes."""
+    """The settings of a session; checked. Times in seconds, sizes in bytes."""
 
     prefix: str
     backoff: Backoff
@@ -158,7 +158,7 @@ class Engine:
         self.ward = ward(loop, self.watchdog.watches, settings.guard)
         self.waiting: dict[Acquisition, None] = {}
         self.entered = Entered()
-        # What tasks of this session do together, by what it is about; whoever puts something in takes it out.
+        # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
         self.shared: dict[Hashable, Any] = {}
         self.detector: Detector | None = None  # from the first time on that a task waits and holds something
         self.closing = False
@@ -377,7 +377,7 @@ class Engine:
     # -- what acquisitions share
 
     def bound(self, like: Hashable, bind: Callable[[], T]) -> T:
-        """What was bound before for locks like this one, or is bound now; the last ones are remembered."""
+        """The object bound before for locks like this one, or a new one; the last ones are remembered."""
         binding: T | None = self._bindings.get(like)
         if binding is None:
             if len(self._bindings) >= _MOST_BOUND:
@@ -413,7 +413,7 @@ class Engine:
         return self._tokens.pop()
 
     def describe(self, user: str, more: str = "") -> str:
-        """What stands on the server beside a lease, as JSON: who holds it, and what the user adds.
+        """The metadata that stand on the server beside a lease, as JSON: its holder, and what the user adds.
 
         `more` is further fields of it, each with a comma before it.
         """

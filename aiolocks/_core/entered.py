@@ -18,8 +18,8 @@ class Entered:
     """The leases of one session that tasks have entered and not left, by task.
 
     Invariants:
-    - nothing here keeps a task or a lease alive: what nobody else knows is to be collected, and then its
-      renewal ends;
+    - nothing here keeps a task or a lease alive: an object that nobody else refers to must be collected, and
+      then its renewal ends;
     - while a task waits, what is told of it does not change but by leases that end.
     """
 
@@ -44,12 +44,12 @@ class Entered:
             self._of.pop(id(task), None)
 
     def by(self, task: asyncio.Task[Any] | None) -> Inside:
-        """What that task is inside of, to be read by `held` while the task waits."""
+        """The leases that this task has entered, to be read by `held` while the task waits."""
         return self._of.get(id(task), ())
 
 
 def held(inside: Inside, *, lasting: bool = False) -> list[Possession]:
-    """What of it is held; only what does not end by itself, if `lasting`."""
+    """The possessions of it that are held; with `lasting`, only those that do not end by themselves."""
     found = [possession for watch in inside if (possession := watch()) is not None]
     return [
         possession for possession in found if possession.holds and (possession.term.lasting or not lasting)

@@ -1,4 +1,4 @@
-"""What tasks have entered by `async with` on one shared object."""
+"""The leases that tasks have entered by `async with` on one shared object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session tells its listeners, its log and its statistics."""
+"""The events that a session tells its listeners, its log and its statistics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HOOKS: Final = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockEvent:
-    """What a listener is told.
+    """The event that a listener is told of.
 
     Attributes:
         kind: Kind of the lock, as `"lock"`.
@@ -47,9 +47,9 @@ class LockEvent:
             `on_renewed` how long it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and
             `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
             server's clock.
-        reason: What showed the loss, for `on_lost`; the holder before, for `on_stolen`; for `on_waited` how
-            the wait has ended: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or
-            `"failed"`; for `on_deadlock` all tasks that are part of it, and what they hold and wait for.
+        reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
+            for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
+            for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.
         was: Kind of the lock before, for `on_downgraded`.
     """
 
@@ -66,15 +66,16 @@ class Events:
     """The one place through which everything passes that others may want to know of.
 
     A listener has any of the methods of the table in the reference, which take one `LockEvent`. None may be a
-    coroutine function: they are called in the middle of a step that must not be interrupted. What one raises
-    is logged and harms nothing.
+    coroutine function: they are called in the middle of a step that must not be interrupted. An exception
+    that a listener raises is logged and harms nothing.
 
     Invariants, so that who counts what begins and what ends comes back to zero:
     - each `waiting` is followed by one `waited`, however the wait ends;
     - each `acquired` is followed by one of `released`, `lost`, `detached` and `abandoned`, and what ends has
       the kind that `acquired` or the last `downgraded` told of.
 
-    All of them are called in the event loop of the session. What its end cuts short is not told.
+    All of them are called in the event loop of the session. Events that the end of the session cuts short are
+    not told.
     """
 
     __slots__ = ("_hooks", "tally")

@@ -66,7 +66,7 @@ async def _force(engine: Engine, kind: str, name: str) -> Finding | None:
 
 
 def _lose(engine: Engine, tokens: set[str]) -> None:
-    """Whoever held it here need not wait for a renewal to learn of it."""
+    """The holders of this session need not wait for a renewal to learn of it."""
     for possession in engine.watchdog.possessions():
         if possession.claim.token in tokens:
             possession.lose(FORCED)

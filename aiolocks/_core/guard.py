@@ -2,7 +2,7 @@
 
 A body that does not let the loop run keeps its own renewals from being sent, and cannot be cancelled either.
 So this is found out from outside of the loop: there is one thread for the whole process, which starts when
-the first lease is entered that is to be guarded.
+the first guarded lease is entered.
 
 Some time before a lease ends (`margin`), the loop must have run a probe that was given to it one more margin
 earlier. If it has not, its thread's stack is logged; with `guard="exit"` the process then ends.
@@ -173,7 +173,7 @@ class Ward:
 
 
 def ward(loop: asyncio.AbstractEventLoop, watches: set[Watch], mode: GuardMode) -> Ward | None:
-    """The ward of a new session of the loop that runs; None where nothing is to be guarded, or can be."""
+    """The ward of a new session of the loop that runs; None if nothing must or can be guarded."""
     if mode is None or abs(time.monotonic() - loop.time()) > _FOREIGN_CLOCK:
         return None
     made = Ward(loop, watches, exits=mode == "exit")
@@ -209,7 +209,7 @@ def _write_within(seconds: float, write: Callable[..., None], *what: object, exi
 
 @final
 class _Guard:
-    """The thread of this process, from the first lease on that is to be guarded.
+    """The thread of this process, which starts with the first guarded lease.
 
     Invariant: a lease that needs a look before `looks_at` has rung the bell, and so the thread looks at once.
     """
@@ -266,7 +266,7 @@ _guard = _Guard()
 
 
 def _forked() -> None:
-    """The child has none of the threads, and its sessions are to be new ones."""
+    """The child has none of the threads, and needs new sessions."""
     global _guard  # noqa: PLW0603 - the one of this process
     _guard = _Guard()
 

@@ -1,4 +1,4 @@
-"""What a detached lease travels as."""
+"""The text form of a detached lease."""
 
 from __future__ import annotations
 

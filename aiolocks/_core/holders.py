@@ -1,4 +1,4 @@
-"""What stands on the server beside a lease, made readable for people."""
+"""The metadata on the server beside a lease, made readable for people."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def whereabouts(described: dict[str, Any]) -> tuple[str | None, int | None, str 
 
 
 def described_in(metadata: bytes) -> dict[str, Any] | None:
-    """What stands beside a lease; None when that is not what we write."""
+    """The metadata beside a lease; None if aiolocks did not write them."""
     if not metadata:
         return {}
     try:
@@ -65,7 +65,7 @@ def described_in(metadata: bytes) -> dict[str, Any] | None:
 
 
 def _finite(text: str) -> float:
-    """What is no number in JSON is none of ours, and could not be given on as JSON."""
+    """A value that is no number in JSON was not written by aiolocks, and could not be passed on as JSON."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is not finite")
@@ -76,7 +76,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def told_by(kind: str, claim: Claim, refused: Refused) -> tuple[HolderInfo, ...]:
-    """Who holds what that claim was refused, each once, in the order in which they were granted."""
+    """The holders named by the refusal of that claim, each once, in the order in which they were granted."""
     now_us = int(refused.told[0]) if refused.told else 0
     holders = {holder.tokens: holder for holder in claim.holders(refused)}
     return tuple(

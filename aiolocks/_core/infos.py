@@ -29,18 +29,18 @@ class WaiterInfo:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """What stands under one name, as `session.inspect()` found it.
+    """The state of one name, as `session.inspect()` found it.
 
     Attributes:
         kind: Its name space: `"lock"` (which a `ReentrantLock` and a `MultiLock` share), `"fairlock"`,
             `"semaphore"`, `"rwlock"` …; `"?"` where the key is none of ours.
         name: Name of the lock; where the key is none of ours, what stands behind the prefix.
-        holders: Who holds it; those that were granted first come first.
+        holders: The holders, the oldest grant first.
         waiters: How many wait in the queue and live: one for each session, however many of its tasks wait,
-            but one for each task where waiting is fair. Of a `Lock`, who waits for a holder of his own
-            session is not in the queue, and not counted.
+            but one for each task where waiting is fair. Of a `Lock`, a waiter whose own session has the
+            holder is not in the queue, and not counted.
         value: How many permits a `Semaphore` has in all; how many have gone through a `Turnstile`.
-        problem: What is wrong with what stands there, in words; empty when all is well.
+        problem: The fault in the keys of this name, in words; empty if there is none.
         waiting: The first 100 of the waiters, in the order of the queue.
         kept_for: Seconds for which nobody can acquire it, though nobody holds it: it was released before its
             `at_least` had passed. None where that is not so.

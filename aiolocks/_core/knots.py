@@ -37,7 +37,7 @@ class Lease(NamedTuple):
 
 @final
 class Standing(NamedTuple):
-    """What stands under one name."""
+    """The holders and waiters of one name."""
 
     leases: dict[str, Lease]
     permits: int | None
@@ -58,7 +58,7 @@ class Standing(NamedTuple):
 
 
 def may_wait_for(waits: Mapping[str, Wait]) -> Edges:
-    """Who may wait for whom, by what they say themselves: more than there is, and no less."""
+    """The edges that may exist by the records alone: more than there are, and no fewer."""
     holding: dict[Place, set[str]] = {}
     for wait in waits.values():
         for lease in wait.holds:
@@ -127,7 +127,7 @@ def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]
 
 
 def _behind_writers(want: Want, standing: Standing, there: Mapping[str, Lease]) -> set[str]:
-    """What keeps out the writers that have reserved what it wants. Its own leases do that as well."""
+    """The leases, also its own, that keep out the writers whose reservations are in the way."""
     assert want.span is not None
     found: set[str] = set()
     for one in standing.reservations:

@@ -63,7 +63,7 @@ class Lease(AsyncOnly):
 
     @property
     def token(self) -> str:
-        """The secret of this possession. Whoever has it can release the lock: not for logs."""
+        """The secret of this possession. A process that has it can release the lock: do not log it."""
         return self._possession.claim.token
 
     @property
@@ -78,7 +78,7 @@ class Lease(AsyncOnly):
 
     @property
     def state(self) -> LeaseState:
-        """What may be said of it now; LOST as soon as its local deadline has passed."""
+        """The state of the lease now; LOST as soon as its local deadline has passed."""
         return self._possession.state
 
     def remaining(self) -> float:
@@ -126,7 +126,7 @@ class Lease(AsyncOnly):
     async def annotate(self, metadata: Metadata) -> None:
         """Changes what stands beside the lease on the server, where `session.inspect()` and the CLI show it.
 
-        What is given takes the place of the lock's metadata, and of an earlier annotation. The session's
+        The new metadata replace those of the lock and those of an earlier annotation. The session's
         metadata stays beside it, and so does the holder's host, pid and task. The lease lasts as long as
         before; renewals keep what was annotated, and `lock.adopt` replaces it by the metadata of that lock.
 
@@ -187,13 +187,13 @@ class Lease(AsyncOnly):
         return self
 
     def enter(self) -> asyncio.Task[Any]:
-        """What entering does, and the task that has entered."""
+        """Enters the lease, and returns the task that has entered."""
         possession = self._possession
         if possession.scope is not None:
             raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
         if possession.remaining() <= 0.0:
             if possession.state is LeaseState.LOST:
-                possession.lose(possession.why_over())  # who waits behind need not wait for us
+                possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
         possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
         if possession.term.stopping:

@@ -156,7 +156,7 @@ def names_of_calls(
 
     Args:
         names: The names.
-        function: What the lock decorates.
+        function: The function that the lock decorates.
         all_fields: Every field has to be a parameter.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What keeps a wait from ending: who holds it, and whether that is the waiting task itself."""
+"""The obstacle that keeps a wait from ending: its holders, and whether the waiting task itself is one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def own_in_the_way(
     claim: Claim, gate: Gate, inside: Inside, refusal: Refused | None, *, lasting: bool
 ) -> Possession | None:
-    """What the waiting task itself holds that excludes the claim.
+    """The possessions of the waiting task itself that exclude the claim.
 
     Of the leases that the task has entered (`inside`), only those that do not end by themselves, if
     `lasting`. `refusal` is the last one of the claim itself; that of its gate is as good, and may be newer.
@@ -36,7 +36,7 @@ def own_in_the_way(
 def holders(
     kind: str, claim: Claim, gate: Gate, refusal: Refused | None, now: float
 ) -> tuple[HolderInfo, ...]:
-    """Who holds what the claim waits for: a task of this session, or whom the last refusal told of."""
+    """The holders that the claim waits for: a task of this session, or those that the last refusal named."""
     from .holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
 
     here, newest = gate.holder_here(), gate.refusal or refusal

@@ -26,7 +26,7 @@ LeaseT_co = TypeVar("LeaseT_co", bound="Lease | None", covariant=True)
 
 @final
 class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
-    """What `acquire()` and `try_acquire()` return: a coroutine that is also an async context manager.
+    """The result of `acquire()` and `try_acquire()`: a coroutine that is also an async context manager.
 
     Nothing happens before it is awaited, entered, or run by a task. Like every coroutine it is used once, and
     one that is never used warns of that when it is collected.

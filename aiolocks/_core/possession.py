@@ -46,7 +46,7 @@ _PATIENCE: Final = 1.0
 
 
 class LeaseState(enum.Enum):
-    """What may be said of a lease.
+    """The state of a lease, as far as it is known.
 
     `HELD`: it may be relied on. `UNKNOWN`: it may be relied on for the time that is left, but the last
     renewal has not been answered. `LOST`: it can no longer be relied on. `RELEASED`: let go. `DETACHED`:
@@ -62,7 +62,7 @@ class LeaseState(enum.Enum):
 
 @final
 class Possession:
-    """What one grant has become.
+    """The state machine of one grant, from the grant to its end.
 
     Invariants:
     - the state leaves HELD / UNKNOWN once, and only through `_end`;
@@ -130,7 +130,7 @@ class Possession:
         self._releasing: Releasing | None = None
         self._given_back = False
         self._renewal: Call[Any] | None = None  # or another question whether it is held
-        self._pushed = False  # it is to be asked for, as the server has told of a change
+        self._pushed = False  # it must be asked for, as the server has told of a change
         self._watched: tuple[bytes, ...] = ()  # its keys, once the server was asked to tell of them
         self._asked_ttl = ttl  # by the last renewal that was made
         self._extending: asyncio.Lock | None = None
@@ -190,7 +190,7 @@ class Possession:
             raise self.loss(self._why_not_held(), lost=lost)
 
     def loss(self, reason: str, *, lost: bool = True) -> LockLostError:
-        """What is raised where it cannot be relied on."""
+        """The error for a lease that cannot be relied on."""
         return LockLostError(self.label, self.name, reason, lost=lost, stolen_by=self.stolen_by)
 
     def ensure_this_process(self) -> None:
@@ -306,7 +306,7 @@ class Possession:
             self._engine.watchdog.watch(self)
 
     def count_suspension(self) -> None:
-        """The watchdog: the machine was suspended. What is over is lost; the rest has that much less time."""
+        """The watchdog: the machine was suspended, so the lease is lost, or has that much less time."""
         if self._now() >= self.term.deadline:
             self.lose(self.why_over())
         else:
@@ -485,8 +485,8 @@ class Possession:
                 return None
             return LockNotOwnedError(self.label, self.name, self.reason)
         if self._releasing is None:
-            # In this order: no renewal may be sent behind the release, and the next local waiter's try is to
-            # be sent right behind it.
+            # The order matters: no renewal may be sent after the release, and the next local waiter's try
+            # must be sent right after it.
             self._forget()
             ring, ordered = self.gate.letting_go(self.claim), self._engine.ordered
             self._releasing = Releasing(
@@ -507,7 +507,7 @@ class Possession:
         return None
 
     def _give_back(self) -> None:
-        """What was lost by our clock, or with the session, the server may still have.
+        """The server may still have a lease that was lost by the local clock, or with the session.
 
         Or may have again: a server that hangs may execute the last renewal when it goes on.
         """

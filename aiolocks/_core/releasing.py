@@ -59,7 +59,7 @@ class Releasing:
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
         self.rung: Sequence[bytes] = ()  # the bells of who was woken
-        self.overtaken = False  # what was to follow came before: the server did not know the script
+        self.overtaken = False  # the next request came before: the server did not know the script
         self.fault: Fault | None = None
         self._send(more=more)
 
@@ -99,7 +99,7 @@ class Releasing:
             self._finish()
 
     def _finish(self) -> None:
-        # Nothing is to refer back to what refers to it: leases are to be freed without the garbage collector.
+        # Nothing may refer back to this object: leases must be freed without the garbage collector.
         waiters, self._waiters = self._waiters, None
         on_end, self._on_end = self._on_end, None
         try:

@@ -1,4 +1,4 @@
-"""What all locks of one client share: one connection, one watchdog, the gates, the counts."""
+"""The state that all locks of one client share: one connection, one watchdog, the gates, the counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PREFIX: Final = "aiolocks"
 
 @final
 class Session(AsyncOnly):
-    """What all locks of one client share.
+    """The state that all locks of one client share.
 
     A session talks to the server, or to each node of a cluster, over one connection of its own beside the
     client's pool, made with the same class and settings; it never takes one from the user's commands. It
@@ -66,7 +66,8 @@ class Session(AsyncOnly):
 
     Args:
         client: `redis.asyncio.Redis` (RESP2 or RESP3, `decode_responses` either way) or `RedisCluster`.
-        prefix: What every key begins with; no braces. Locks of different prefixes do not know of each other.
+        prefix: The prefix with which every key begins; no braces. Locks of different prefixes do not know of
+            each other.
         wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
             once on the first connection, and says in the log when that is not the first. `"tracking"`:
             the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
@@ -85,19 +86,19 @@ class Session(AsyncOnly):
             taken by every server, however it is configured. A server that is sent more than its
             `client-query-buffer-limit` closes the connection. A `SingleFlight` does not lose its work: the
             caller that made a larger value gets it, and others get `ResultNotKeptError`.
-        guard: What happens when code in a body keeps the event loop from running until an entered lease of
+        guard: The reaction when code in a body keeps the event loop from running until an entered lease of
             this session (with `on_lost="cancel"`) is about to end: the lease is not renewed then, and the
             body cannot be cancelled. Some time before that end (5 % of the ttl, 50 ms at least, a quarter of
             the ttl at most) `"log"` logs the stack of the loop's thread, under `aiolocks.guard`. `"exit"`
             ends the process as well, by `os._exit(70)`, so that it has ended when another process enters.
             None does nothing. One daemon thread serves all sessions of a process. It cannot help while the
             whole process is stopped, or while C code keeps the GIL.
-        on_deadlock: What a waiter of this session gets that is part of a deadlock over several processes:
-            tasks that wait for each other. `"report"`: nothing, and it waits on; the deadlock is in the log,
-            and `on_deadlock` of the listeners is called. `"raise"`: besides, the youngest waiter of the
-            deadlock gets a `DeadlockError`, unless its own session has `"report"`; then the youngest of the
-            others. To find them, a session in which a task has waited for 0.4 s while it holds something
-            sends one request each 0.6 s. See `deadlocks` for what is found.
+        on_deadlock: The reaction to a waiter of this session that is part of a deadlock over several
+            processes: tasks that wait for each other. `"report"`: nothing, and it waits on; the deadlock is
+            in the log, and `on_deadlock` of the listeners is called. `"raise"`: besides, the youngest waiter
+            of the deadlock gets a `DeadlockError`, unless its own session has `"report"`; then the youngest
+            of the others. To find them, a session in which a task has waited for 0.4 s while it holds
+            something sends one request each 0.6 s. See `deadlocks` for what is found.
         listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`, or
             of the other methods in the table of events.
 
@@ -207,7 +208,7 @@ class Session(AsyncOnly):
             await asyncio.gather(*(engine.aclose() for engine in engines))
 
     def statistics(self) -> SessionStatistics:
-        """What the session holds now, and what it has done so far; also for what has its settings."""
+        """The leases that the session holds now, and the counts of its work so far."""
         engines = [engine for _, engine in self._led] + ([] if self._engine is None else [self._engine])
         counts = [engine.statistics() for engine in engines]
         return self._events.tally.snapshot(
@@ -249,7 +250,7 @@ class Session(AsyncOnly):
         return True
 
     async def inspect(self, pattern: str = "*") -> list[LockInfo]:
-        """Who holds what, and how many wait, as the server has it now.
+        """The holders and the number of waiters of each name, as the server has them now.
 
         Goes through all keys of the server with SCAN, and looks at each name by itself: what changes
         meanwhile is shown as it was or as it is. A pattern without wildcards looks at that name alone.
@@ -302,9 +303,9 @@ class Session(AsyncOnly):
         renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
         holder's: the fence stays, and what compares fencing tokens is safe.
 
-        What is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is freed at
-        once, the others when its holder has noticed. Cancelled, it may have been done or not; to do it again
-        does no harm.
+        A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is
+        freed at once, the others when its holder has noticed. Cancelled, it may have been done or not; to do
+        it again does no harm.
 
         Args:
             name: Name of the lock.
@@ -345,7 +346,7 @@ class Session(AsyncOnly):
         )
 
     def _admit(self) -> Engine:
-        """What does the work, for use here and now.
+        """The engine that does the work, for use here and now.
 
         Raises:
             SessionClosedError: It was closed.
@@ -360,7 +361,7 @@ class Session(AsyncOnly):
         return self._engine
 
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
-        """What does the work for several sessions at once, of which this is the first."""
+        """The engine that does the work for several sessions at once, of which this is the first."""
         for session in sessions:
             session._admit()  # noqa: SLF001 - its own class, here and below
         members = tuple(map(weakref.ref, sessions))
@@ -380,7 +381,7 @@ class Session(AsyncOnly):
             )
 
         engine = Engine(loop, self._settings, self._events, connect)
-        # Who has gone will not come again.
+        # A session that has gone will not come again.
         self._led = [
             (those, other)
             for those, other in self._led
@@ -404,7 +405,7 @@ def source_of(client: Any) -> Any:
 
 
 def engine_of(source: Any, used_by: object = None) -> Engine:
-    """What does the work for a session, or for the default session of a client.
+    """The engine that does the work for a session, or for the default session of a client.
 
     Args:
         source: The session or the client.
@@ -418,7 +419,7 @@ def engine_of(source: Any, used_by: object = None) -> Engine:
 
 
 def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
-    """What does the work for several sessions, or default sessions of clients, together.
+    """The engine that does the work for several sessions, or default sessions of clients, together.
 
     It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
     of them.

@@ -29,7 +29,7 @@ async def outlast(
 
     Args:
         make_future: Gives a fresh future for the same end; a cancelled wait spoils its own.
-        cancelled_by: What the task is being cancelled with already.
+        cancelled_by: The cancellation under which the task runs already.
     """
     arrived: asyncio.CancelledError | None = None
     if cancelled_by is None:

@@ -1,4 +1,4 @@
-"""What a session has counted."""
+"""The counts of a session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Histogram:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatistics:
-    """What a session holds now, and what it has done since it was made.
+    """The leases that a session holds now, and the counts of its work since it was made.
 
     Attributes:
         leases_held: Leases that are held now (HELD or UNKNOWN).

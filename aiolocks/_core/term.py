@@ -1,4 +1,4 @@
-"""Until when a lease may be relied on, and when it is to be renewed: arithmetic, and nothing else."""
+"""The deadline of a lease and the time of its next renewal: arithmetic, and nothing else."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Term:
         self.span: float = 0.0
         self.margin: float = 0.0
         self.renewal_due = NEVER
-        self.at_limit = False  # what the server has reaches to the end of max_hold
+        self.at_limit = False  # the server's ttl reaches to the end of max_hold
         self.confirmed(sent, self.ttl_at(sent))
 
     @property
@@ -85,7 +85,7 @@ class Term:
         return self._auto_renew and not self.at_limit
 
     def ask_by(self, moment: float) -> None:
-        """The server is to be asked then, if not before: with others of about the same time."""
+        """The server must be asked by then: with others of about the same time."""
         self.renewal_due = min(self.renewal_due, (moment // _TOGETHER + 1) * _TOGETHER)
 
     @property
@@ -142,7 +142,7 @@ class Term:
         self.renewal_due -= seconds
 
     def why_grace(self, left: float) -> str:
-        """The reason when the body is to stop, with so many seconds left."""
+        """The reason why the body must stop, with `left` seconds left."""
         if self.at_limit:
             why = "max_hold passes"
         elif self._auto_renew:

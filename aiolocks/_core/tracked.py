@@ -17,7 +17,7 @@ _APART: Final = 0.1
 
 @final
 class Tracked:
-    """What the server tells of: the session asks, for a change is no loss yet.
+    """Changes that the server tells of: the session asks, for a change is no loss yet.
 
     A lease is armed by its own renewal, and a change of its key disarms it. The question is a renewal that
     does not arm it again; the next one that is due does. So there is at most one question for each of these,
@@ -27,8 +27,8 @@ class Tracked:
         rung: Told of all that is not of a lease here, too: a bell, say.
         forget: Nobody wants to hear of that key any more.
 
-    Invariant: what is armed was confirmed by a command whose last read was tracked, and nothing was heard of
-    it since.
+    Invariant: a lease that is armed was confirmed by a command whose last read was tracked, and nothing was
+    heard of it since.
     """
 
     __slots__ = ("_armed", "_loop", "_rested", "_rung", "forget")

@@ -23,11 +23,12 @@ _MODES: Final = {"r", "u", "w"}
 
 @final
 class Want(NamedTuple):
-    """What a task waits for, as far as it decides who is in its way; see `Wanted` of the transport.
+    """The lock that a task waits for, as far as it tells the holders in the way; see `Wanted` of the transport.
 
     Attributes:
         places: Where holders may be in its way.
-        own: Possessions that are not in its way, by lease id: of the same owner, and what is to be upgraded.
+        own: Possessions that are not in its way, by lease id: those of the same owner, and the one that the
+            task upgrades.
     """
 
     places: tuple[Place, ...]
@@ -123,12 +124,12 @@ def _places(engine: Engine, keys: Iterable[bytes]) -> tuple[Place, ...]:
 
 
 def record_of(waits: Iterable[Wait], beat: int) -> str:
-    """What a session publishes: JSON, whose bounds may be infinite."""
+    """The record that a session publishes: JSON, whose bounds may be infinite."""
     return json.dumps([beat, *(tuple(wait) for wait in waits)], separators=(",", ":"))
 
 
 def waits_in(records: Iterable[bytes]) -> dict[str, Wait]:
-    """All waits, by id. What cannot be read was not written by this version of aiolocks."""
+    """All waits, by id. A record that cannot be read was not written by this version of aiolocks."""
     found: dict[str, Wait] = {}
     for record in records:
         try:

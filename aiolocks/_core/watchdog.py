@@ -54,9 +54,9 @@ class Watchdog:
     """Calls `Possession.tend` when it is due.
 
     Invariants:
-    - what is watched has exactly one entry in the heap that counts, or has been tended a moment ago and
+    - a watched possession has exactly one entry in the heap that counts, or has been tended a moment ago and
       will have one; all others are stale;
-    - what was forgotten is never tended again, whatever entries it has left.
+    - a forgotten possession is never tended again, whatever entries it has left.
     """
 
     __slots__ = (
@@ -190,7 +190,7 @@ class Watchdog:
         self._timer_at = float("inf")
 
     def _run(self) -> None:
-        """What is due, in one go: its requests leave in one write.
+        """Tends all that are due, in one go: their requests leave in one write.
 
         Of very many, some at a time: what is allocated for all at once would set off the garbage collector,
         and that costs as much as the renewals themselves.
@@ -222,7 +222,7 @@ class Watchdog:
             self._wake_by(max(self._heap[0][0], now + _BREATH))
 
     def _look_back(self, due: float, asked: list[tuple[float, int, Watch]]) -> None:
-        """What has not been answered or forgotten meanwhile is to be looked at again."""
+        """A renewal that has neither been answered nor forgotten meanwhile must be looked at again."""
         self._ran(due)
         self._look_back_at = float("inf")
         for again, turn, watch in asked:

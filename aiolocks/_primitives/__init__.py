@@ -1,4 +1,4 @@
-"""What a lock means: one public class a file, with the leases that are its own."""
+"""The kinds of locks: one public class a file, with the leases that are its own."""
 
 from __future__ import annotations
 

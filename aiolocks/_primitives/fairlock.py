@@ -27,7 +27,7 @@ class FairLock(Acquirable[Lease]):
         ...
     ```
 
-    Whoever waits keeps his place by a sign of life that his session gives. A waiter that dies, or ten of
+    A waiter keeps its place by a sign of life that its session gives. A waiter that dies, or ten of
     them, delay the next by at most the 2 s for which such a sign lasts. `try_acquire` does not overtake
     either: it is refused while anybody waits.
 

@@ -18,8 +18,9 @@ _MOST: Final = 2**63 - 1
 class FencedRegister:
     """A value on the server that only the newest holder of a lock can write.
 
-    A holder that was paused for longer than its ttl does not know yet that somebody else has the lock. What
-    it still writes is refused here, because its fencing token is older than one that has written since.
+    A holder that was paused for longer than its ttl does not know yet that somebody else has the lock. A
+    write that it still sends is refused here, because its fencing token is older than one that has written
+    since.
 
     ```python
     balance = FencedRegister(redis, "balance")
@@ -28,10 +29,10 @@ class FencedRegister:
         await balance.write(old + 10, lease.fencing_token)
     ```
 
-    A holder may write as often as it likes. What counts is the newest token that has *written*: until the
-    next holder writes, the one before it still can. Let only one lock give the tokens for a register.
+    A holder may write as often as it likes. The newest token that has *written* counts: until the next holder
+    writes, the one before it still can. Let only one lock give the tokens for a register.
 
-    Value and token do not expire, and have a name space of their own. Who loses the data of the server loses
+    Value and token do not expire, and have a name space of their own. If the server loses its data, it loses
     both; fencing tokens go on rising all the same.
 
     Args:
@@ -82,7 +83,7 @@ class FencedRegister:
             raise StaleFenceError(self._name, fencing_token=token, seen=seen)
 
     async def read(self) -> Any:
-        """What was last written: `bytes` as they were, anything else as JSON gives it back; None before that.
+        """The value of the last write, or None: `bytes` as they were, anything else as JSON gives it back.
 
         Raises:
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.

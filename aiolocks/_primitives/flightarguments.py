@@ -1,4 +1,4 @@
-"""What calls of a single flight are given."""
+"""The arguments of the calls of a single flight, checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 _DIGEST_BYTES: Final = 16
 
-# What the same thing is called elsewhere, or what is easily taken for it.
+# The names that other libraries use for an option, or that are easily taken for it.
 SLIPS: Final = {
     "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
     "cache": "keep= (how long a value is kept)",
@@ -36,7 +36,7 @@ def check_function(fn: object) -> None:
 
 
 def digest_of(fingerprint: object) -> str:
-    """What is stored of a fingerprint: not the request itself."""
+    """The digest that is stored of a fingerprint: not the request itself."""
     if fingerprint is None:
         return ""
     if isinstance(fingerprint, str):

@@ -33,13 +33,13 @@ class Flight:
     - it stands in `engine.shared` while others may join: until it has ended, or nobody waits any more;
     - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
     - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
-    - a value that is to be kept is published also when no caller waits any more;
-    - nobody waits for a value that is made anew: that call ends by itself, or with the session.
+    - a value that must be kept is published also when no caller waits any more;
+    - nobody waits for a value that is being replaced: that call ends by itself, or with the session.
 
     Args:
         slot: Where it stands in `engine.shared`.
         fingerprint: Of the request, hexadecimal; empty for none.
-        anew: Fencing token of the run whose value it makes anew, in a slot where nobody joins; else None.
+        anew: Fencing token of the run whose value it replaces, in a slot where nobody joins; else None.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class Flight:
         needing, seen = [caller], {caller}
         while needing:
             flight = needing.pop()
-            # Or what makes its value anew: while there is none, this call waits for that one.
+            # Or the call that replaces its value: while there is none, this call waits for that one.
             if flight._name == self._name and flight._engine is self._engine:  # noqa: SLF001 - its own class
                 return True
             more = set(flight._waiting_flights.values()) - seen  # noqa: SLF001 - as above
@@ -200,7 +200,7 @@ async def share(
     serializer: Serializer,
     fingerprint: str,
 ) -> T:
-    """The value of a key, for one caller; a value that is due is made anew behind its back.
+    """The value of a key, for one caller; a value that is due is replaced in the background.
 
     Args:
         engine: Of the session.

@@ -1,4 +1,4 @@
-"""What whoever runs a ticket of a `UniqueJob` has."""
+"""The lease of a process that runs a ticket of a `UniqueJob`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class JobLease(Lease):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._possession.remaining() > 0.0:  # what was lost in the midst of it is not done
+        if self._possession.remaining() > 0.0:  # a run that was lost before its end is not done
             self._errand.done = exc_type is None
         await super().__aexit__(exc_type, exc, traceback)

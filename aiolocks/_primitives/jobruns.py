@@ -34,7 +34,7 @@ def run(
     waiting: int | None = None,
     errand: Errand | None = None,
 ) -> Coroutine[Any, Any, LeaseT]:
-    """Acquires a slot, of so many, for which so many may wait; or the run of a ticket."""
+    """Acquires one of `limit` slots, for which `waiting` calls may wait; or the run of a ticket."""
     # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
     # them apart: each asks for itself, with a bell of its own.
     alone = waiting is not None or errand is not None

@@ -1,4 +1,4 @@
-"""For how long a value is kept, and when it is made anew."""
+"""The times of a kept value: for how long it is kept, and when it is replaced."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Keeping:
 
     Attributes:
         keep: Seconds for which a value is fresh.
-        stale: Seconds after that for which it is given while it is made anew.
-        early: How far ahead of its end a value is made anew.
+        stale: Seconds after that for which it is given while it is being replaced.
+        early: The time before its end at which a value is replaced.
         jitter: The share of `keep` that is random.
     """
 
@@ -63,7 +63,7 @@ class Keeping:
         return self.keep > 0
 
     def fresh_ms(self) -> int:
-        """For how long one value is fresh: drawn anew for each."""
+        """The milliseconds for which one value is fresh: drawn again for each value."""
         return milliseconds(self.keep - self.keep * self.jitter * random.random())  # noqa: S311 - not a secret
 
     @property
@@ -71,7 +71,7 @@ class Keeping:
         return milliseconds(self.stale)
 
     def ahead(self) -> float:
-        """How many times its cost before its end a value counts as due: drawn anew for each question.
+        """How early a value counts as due, as a multiple of its cost: drawn again for each question.
 
         An exponential law, as of XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache
         Stampede Prevention", Proceedings of the VLDB Endowment 8 (8), 2015.

@@ -13,8 +13,8 @@ async def take_key(
 ) -> int | None:
     """None, or the milliseconds for which another ticket has it.
 
-    Cancelled, or failed, it leaves the key as it was before: an answer that comes late is undone, for so many
-    seconds.
+    Cancelled, or failed, it leaves the key as it was before: an answer that comes late is undone, for
+    `undo_for` seconds.
     """
     prefix, known_as = engine.settings.prefix, ticket.known_as
     call, answered = engine.start(

@@ -26,16 +26,16 @@ _SOON: Final = 0.002
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderInfo:
-    """One term of a leadership, as the server has it. What is not known is None.
+    """One term of a leadership, as the server has it. A field that is not known is None.
 
     Attributes:
         name: Name of the leadership.
         fencing_token: That of the term: larger than that of every earlier one.
-        value: What the leader has published, by `value=` or `proclaim`.
+        value: The value that the leader has published, by `value=` or `proclaim`.
         host: Name of the leader's machine.
         pid: Its process id there.
         task: Name of its task.
-        metadata: What the user has attached: the session's and the leadership's.
+        metadata: The metadata that the user has attached: the session's and the leadership's.
         elected_at: The server's time when the term began, as seconds since 1970.
         remaining: Seconds that the leader's lease had left when the server was asked; 0.0 for a term that had
             ended by then. The lease is renewed for as long as the leader lives.
@@ -109,7 +109,7 @@ class Observer:
             bells.unlisten(news, self._changed.set)
 
     async def _look(self) -> Look | None:
-        """What stands there, or None where the server is away."""
+        """The state on the server, or None where the server is away."""
         engine = self._engine
         engine.admit()
         self._changed.clear()

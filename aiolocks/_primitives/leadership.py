@@ -68,7 +68,8 @@ class Leadership(Acquirable[Term]):
             outage of the server of about two thirds of it, less `grace`.
         grace: Seconds before the end of the lease at which the body is cancelled, 0 to half of the ttl: as
             long as the body needs to unwind. None: 2 s, or a fifth of a ttl that is below 10 s.
-        value: What the leader publishes from its election on, such as its address: what JSON can hold.
+        value: The value that the leader publishes from its election on, such as its address: anything that
+            JSON can hold.
         blocking_timeout: Seconds to wait; None for ever, 0 for a single try. `run` waits for ever.
         max_hold: Seconds after which a term ends, so that another candidate leads; None for no limit.
         metadata: JSON values that stand beside the term, readable by each user that can read the key.
@@ -139,7 +140,7 @@ class Leadership(Acquirable[Term]):
             main: A coroutine function that takes the `Term`.
 
         Raises:
-            Exception: Whatever `main` raises, after the release.
+            Exception: Any error of `main`, after the release.
             BackendError: Redis refuses for good, as without the permission.
             SessionClosedError: The session is closed, or was closed meanwhile.
 

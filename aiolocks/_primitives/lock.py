@@ -17,8 +17,8 @@ from .._transport import LockCommands
 class Lock(Acquirable[Lease]):
     """One holder at a time, among all processes that use the same server, prefix and name.
 
-    A `Lock` is a description: cheap, immutable, to be made anywhere and shared by any number of tasks. What
-    acquiring gives is a `Lease`. It is not reentrant: a task that holds it and acquires it again gets a
+    A `Lock` is a description: cheap, immutable, to be made anywhere and shared by any number of tasks.
+    Acquiring it gives a `Lease`. It is not reentrant: a task that holds it and acquires it again gets a
     `DeadlockError`, for it would wait for itself.
 
     ```python

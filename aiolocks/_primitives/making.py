@@ -23,10 +23,10 @@ from .serializers import Serializer
 log = logging.getLogger("aiolocks.session")
 
 _MOST_LOSSES: Final = 3
-"""So often a call is begun: what loses its lease each time would do its work again and again."""
+"""The most times that a call is begun, as a call that loses its lease each time would never end."""
 
 _PAUSE_MS: Final = 1000
-"""For how long nobody tries again to make a value anew, after a try has failed."""
+"""The pause before another try to replace a value, after a try has failed."""
 
 _DONE_AGAIN: Final = "; a new call may do it again"
 
@@ -40,8 +40,8 @@ class Making:
     - the function runs only under a lease.
 
     Args:
-        anew: Fencing token of the run whose value is to be replaced, while others have that; None to have it
-            oneself.
+        anew: Fencing token of the run whose value this call replaces, while other callers have that value;
+            None if there is none.
 
     Attributes:
         busy: Done once a run goes on, here or elsewhere.
@@ -116,7 +116,7 @@ class Making:
         return self._keeping.kept and self._made is not None and self._made.done
 
     async def make(self) -> Outcome | None:
-        """Runs the call, unless another has left what would come of it; None if another makes it anew.
+        """Runs the call, unless another run has left its result; None if another call replaces the value.
 
         Raises:
             LockError: There is no value, neither ours nor another one.
@@ -189,7 +189,7 @@ class Making:
         return released.freed
 
     async def _call(self, lease: Lease) -> Outcome:
-        """What comes of the function; a cancellation of its task passes."""
+        """The outcome of the function; a cancellation of its task passes."""
         task = asyncio.current_task()
         assert task is not None
         self.begun = True
@@ -215,7 +215,7 @@ class Making:
             if task.cancelling() and (
                 self.abandoned or lease.remaining() <= 0.0 or comes_of_cancellation(error)
             ):
-                # What it says about having been cancelled is not for those who wait elsewhere.
+                # Its text about the cancellation is not for those who wait elsewhere.
                 raise asyncio.CancelledError from error
             return Outcome.of_error(error)
         self._cost_ms = milliseconds(self._engine.now() - began)
@@ -235,8 +235,8 @@ class Making:
     def _not_kept(self, value: Any, because: Exception) -> Outcome:
         """The work was done, and for this reason others cannot have its value.
 
-        Callers here get the value. If it was to be kept, they get it with an error: a caller that relies on
-        that has to know.
+        Callers here get the value. If the value had to be kept, they get it with an error: a caller that
+        relies on that has to know.
         """
         log.warning("singleflight %r: others cannot have the value of the call: %s", self._name, because)
         return Outcome.not_kept(self._name, value, because, raises=self._keeping.kept)

@@ -25,10 +25,10 @@ class Outcome:
 
     Attributes:
         tag: `VALUE`, `ERROR`, or `NOT_KEPT` for a value that others cannot have.
-        payload: What others are told.
+        payload: The result that others are told.
         value: The value of the function, if it ran here.
-        error: What `get` raises, if it does.
-        due: Fencing token of the run that has left it, if it is to be made anew; else None.
+        error: The exception that `get` raises, if it does.
+        due: Fencing token of the run that has left it, if the value must be replaced; else None.
     """
 
     __slots__ = ("_traceback", "due", "error", "payload", "tag", "value")
@@ -80,7 +80,7 @@ class Outcome:
 
     @classmethod
     def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
-        """What a run elsewhere has left. Raises what the serializer raises."""
+        """The outcome that a run elsewhere has left. Raises what the serializer raises."""
         due = left.run if left.due else None
         if left.tag == VALUE:
             value = serializer.loads(left.payload)

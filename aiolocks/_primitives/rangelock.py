@@ -29,7 +29,7 @@ class RangeLease(SpanLease):
     async def shrink(self, lo: Bound, hi: Bound) -> None:
         """Keeps that part of the interval, and gives back the rest without letting go of this.
 
-        It never grows. An upgrade of what is given back is to be left before.
+        It never grows. Leave an upgrade of a part before you give that part back.
 
         Args:
             lo: Lower end, not below that of before.
@@ -37,7 +37,7 @@ class RangeLease(SpanLease):
 
         Raises:
             ValueError: It is not part of what is held.
-            RuntimeError: Some of what is to be given back is upgraded.
+            RuntimeError: Some of the part to give back is upgraded.
             LockLostError: It is no longer ours.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
@@ -59,14 +59,14 @@ class RangeLease(SpanLease):
 
 @final
 class RangeWriterLease(RangeLease, WriterLease):
-    """What a writer has on an interval."""
+    """The lease of a writer on an interval."""
 
     __slots__ = ()
 
 
 @final
 class RangeUpgradableLease(RangeLease):
-    """What the one upgradable holder of an interval has beside its readers."""
+    """The lease of the one upgradable holder of an interval beside its readers."""
 
     __slots__ = ()
 

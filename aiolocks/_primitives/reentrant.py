@@ -21,7 +21,7 @@ from .._transport import Granted
 from .._transport.commands.reentrant import ReentrantCommands
 
 _ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
-"""What tasks are called as owners: the same in every lock, so that any object for a name nests."""
+"""The ids of tasks as owners: the same in every lock, so that any object for a name nests."""
 
 
 @final
@@ -42,7 +42,7 @@ class ReentrantLease(Lease):
 
 @final
 class ReentrantLock(Acquirable[ReentrantLease]):
-    """A lock that whoever holds it may acquire again, without waiting for himself.
+    """A lock that its holder may acquire again, without waiting for itself.
 
     ```python
     async def transfer():
@@ -58,7 +58,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     `TaskGroup` are, and up to Python 3.11 what `asyncio.wait_for` runs: a child that acquires it waits for
     its parent. Where several tasks or processes are to count as one, give them all the same `owner`.
 
-    Who adopts a lease is not its owner; what he acquires on top, he acquires for himself.
+    The adopter of a lease is not its owner; a lock that it acquires on top is its own.
 
     Each acquisition is a lease with a time of its own; the lock is free when the last of them has been
     released or has ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of
@@ -67,7 +67,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        owner: Who owns it, as a non-empty str of at most 1 KiB; None for the task that acquires.
+        owner: The owner, as a non-empty str of at most 1 KiB; None for the task that acquires.
         ttl: Seconds that a lease lasts without a renewal, 50 ms to ten years.
         blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
         auto_renew: Whether a lease is renewed while its holder lives.
@@ -180,5 +180,5 @@ class ReentrantLock(Acquirable[ReentrantLease]):
 
 
 def _id_of(owner: str) -> str:
-    """What an owner of that name is called in keys: of the same length as what tasks are called."""
+    """The id of an owner of that name in keys: of the same length as the ids of tasks."""
     return hashlib.sha256(owner.encode()).hexdigest()[:32]

@@ -37,7 +37,7 @@ def runs(
         ahead=ahead,
         anew=anew,
     )
-    # A run that makes a value anew has a gate of its own: callers here ask the server meanwhile.
+    # A run that replaces a value has a gate of its own: callers here ask the server meanwhile.
     resource = Resource(commands, (kind, name) if anew is None else (kind, name, "anew"))
     return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
 

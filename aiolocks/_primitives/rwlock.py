@@ -34,7 +34,7 @@ class RWLock:
     | writer | waits | waits | waits |
 
     A writer that waits *reserves*: from then on new readers and upgradables wait, those inside leave, and
-    the writer enters. When he leaves, those who waited meanwhile enter before the next writer does. So
+    the writer enters. When it leaves, the readers that waited meanwhile enter before the next writer does. So
     neither side starves. A reservation has a lease of its own, 2 s: a waiting writer that dies holds up
     nobody for longer.
 

@@ -21,7 +21,7 @@ _MOST: Final = 2**31
 
 @final
 class Semaphore(Acquirable[Lease]):
-    """So many permits, which any number of processes share.
+    """A number of permits, which any number of processes share.
 
     ```python
     crawlers = Semaphore(redis, "crawlers", 10)
@@ -37,8 +37,8 @@ class Semaphore(Acquirable[Lease]):
 
     Permits are handed over within a process first, as those of a `Lock` are; with `fair=True` they are had
     in the order in which they were asked for, over all processes. Then who wants many is not overtaken by
-    those who want few. Without it he may wait for as long as others always take what is given back.
-    All users of a name are to agree on that, too: one that is not fair overtakes those that are.
+    those who want few. Without it a waiter may wait for as long as others always take the permits that come
+    back. All users of a name are to agree on that, too: one that is not fair overtakes those that are.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -155,7 +155,7 @@ class Semaphore(Acquirable[Lease]):
 
         Raises:
             ConfigurationError: It was made with another `value`; or `n` is more than `value` and more than
-                `resize` has set, so that no release could ever bring so many. Also a `ValueError`.
+                `resize` has set, so that no release could ever bring that many. Also a `ValueError`.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
 
@@ -177,9 +177,9 @@ class Semaphore(Acquirable[Lease]):
     async def resize(self, value: int) -> None:
         """Sets how many permits there are, for all who use it, and wakes waiters that may enter now.
 
-        What is held stays held: of fewer permits, more may be out until they come back. With 0 the semaphore
-        is closed: nobody gets in, waiters wait, and a later `resize` opens it. The `value` with which it is
-        to be made stays what it was.
+        Leases stay held: when there are fewer permits than before, more may be out until they come back. With
+        0 the semaphore is closed: nobody gets in, waiters wait, and a later `resize` opens it. The `value`
+        with which it must be made stays the same.
 
         Args:
             value: How many, 0 to 2**31.
@@ -194,7 +194,7 @@ class Semaphore(Acquirable[Lease]):
         await engine.ask(self._commands(engine).resize(number), told=wake_own)
 
     def _several(self, n: int) -> Self:
-        """The same semaphore, of which so many permits are one lease."""
+        """The same semaphore, of which `n` permits are one lease."""
         number = whole_number("n", n, most=_MOST)
         if number == self._permits:
             return self

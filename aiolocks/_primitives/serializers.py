@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol, final
 class Serializer(Protocol):
     """Turns values into bytes and back. A module or object with these two functions.
 
-    Both are called in the event loop, between two awaits: they should be quick. What `loads` is given comes
-    from whoever can write to the server: with `pickle`, that is whoever can run code here.
+    Both are called in the event loop, between two awaits: they should be quick. The bytes for `loads` come
+    from anybody who can write to the server: with `pickle`, that user can run code here.
     """
 
     def dumps(self, value: Any, /) -> bytes:

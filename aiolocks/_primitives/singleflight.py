@@ -45,8 +45,8 @@ class SingleFlight:
     or a cache. As a decorator it takes the key from the arguments: see `__call__`.
 
     The function runs in a task of the session, in the context of its first caller here, and not in the
-    caller's own task. So a cancelled caller ends only his own wait; when nobody in this process waits any
-    more, the work is cancelled, and somebody who waits elsewhere does it at once. A runner that has died is
+    caller's own task. So a cancelled caller ends only its own wait; when nobody in this process waits any
+    more, the work is cancelled, and a caller that waits elsewhere does it at once. A runner that has died is
     replaced when its lease ends.
 
     Each run holds a lease, renewed while it lives. If that is lost the function is cancelled, and the call
@@ -64,13 +64,14 @@ class SingleFlight:
             waiting. Errors are not kept. If a value cannot be kept, the server keeps for as long that the
             work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
         stale: Seconds after `keep` for which the old value is still given, at once, while the session of one
-            caller makes it anew in the background; 0 lets the callers wait for the new one. Not for an
+            caller replaces it in the background; 0 lets the callers wait for the new one. Not for an
             idempotency key: the function runs again.
-        early: How far ahead of its end a value is made anew in the same way, at random. Each question draws
-            how many times the run's own duration that is, `-early * ln(uniform)`, so that costly values are
-            made anew earlier, and hardly ever by two. 1 is right as a rule, more is earlier, 0 is never. The
-            algorithm is XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
-            Prevention", Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
+        early: The time before its end at which a value is replaced in the same way, at random. Each question
+            draws how many times the run's own duration that is, `-early * ln(uniform)`, so that costly values
+            are replaced earlier, and hardly ever by two. 1 is right as a rule, more is earlier, 0 is never.
+            The algorithm is XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache
+            Stampede Prevention", Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early`
+            counts.
         jitter: The share of `keep`, 0 to 1, by which it is shortened at most, at random for each value: what
             was made at the same time does not end at the same time.
         serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no
@@ -131,16 +132,17 @@ class SingleFlight:
         object, and joining costs no request. From elsewhere comes what the serializer makes of it, and an
         error as `RemoteCallError`.
 
-        A value that is due to be made anew (`stale`, `early`) is returned at once. One session then runs its
-        caller's `fn` in the background, also after that caller has gone; the end of the session ends it. If
-        `fn` raises there, the log says so, the old value stays until its end, and for 1 s nobody tries again.
+        A value that is due (`stale`, `early`) is returned at once, and replaced in the background. One
+        session then runs its caller's `fn` in the background, also after that caller has gone; the end of the
+        session ends it. If `fn` raises there, the log says so, the old value stays until its end, and for 1 s
+        nobody tries again.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
             fn: A function without arguments that gives an awaitable, as a coroutine function does. If a
                 `CancelledError` comes out of it by itself, all callers get a `RuntimeError`.
-            fingerprint: What the request is, for a key that a client chose: the body of a POST. Only a hash
-                of it is stored. None is a fingerprint like another: give it always or never.
+            fingerprint: The content of the request, for a key that a client chose: the body of a POST. Only a
+                hash of it is stored. None is a fingerprint like another: give it always or never.
             blocking_timeout: Seconds to wait for the run of another caller, from the moment at which this
                 session knows that the run goes on; 0 ends the call at that moment. A value that is kept is
                 returned all the same, and the time that `fn` takes does not count. None waits for as long
@@ -171,7 +173,7 @@ class SingleFlight:
             TypeError, ValueError: An argument is not as it should be; before any I/O.
 
         Cancelled, it ends at once. The function goes on while others wait for it here, and is cancelled
-        otherwise. A value that is to be kept is published also when no caller waits any more. Limit the wait
+        otherwise. A value that must be kept is published also when no caller waits any more. Limit the wait
         with `asyncio.timeout()`.
         """
         name = lock_name(key, "key")
@@ -210,11 +212,11 @@ class SingleFlight:
         Each call raises what `do` raises; cancelled, it does what `do` does.
 
         Args:
-            key: What calls must have in common to share a run. Each field in braces is the value of that
-                parameter, percent-encoded: letters, digits and `_.-~` stay as they are. Put every parameter
-                into it on which the result depends; `1` and `"1"` have the same text, as have None and `""`.
-                Without fields all calls share. The key does not say which function it is for: two functions
-                need two keys.
+            key: The key that calls must have in common to share a run. Each field in braces is the value of
+                that parameter, percent-encoded: letters, digits and `_.-~` stay as they are. Put every
+                parameter into it on which the result depends; `1` and `"1"` have the same text, as have None
+                and `""`. Without fields all calls share. The key does not say which function it is for: two
+                functions need two keys.
             blocking_timeout: As for `do`; so for the others.
             keep: As of the `SingleFlight`, whose value is the default; so for the others.
             stale: As of the `SingleFlight`.
@@ -267,10 +269,10 @@ class SingleFlight:
                 await warm_the_cache()
         ```
 
-        One enters with `turn.first`. Who waits meanwhile, here or elsewhere, enters when that one leaves:
-        with `turn.first` False, and all at once, if the body ended well; if it raised, was cancelled, or lost
-        its lease, the next one is the first. Who comes later begins anew. A turn knows nothing of a `do` with
-        the same key.
+        One enters with `turn.first`. Callers that wait meanwhile, here or elsewhere, enter when that one
+        leaves: with `turn.first` False, and all at once, if the body ended well; if it raised, was cancelled,
+        or lost its lease, the next one is the first. A later caller begins again. A turn knows nothing of a
+        `do` with the same key.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.

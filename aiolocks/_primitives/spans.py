@@ -1,4 +1,4 @@
-"""What reader-writer locks on everything and on intervals have in common: modes, and leases that can change.
+"""The common part of reader-writer locks on everything and on intervals: modes, and leases that can change.
 
 A `RWLock` is a `RangeLock` on (-inf, inf), in a name space of its own.
 """
@@ -45,7 +45,7 @@ class Family:
     Attributes:
         lock: Name of the class.
         part: Makes a span of the bounds that a user gives; None where there are none.
-        show: What a user takes a span for.
+        show: The meaning of a span for its users.
     """
 
     lock: str
@@ -57,7 +57,7 @@ class Family:
         return self.lock.lower()
 
     def label(self, span: Span) -> str:
-        """What messages call it."""
+        """The name of it in messages."""
         return f"{self.lock}.{_MODES[span.mode]}"
 
     def commands(self, engine: Engine, name: str, span: Span, *, under: str = "") -> SpanCommands:
@@ -210,7 +210,7 @@ class SpanLock(Acquirable[LeaseT]):
 
 
 class WriterLease(SpanLease):
-    """What a writer has."""
+    """The lease of a writer."""
 
     __slots__ = ()
 
@@ -238,7 +238,7 @@ class WriterLease(SpanLease):
 
 
 class UpgradableLease(SpanLease):
-    """What the one upgradable holder has beside readers."""
+    """The lease of the one upgradable holder beside readers."""
 
     __slots__ = ()
 
@@ -249,8 +249,8 @@ class UpgradableLease(SpanLease):
 
         `async with lease.upgrade() as writer:` turns it into a writer, and back again on exit. It goes
         before every other writer that waits, and cannot deadlock with another upgrade, for there is only one
-        upgradable holder. What it returns can be awaited, entered or given to `create_task`, as that of
-        `acquire` can.
+        upgradable holder. The result can be awaited, entered or given to `create_task`, as that of `acquire`
+        can.
 
         It mints a new fencing token, which the upgradable lease inherits.
 

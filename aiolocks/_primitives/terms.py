@@ -22,7 +22,7 @@ log = logging.getLogger("aiolocks.session")
 
 @final
 class Candidacy:
-    """What one `Leadership` object knows of itself in this process, without asking anybody.
+    """The state that one `Leadership` object knows of itself in this process, without asking anybody.
 
     Attributes:
         rests_until: Loop time before which it does not campaign; it has stepped down.
@@ -69,7 +69,7 @@ class Term(Lease):
 
     @property
     def value(self) -> Any:
-        """What this term has published last."""
+        """The last value that this term has published."""
         return self._value
 
     @property
@@ -89,8 +89,8 @@ class Term(Lease):
         last one only.
 
         Args:
-            value: What JSON can hold, such as the address at which the leader is reached. Readable by each
-                user that can read the key.
+            value: Anything that JSON can hold, such as the address at which the leader is reached. Readable
+                by each user that can read the key.
 
         Raises:
             TypeError: It is not what JSON can hold.

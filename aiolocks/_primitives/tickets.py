@@ -71,7 +71,7 @@ class Ticket:
 
     @property
     def known_as(self) -> str:
-        """What the server calls it."""
+        """The id of the ticket on the server."""
         return f"{self.id}.{self.ttl_ms}"
 
     def encode(self) -> str:
@@ -82,7 +82,7 @@ class Ticket:
         return f"{said}.{base64.urlsafe_b64encode(check.digest()).decode()}"
 
     def errand(self) -> Errand:
-        """What is to become of its key when it is run.
+        """The change to its key when the ticket is run.
 
         Where the key is free as soon as it begins, or stays owned whatever happens, runs of two tickets are
         nobody's concern.

@@ -21,7 +21,7 @@ _TAG: Final = "t"
 
 @final
 class Turn:
-    """What `SingleFlight.turn(key)` returns: entered with `async with`, once."""
+    """The result of `SingleFlight.turn(key)`: entered with `async with`, once."""
 
     __slots__ = ("_crowd", "_crowd_of", "_entered", "_lease")
 
@@ -83,8 +83,8 @@ class Crowd:
 
     Invariants:
     - it stands in `engine.shared` while somebody leads, and not longer;
-    - whoever leads ends that in one of two ways: those who came in time are told that the work was done, and
-      the next of the others leads; or the next one leads.
+    - the leader ends that in one of two ways: those who came in time are told that the work was done, and the
+      next of the others leads; or the next one leads.
     """
 
     __slots__ = ("_binding", "_commands", "_engine", "_led", "_slot", "_waiting")
@@ -92,8 +92,8 @@ class Crowd:
     def __init__(self, engine: Engine, slot: Hashable, name: str, options: Options) -> None:
         self._engine = engine
         self._slot = slot
-        # Shared by all who lead, one after the other: who waited for the first to lead knows of the run that
-        # he was told of.
+        # Shared by all leaders, one after the other: a caller that waited for the first to lead knows the run
+        # that it was told of.
         self._commands, self._binding = runs(engine, "turn", "Turn", name, options=options, fingerprint="")
         self._waiting: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._led = False
@@ -171,7 +171,7 @@ class Crowd:
             self._pass_on()
 
     def _tell(self, at: float) -> None:
-        """Who came until then has waited for what was done; the others wait for something new."""
+        """Callers that came until then have waited for this work; the others wait for something new."""
         for waiter, came_at in self._waiting.items():
             if not waiter.done() and came_at <= at:
                 waiter.set_result(False)

@@ -27,8 +27,8 @@ _SLIPS: Final[dict[str, str]] = dict.fromkeys(
 class Turnstile:
     """Numbers those who come within a window of time: 1 for the winner, 2, 3, … for the rest.
 
-    Whoever comes first begins the window and does what is to be done once; the others see that somebody
-    does, and from their numbers how many have come. Nobody waits, and nobody holds anything.
+    The first to enter begins the window and does the work; the others see that somebody does it, and from
+    their numbers how many have come. Nobody waits, and nobody holds anything.
 
     ```python
     if await Turnstile(redis, "cache:front-page").enter() == 1:
@@ -66,7 +66,8 @@ class Turnstile:
         self._source = source_of(client)
         self._name = lock_name(name)
         self._window = seconds("window", window, least=SHORTEST_TTL)
-        # What `async with` on this very object has entered, by task, so that its exit finds it; nothing else.
+        # The entries that `async with` on this very object has made, by task, so that its exit finds them;
+        # nothing else.
         self._entered: Entries[_Passage] = Entries()
 
     @property

@@ -35,7 +35,7 @@ OnConflict = Literal["raise", "skip", "replace"]
 
 _MOST_AT_ONCE: Final = 2**31 - 1
 
-# What the same thing is called elsewhere, or what is easily taken for it.
+# The names that other libraries use for an option, or that are easily taken for it.
 _SLIPS: Final = {
     "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
     "concurrency": "limit= (how many may run at once)",
@@ -52,9 +52,9 @@ _SLIPS: Final = {
 class UniqueJob:
     """One job at a time under a key, among all processes: what is one too many is a duplicate, and not run.
 
-    On the worker's side alone: one runs, so many wait, the rest are turned away. As the one who waits begins
-    when the one who runs has ended, an update that arrives during a run is never lost, and however many
-    arrive they are one run.
+    On the worker's side alone: one runs, `waiting` calls wait, the rest are turned away. As the one who waits
+    begins when the one who runs has ended, an update that arrives during a run is never lost, and however
+    many arrive they are one run.
 
     ```python
     job = UniqueJob(redis, "report:17")
@@ -73,9 +73,9 @@ class UniqueJob:
         await build_report(17)
     ```
 
-    With `limit`, so many run at once under the key: calls of `run`, and tickets of the modes whose runs wait
-    for each other. A ticket never runs beside itself, and a key has one ticket that is unique, whatever the
-    limit.
+    With `limit`, that many run at once under the key: calls of `run`, and tickets of the modes whose runs
+    wait for each other. A ticket never runs beside itself, and a key has one ticket that is unique, whatever
+    the limit.
 
     This makes work unique in time; it does not make it exactly once. A worker that dies after its work was
     done, but before it could say so, leaves a job that the queue delivers again, and that runs again.
@@ -85,7 +85,7 @@ class UniqueJob:
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        key: What is unique: any non-empty str of at most 1 KiB in UTF-8. It has a name space of its own.
+        key: The key of the job: any non-empty str of at most 1 KiB in UTF-8. It has a name space of its own.
         ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its worker
             lives, however long the job takes; when a worker dies, whoever waits begins after that time.
         limit: How many may run at once, 1 to 2**31 - 1. All users of a key must give the same limit: while
@@ -124,7 +124,7 @@ class UniqueJob:
 
     @property
     def key(self) -> str:
-        """What is unique."""
+        """The key of the job."""
         return self._key
 
     @property
@@ -146,13 +146,13 @@ class UniqueJob:
     def run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease]:
         """Runs when fewer than `limit` others do: at once, or when it is its turn.
 
-        What it returns can be entered with `async with`, awaited (then release the lease yourself), or given
-        to `asyncio.create_task` and the like. The body is cancelled if the lease is lost.
+        The result can be entered with `async with`, awaited (then release the lease yourself), or given to
+        `asyncio.create_task` and the like. The body is cancelled if the lease is lost.
 
-        A place to wait in belongs to who waits there, and is free as soon as he begins, in the same step:
-        what arrives from then on waits for its own run, and sees a later state. Nobody is a duplicate of
-        the dead: one that would be is told so when those who wait have given a sign of life, a few
-        milliseconds later, or has the place of one who has given none for 2 s.
+        A waiting place belongs to the call that waits there, and is free as soon as that call begins, in the
+        same step: a call that arrives from then on waits for its own run, and sees a later state. Nobody is a
+        duplicate of the dead: one that would be is told so when those who wait have given a sign of life, a
+        few milliseconds later, or has the place of one who has given none for 2 s.
 
         Args:
             waiting: How many may wait while `limit` run, 0 to 1000; None for any number. One is enough for a
@@ -230,7 +230,7 @@ class UniqueJob:
                 `"until_and_while_executing"`, as until executing, and runs of the key wait for each other.
             ttl: Seconds for which it stays unique if nobody runs it, and for which it is remembered when it
                 was done, 50 ms to ten years. More than the queue holds a job for, retries included.
-            on_conflict: What to do while another ticket has the key: `"raise"`; `"skip"`, give None;
+            on_conflict: The reaction while another ticket has the key: `"raise"`; `"skip"`, give None;
                 `"replace"`, take its place: the older ticket is a duplicate from then on, but a run of it
                 that has begun goes on.
             metadata: JSON values that stand beside the ticket while it has the key, with those of the job.
@@ -276,11 +276,11 @@ class UniqueJob:
         newer one ever comes to a worker. Both run.
 
         If the body ends without an exception, the ticket is remembered for its ttl as done. If it raises, a
-        retry with the same ticket runs it again. What it returns can also be awaited: then end it with
+        retry with the same ticket runs it again. The result can also be awaited: then end it with
         `lease.release(done=…)`.
 
         Args:
-            ticket: What `enqueue` of the same key gave.
+            ticket: The ticket that `enqueue` of the same key gave.
             metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:
@@ -301,7 +301,7 @@ class UniqueJob:
         """As `perform`, but a duplicate gives None, and raises nothing. It waits as `perform` does.
 
         Args:
-            ticket: What `enqueue` of the same key gave.
+            ticket: The ticket that `enqueue` of the same key gave.
             metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:

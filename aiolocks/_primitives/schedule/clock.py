@@ -49,7 +49,7 @@ class ServerClock:
         return 0 if self._heard_at is None else int(self._told + self._since() * 1000)
 
     def heard(self, now_us: int, round_trip: float) -> None:
-        """An answer has come that says so, so many seconds after it was asked for."""
+        """An answer has come with the server's time, `round_trip` seconds after the question."""
         told = now_us / 1000
         counted = told if self._heard_at is None else self._told + self._since() * 1000
         self._told = counted if told <= counted <= told + round_trip * 1000 else told

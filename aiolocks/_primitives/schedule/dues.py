@@ -49,7 +49,7 @@ def delay(name: str, due: int, gap: int, jitter: int) -> int:
 
 @final
 class Every:
-    """Each so many seconds, counted from the beginning of 1970 in UTC."""
+    """A tick every `gap` seconds, counted from the beginning of 1970 in UTC."""
 
     __slots__ = ("period",)
 

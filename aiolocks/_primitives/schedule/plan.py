@@ -1,4 +1,4 @@
-"""Which tick is to be claimed next, and when: all decisions, and no I/O.
+"""The next tick to claim, and the time to claim it: all decisions, and no I/O.
 
 Times are whole milliseconds since 1970 by the server's clock.
 """
@@ -15,7 +15,7 @@ Overlap = Literal["skip", "queue", "allow"]
 Misfire = Literal["latest", "skip", "all"]
 
 LATE: Final = 60_000
-"""Up to so many milliseconds late, and no more than half a gap, a tick is not missed yet."""
+"""Up to that many milliseconds late, and no more than half a gap, a tick is not missed yet."""
 _IN_TIME: Final = 1_000
 """The same where the register is gone: later than that, another process may have run it before."""
 _LOOK_AGAIN: Final = 1_000
@@ -29,7 +29,7 @@ _FLAGS: Final[dict[Overlap, str]] = {"skip": "s", "queue": "q", "allow": ""}
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a schedule was told; checked. Times are milliseconds."""
+    """The settings of a schedule; checked. Times are milliseconds."""
 
     overlap: Overlap
     misfire: Misfire
@@ -90,7 +90,7 @@ class Plan:
         return delay(self._name, due, self._dues.after(due) - due, self._policy.jitter)
 
     def ask(self, due: int) -> Ask:
-        """All that the register is to be told for this claim."""
+        """The request to the register for this claim."""
         policy, following = self._policy, self._dues.after(due)
         gap, put_off = following - due, self._delay(due)
         late = put_off + min(gap // 2, LATE)

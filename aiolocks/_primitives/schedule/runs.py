@@ -30,7 +30,7 @@ _MOST_DETAIL: Final = 200
 
 @final
 class Run:
-    """A tick that is claimed, and held: the job is to be called now.
+    """A tick that is claimed, and held: the job must be called now.
 
     Invariant: from when the job is called, its outcome is "lost" until it is known: so a claim is taken back
     only if nothing was run.
@@ -56,7 +56,7 @@ class Run:
         """Calls the job, and ends the run with its outcome; what the job returned.
 
         Raises:
-            Exception: Whatever the job raised; `TimeoutError` after `at_most`.
+            Exception: Any error of the job; `TimeoutError` after `at_most`.
             LockLostError: The lease was lost.
             BackendError: Redis did not confirm the end.
         """

@@ -75,9 +75,9 @@ class Schedule(AsyncOnly):
         every: Seconds between two ticks, 50 ms to ten years, counted from the beginning of 1970 in UTC:
             `every=3600` is due on the hour. Either this or `cron`.
         tz: The time zone of `cron`, by its name or as a `tzinfo`, and of `tick.due`.
-        overlap: What becomes of a tick while the run of another one goes on: `"skip"` leaves it out;
+        overlap: The treatment of a tick while the run of another one goes on: `"skip"` leaves it out;
             `"queue"` runs it when the other run has ended; `"allow"` runs it beside.
-        misfire: What becomes of ticks that no process claimed in time, because none was there: `"latest"`
+        misfire: The treatment of ticks that no process claimed in time, because none was there: `"latest"`
             runs the last of them, however late; `"skip"` none that is later than half a gap or 60 s,
             whichever is less; `"all"` each of them, in order. It also says which of several queued ticks run.
             A schedule that is new runs nothing before its next tick.
@@ -86,7 +86,7 @@ class Schedule(AsyncOnly):
             run again.
         at_most: Seconds after which a run is cancelled; None for no limit. It does not say when another
             process takes over: that is `ttl`.
-        jitter: Seconds over which starts are spread: each tick is put off by up to so many, and at most by
+        jitter: Seconds over which starts are spread: each tick is put off by up to this time, and at most by
             half of its gap, the same in all processes. For many schedules that are due at the same time.
         ttl: Seconds after which a run counts as lost when its process has died; renewed each third of it. It
             neither limits a run nor keeps anything back after it.
@@ -165,7 +165,7 @@ class Schedule(AsyncOnly):
         """Keeps the schedule until it is cancelled.
 
         While Redis is away, it tries again, logs that once, and runs no tick: a run that goes on is cancelled
-        when its lease has ended. What a job raises is logged, and stands in the history.
+        when its lease has ended. An error of a job is logged, and stands in the history.
 
         Raises:
             RuntimeError: It has no job.
@@ -224,7 +224,7 @@ class Schedule(AsyncOnly):
 
         Raises:
             RuntimeError: It has no job.
-            Exception: Whatever the job raised; `TimeoutError` after `at_most`.
+            Exception: Any error of the job; `TimeoutError` after `at_most`.
             LockLostError: The lease of the run was lost, and the job was cancelled.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.

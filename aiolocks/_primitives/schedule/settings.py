@@ -1,4 +1,4 @@
-"""What a schedule was told; checked."""
+"""The settings of a schedule; checked."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Settings:
         )
 
     def tick(self, run: Run) -> Tick:
-        """What the job is told."""
+        """The argument of the job."""
         reply = run.reply
         due = reply.now_us // 1000 if reply.due is None else reply.due
         return Tick(

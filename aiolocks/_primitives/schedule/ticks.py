@@ -1,4 +1,4 @@
-"""What a job is told of its tick, and what the history tells of its runs."""
+"""The tick that a job is given, and the records of the history."""
 
 from __future__ import annotations
 
