@@ -22,7 +22,7 @@ def changes(changelog: str, version: str) -> str | None:
 
 
 def problems(root: Path, tag: str, repository: str) -> list[str]:
-    """What keeps the tree under `root` from being released, each with the way to mend it."""
+    """The obstacles to a release of the tree under `root`, each with the way to mend it."""
     version = re.search(r'^__version__ = "(.+)"$', (root / "aiolocks/__init__.py").read_text(), re.MULTILINE)
     changelog = (root / "CHANGELOG.md").read_text()
     urls = tomllib.loads((root / "pyproject.toml").read_text())["project"].get("urls", {})

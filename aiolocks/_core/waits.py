@@ -23,7 +23,7 @@ _MODES: Final = {"r", "u", "w"}
 
 @final
 class Want(NamedTuple):
-    """The lock that a task waits for, as far as it tells the holders in the way; see `Wanted` of the transport.
+    """The lock that a task waits for, as far as it tells the holders in the way; see `Wanted` of transport.
 
     Attributes:
         places: Where holders may be in its way.

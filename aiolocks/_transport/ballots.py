@@ -18,14 +18,14 @@ from .faults import Fault
 T = TypeVar("T")
 
 VOTE, LOOK, TAKE, TOLD, UNDO, LEAVE, CONFIRM = range(7)
-"""What an errand is for. An undo of a vote, or of the place in a queue, is sent until it is answered, and the
+"""The purposes of errands. An undo of a vote, or of a place in a queue, is sent until it is answered, and the
 ballot is not told; from CONFIRM on, each proposal has its own."""
 
 UNDECIDED: Final[Any] = object()
 
 
 class Errand(NamedTuple):
-    """What is to be sent to one master."""
+    """The command that must be sent to one master."""
 
     master: int
     command: Command[Any]
@@ -40,8 +40,8 @@ class Ballot(Generic[T]):
     - each master is in `_pending` until its vote is known, or known not to come.
 
     Args:
-        labels: What people call the masters.
-        vote: What each of them is asked.
+        labels: The names of the masters in messages.
+        vote: The command that each of them is asked.
     """
 
     __slots__ = ("_faults", "_labels", "_pending", "_vote", "enough_against", "majority", "outcome")
@@ -74,7 +74,7 @@ class Ballot(Generic[T]):
         """The vote of this master was sent more than once: its answer may be that to the second request."""
 
     def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
-        """One has answered; what is to be sent now."""
+        """One has answered; returns the errands that must be sent now."""
         if phase == VOTE:
             self._pending.discard(master)
             self._voted(master, reply)
@@ -96,7 +96,7 @@ class Ballot(Generic[T]):
     # -- when there is no majority
 
     def _said(self, master: int) -> str:
-        """What became of one, for people."""
+        """The fate of one master, for people."""
         raise NotImplementedError
 
     def _report(self) -> str:
@@ -198,7 +198,7 @@ class Freeing(Ballot[Released]):
 
 @final
 class Listening(Ballot[int]):
-    """What a waiter is told that stands in the queues of a majority: when a majority may be free.
+    """The time at which a majority may be free, for a waiter that stands in the queues of a majority.
 
     Until then the lock cannot be had, whatever becomes of the other masters.
     """

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 from .calls import Call
 
 MOST_CLOSED: Final = 2
-"""So many connections may be closed for one request."""
+"""The most connections that may be closed for one request."""
 
 
 @final

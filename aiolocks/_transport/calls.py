@@ -1,4 +1,4 @@
-"""What travels: scripts, commands made of them, and calls, which are commands under way."""
+"""The parts of a request: scripts, commands made of them, and calls, which are commands under way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG: Final = 131_072
 default."""
 
 _UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""What reading a reply raises that has another form than any script gives: a map, an infinite number."""
+"""The errors of reading a reply that has another form than any script gives: a map, an infinite number."""
 
 
 @final
@@ -53,7 +53,7 @@ class Script:
         self.mid_move = Script(name, "mid_move", *shared, mid_move) if mid_move else None
 
     def __getattr__(self, attribute: str) -> bytes:
-        """What has not been read yet: an import is not to wait for files that may never be needed."""
+        """The text or digest, on first use: an import must not wait for files that may never be needed."""
         if attribute not in self.__slots__:
             raise AttributeError(attribute)
         files = [*(f"shared/{name}.lua" for name in self.shared), f"{self.name}.lua"]
@@ -153,14 +153,14 @@ class Call(Generic[T]):
     """A command under way. Ends exactly once: with a reply, with a fault, or because its caller left.
 
     Args:
-        command: What to send.
+        command: The command to send.
         until: Loop time after which nobody wants the reply.
         undoes: It takes back what an earlier request of its lane may have done. While that request may still
             be executed, `until` does not count: only the reply ends it.
         patient: Whether it waits for a server that is known to be away; for one that is silent, each call
             waits.
         in_full: Send the script's text at once.
-        make: Makes the command anew for each time that it is written, where what it says depends on when.
+        make: Makes the command again for each time that it is written, where its content depends on the time.
         on_late: Told what the server has done after all, when its reply comes behind the end: the server has
             told nobody else here whom it woke.
 
@@ -248,7 +248,7 @@ class Call(Generic[T]):
         return both.words(in_full=self.in_full or rider.in_full)
 
     def as_of_now(self) -> Command[T]:
-        """The command, made anew where what it says depends on when."""
+        """The command, made again where its content depends on the time."""
         if self._make is not None:
             self.command = self._make()
         return self.command

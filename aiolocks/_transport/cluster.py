@@ -5,9 +5,9 @@ node. This is what stands before them: it knows which slot is whose, and what be
 does not execute.
 
 Invariants:
-- what was sent to one slot reaches it in the order of its sending, also while the slot moves: requests that a
-  node has turned away wait in one line (`Lines`) for all of the slot, behind which later ones queue, and the
-  line goes on only when the node that the slot has left owes no reply of the slot any more;
+- requests to one slot reach it in the order of their sending, also while the slot moves: requests that a node
+  has turned away wait in one line (`Lines`) for all of the slot, later ones queue after them, and the line
+  goes on only when the node that the slot has left owes no reply of the slot any more;
 - while a slot moves, the steps of holders pass the line, in the form that declares one key
   (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
   acquire. An undo in this form is sent again when the slot has moved: then it takes the waiter out of the
@@ -270,7 +270,7 @@ class Clustered:
         node.send(Call(Command(None, (), ("PING",), ignore), cleared, cleared, until=until))
 
     def _rehang(self, slots: set[int]) -> None:
-        """Whoever has hung a bell in these slots is to look: it may have been rung, and hang nowhere."""
+        """Waiters with bells in these slots must look: a bell may have been rung, and hang nowhere."""
         if bells := [bell for bell in self._bells if slot_of(bell) in slots]:
             way = next((node.way for node in self._nodes.values() if node.way), "poll")
             self._on_rung(way, bells)

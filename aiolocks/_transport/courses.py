@@ -1,7 +1,7 @@
 """Calls that take several commands, where one script cannot reach all their keys.
 
-Only a cluster needs them, and only the transports to it run them. What is to be sent when is a generator: it
-yields the commands that go out together, and is sent their results, in the same order.
+Only a cluster needs them, and only the transports to it run them. A generator decides when each command is
+sent: it yields the commands that go out together, and is sent their results, in the same order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FaultError(Exception):
 
 @final
 class Several(Command[T]):
-    """What looks like one command and takes several.
+    """A call that looks like one command and takes several.
 
     Attributes:
         course: Begins it.
@@ -75,7 +75,7 @@ class Course:
 
     Args:
         send: Sends one command's call.
-        on_rung: Told of bells that were rung, where the caller is not: while taking back, or behind his end.
+        on_rung: Told of bells that were rung, where the caller is not: while taking back, or after its end.
         on_end: Called when nothing more is to come, but not when it is abandoned.
     """
 
@@ -121,12 +121,12 @@ class Course:
         self._go_on(lambda: next(self._steps))
 
     def abandon(self) -> None:
-        """The caller has left, and will undo by himself what was done."""
+        """The caller has left, and will undo by itself the steps that were done."""
         self._leave_parts()
         self._steps.close()
 
     def _leave_parts(self) -> None:
-        """Of those under way. Whom they have woken, or do so yet, is not for the caller to tell any more."""
+        """Of those under way. The bells that they ring are not for the caller to tell any more."""
         for part in self._parts:
             part.done = True
         for result in self._results:

@@ -1,8 +1,8 @@
-"""What the multiplexed connection needs of redis-py beyond its public interface, in one place.
+"""The parts of redis-py's private side that the multiplexed connection needs, in one place.
 
 redis-py opens the connection with the class and the arguments of the client's own pool, so that
-credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. What is
-private of it: `_reader`, `_writer` and `_parser` of a connection, the stream's `_buffer`, and the table of
+credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. These parts
+are private: `_reader`, `_writer` and `_parser` of a connection, the stream's `_buffer`, and the table of
 error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `Link.open` at the
 object; where either is not as expected, the plain transport serves.
 
@@ -49,7 +49,7 @@ _CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
 }
 _COMMAND_NAME: Final = inspect.signature(ConnectionPool.get_connection).parameters["command_name"]
 FOR_COMMAND: Final = ("EVALSHA",) if _COMMAND_NAME.default is inspect.Parameter.empty else ()
-"""What a pool must be told to give a connection: before redis-py 6, the name of a command."""
+"""The arguments by which a pool gives a connection: before redis-py 6, the name of a command."""
 # Of a cluster's client; what refers back to it must not keep it alive.
 _CLUSTER_MATTERS: Final = (
     "himport_registry",
@@ -168,7 +168,7 @@ class Link:
 
 
 def _arguments(pool: Connecting) -> dict[str, Any]:
-    """What the pool's connections are made with, but for what would send or connect again behind our back."""
+    """The arguments of the pool's connections, but for those that send or connect again by themselves."""
     kept = {name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS}
     retry = {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "retry_on_timeout": False}
     return {**kept, **retry, "health_check_interval": 0}
@@ -192,7 +192,7 @@ class Door:
         self.connection_kwargs = connection_kwargs
 
     async def cluster_table(self) -> tuple[Any, int | None]:
-        """What this node knows of who serves which slots, over a connection for just this question.
+        """The slots and their nodes as this node knows them, over a connection for just this question.
 
         Returns:
             The rows of `CLUSTER SLOTS`, and the cluster's epoch, which each change of who serves what makes
@@ -225,7 +225,7 @@ async def _cluster_epoch(connection: Any) -> int | None:
 
 
 def fields(text: bytes, assign: bytes = b":", separator: bytes | None = b"\r\n") -> dict[bytes, bytes]:
-    """What a server lists as names with values, as INFO does."""
+    """The names and values that a server lists, as INFO does."""
     pairs = (part.partition(assign) for part in text.split(separator))
     return {name: value for name, found, value in pairs if found}
 
@@ -234,8 +234,9 @@ def fields(text: bytes, assign: bytes = b":", separator: bytes | None = b"\r\n")
 class Doors:
     """How the connections of a cluster's client are made: to any node, with what the client was given.
 
-    What it needs is copied: it neither keeps the client alive nor disturbs it. The client's own table is not
-    used, for each time that redis-py learns it anew all the connections of the user's commands are closed.
+    The settings that it needs are copied: it neither keeps the client alive nor disturbs it. The client's own
+    table is not used, for each time that redis-py learns it again all the connections of the user's commands
+    are closed.
 
     Attributes:
         seeds: The nodes that the client knows by now.

@@ -1,6 +1,6 @@
 """A lease that a majority of masters holds: how it is given, kept and handed over.
 
-**What a lease rests on.** Let a master *confirm* a lease when it writes the lease's fencing token back while
+**The ground of a lease.** Let a master *confirm* a lease when it writes the lease's fencing token back while
 it still carries the lease's token, and has minted nothing larger for it (`redlock_seal.lua`). A lease is
 given when a majority has confirmed it. Two majorities have a master in common; of two leases, let that be
 `m`.
@@ -87,7 +87,7 @@ class Acquiring(Ballot[Answer]):
         self._proposal = CONFIRM  # phase of its confirmations
         self._granted: dict[int, Granted] = {}
         self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
-        self._told: list[Sequence[Any]] = []  # who holds it, as each of those says
+        self._told: list[Sequence[Any]] = []  # the holder, as each of those says
         self._confirmed: set[int] = set()
         self._unconfirmed: set[int] = set()  # granted it, and lost it again
         self._unasked: set[int] = set()  # granted it later, and minted more than is proposed
@@ -144,7 +144,7 @@ class Acquiring(Ballot[Answer]):
         return []
 
     def _propose(self, carrying: AbstractSet[int]) -> list[Errand]:
-        """For the first time, or anew with more of them: what was confirmed before does not count then."""
+        """For the first time, or again with more of them: earlier confirmations do not count then."""
         self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
         self._proposal += 1
         self._confirmed.clear()
@@ -182,7 +182,7 @@ class Acquiring(Ballot[Answer]):
         )
 
     def _most_told(self) -> Sequence[Any]:
-        """What is told of the one who is said to hold by the most of them: who else does, is trying."""
+        """The answer about the holder that most of them name: any other that they name is trying."""
         by_lease = Counter(told[4].split(b":")[0] for told in self._told)
         return max(self._told, key=lambda told: by_lease[told[4].split(b":")[0]], default=())
 
@@ -193,7 +193,7 @@ class Acquiring(Ballot[Answer]):
 
 
 class Carried(NamedTuple):
-    """What a master carries of a lease: whether its fencing token was written back, and the metadata."""
+    """The part of a lease on one master: whether its fencing token was written back, and the metadata."""
 
     fencing_token: int
     written_back: bool
@@ -228,7 +228,7 @@ class Renewing(Voting):
         self._look = look
         self._take = take
         self._confirm = confirm
-        self._sources: list[int] | None = None  # who may be asked yet for what is to be put back
+        self._sources: list[int] | None = None  # masters that may be asked yet for the part to put back
         self._carried: Carried | None = None
         self._taking: set[int] = set()
 
@@ -296,7 +296,8 @@ class Adopting(Ballot[int | None]):
 
     def _decide(self) -> list[Errand]:
         if len(self._given) >= self.majority:
-            # What a single master has minted is not the lease's; a majority has that, and so one of these.
+            # A token that a single master has minted is not the lease's; a majority has the lease's, and so
+            # one of these.
             known = [carried for carried in self._given.values() if carried.written_back]
             found = known or self._given.values()
             self.outcome = max(carried.fencing_token for carried in found)

@@ -1,4 +1,4 @@
-"""Who may vote: N masters that are N servers. One that is listed twice would be a majority all by itself."""
+"""The masters that may vote: N masters that are N servers. One listed twice would be a majority by itself."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class Electorate:
         self._loop = loop
         self._opened = False
         self._opening: asyncio.TimerHandle | None = None
-        self._outcomes: dict[Master, Fault | None] = {}  # what is to be told when it opens
-        self._misconfigured: Fault | None = None  # what was found to be wrong
+        self._outcomes: dict[Master, Fault | None] = {}  # the calls that are told when it opens
+        self._misconfigured: Fault | None = None  # the fault that was found
         self._ask_again_at = 0.0  # loop time until which that is not asked again
 
     def ask(self, master: Master, told: Told, *, until: float, patience: float) -> None:

@@ -44,7 +44,7 @@ _FATAL: Final = {
 }
 # Inside a script the code is not the first word; 6.2 also puts a dash before it.
 _CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join([*_TRANSIENT, *_FATAL]) + r")\b")
-# What a script says of a value that has not our form: which of its keys it is.
+# The error of a script for a value that has not our form: it names the key by its number.
 _FOREIGN_KEY: Final = re.compile(r"FOREIGN (\d+)")
 # An unknown or refused command is quoted with its first arguments, and tokens are among them.
 _QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)
@@ -52,9 +52,9 @@ _QUOTED_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTAL
 _INNER_DENIAL: Final = re.compile(
     r"can't run this command or subcommand|can't access at least one of the keys|ACL failure in script"
 )
-# What NOAUTH says, where redis-py has taken its code away and kept it nowhere (before version 6.4).
+# The texts of NOAUTH, where redis-py has taken its code away and kept it nowhere (before version 6.4).
 _NO_CREDENTIALS: Final = re.compile(r"Authentication required|HELLO must be called with")
-# What a script meets on its way that begins on a key that is here, but goes on to one that is not.
+# The errors of a script that begins on a key that is here, and goes on to one that is not.
 _HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
 _CODES: Final = (
     (driver.TryAgainError, "TRYAGAIN"),
@@ -86,7 +86,7 @@ class Fault:
     """How a call ended when not with a reply.
 
     Attributes:
-        error: What to raise to the user.
+        error: The error to raise to the user.
         transient: The same request may succeed a moment later.
         demoted: The connection leads to a server that is no longer the master.
         unknown: The server may have executed the request, or may do so yet.
@@ -174,7 +174,7 @@ class Detour:
 
 
 def detour(error: Exception) -> Detour | None:
-    """Where else, or when, a request is to be sent, as a node's answer says; None for any other."""
+    """The node or the time for which a request must wait, as a node's answer says; None for any other."""
     if isinstance(error, driver.AskError):
         return Detour((error.host, error.port), once=not isinstance(error, driver.MovedError))
     if isinstance(error, driver.TryAgainError):
@@ -195,7 +195,7 @@ def unreachable(error: BaseException) -> Fault:
 
 
 def session_closed() -> Fault:
-    """What ends a question that was still open when its session was closed."""
+    """The end of a question that was still open when its session was closed."""
     return unreachable(driver.ConnectionError("the session was closed"))
 
 
@@ -238,7 +238,7 @@ def is_final(error: BaseException) -> bool:
 
 
 def of_driver(error: BaseException, keys: tuple[bytes, ...] = ()) -> Fault:
-    """Whatever a call of the driver's client, or connecting, raised."""
+    """Any error that a call of the driver's client, or connecting, raised."""
     if isinstance(error, ConfigurationError):
         return Fault(ConfigurationError(str(error)), transient=False, unknown=False)
     if (answer := _answer(error)) is not None:

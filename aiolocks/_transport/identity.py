@@ -1,4 +1,4 @@
-"""Who we are to which server: needed to drop our own old connection, and no other one, after a reconnect."""
+"""The identity of a connection at its server: needed to drop it, and no other one, after a reconnect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Identity:
 
     Attributes:
         client_id: The server's number for the connection. A restarted server counts from 1 again.
-        address: What the server sees as our address.
+        address: Our address as the server sees it.
         run_id: The server process.
     """
 

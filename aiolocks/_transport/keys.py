@@ -44,7 +44,7 @@ def key(prefix: str, kind: str, name: str, role: str = "") -> bytes:
 
 @final
 class Place(NamedTuple):
-    """What a key is the key of."""
+    """The parts of the name of a key."""
 
     kind: str
     role: str
@@ -67,7 +67,7 @@ def parse(prefix: str, raw: bytes) -> Place | None:
         name = before.replace("%3A", ":").replace("%25", "%") + brace + rest
     else:
         name = tail[1:-1].replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
-    # Written anew, whatever is not as we write it becomes something else.
+    # Written again, a key that is not as we write it becomes another one.
     if not kind or not name or key(prefix, kind, name, role) != raw:
         return None
     return Place(kind, role, name)

@@ -1,4 +1,4 @@
-"""What goes on in the background for as long as somebody needs it."""
+"""A background task that runs for as long as somebody needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning a cluster's table anew, for as long as somebody needs it to say something else."""
+"""Learning a cluster's table again, for as long as somebody needs it to change."""
 
 from __future__ import annotations
 

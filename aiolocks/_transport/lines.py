@@ -15,7 +15,7 @@ PAUSE_FIRST: Final = 0.002
 _PAUSE_MAXIMUM: Final = 0.05
 """Seconds that a line waits before its requests are tried again: doubled from the first each time."""
 _CALM: Final = 1.0
-"""Seconds without trouble after which a slot's pauses begin anew."""
+"""Seconds without trouble after which a slot's pauses start from the shortest again."""
 
 
 @final
@@ -25,7 +25,7 @@ class _Line:
     Attributes:
         due: Loop time at which it goes on, unless it is held up or nobody is known to serve the slot.
         held_up: So many nodes that the slot has left still owe replies.
-        why: What a node said of them; None: no node is known.
+        why: The fault that a node named; None: no node is known.
     """
 
     __slots__ = ("calls", "due", "held_up", "timer", "why")
@@ -92,7 +92,7 @@ class Lines:
         )
 
     def hold(self, slot: int, call: Call[Any], *, why: Fault | None = None, pause: float = 0.0) -> None:
-        """It waits, behind the others of its slot, for so many seconds at least if it is the first."""
+        """It waits, after the others of its slot, for `pause` seconds at least if it is the first."""
         line = self._lines.get(slot)
         if line is None:
             line = self._lines[slot] = _Line(self._loop.time() + max(pause, self.pause(slot)))
@@ -179,6 +179,6 @@ class Lines:
         if line.held_up or (line.calls and (line.due > now or not self._served(slot))):
             self._set_timer(slot, line)
             return
-        self._remove(slot, line)  # who was told that his time is over may have sent an undo into it
+        self._remove(slot, line)  # a caller that was told that its time is over may have sent an undo into it
         for call in line.calls:
             self._send(call)

@@ -89,7 +89,7 @@ class Multiplexed(asyncio.Protocol):
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
 
     Attributes:
-        outage: What the log is told of while the server is away.
+        outage: The log of the times when the server is away.
     """
 
     by_slot = False
@@ -237,7 +237,7 @@ class Multiplexed(asyncio.Protocol):
             request = _pack(call.words())
             if len(request) > LONG and self._take_aside(call):
                 continue
-            # What is asked elsewhere for once comes right behind its ASKING.
+            # A request that is asked elsewhere for once comes right after its ASKING.
             if heard := call.command.bells or (() if call.elsewhere else call.command.watched):
                 for words in self._wakeups.before_arming(heard):
                     self._unheeded.sent = now
@@ -288,7 +288,7 @@ class Multiplexed(asyncio.Protocol):
 
     def _take_aside(self, call: Call[Any]) -> bool:
         """Whether a request goes over the connection of those that are on their way alone."""
-        # A bell is heard on this connection, and a node that is to be asked once is asked on this one.
+        # A bell is heard on this connection, and a node that must be asked once is asked on this one.
         if self._alone or call.command.script is None or call.command.bells or call.elsewhere:
             return False
         self._further().send(call)
@@ -450,7 +450,7 @@ class Multiplexed(asyncio.Protocol):
         oldest = next((call for call in self._inflight if call is not self._unheeded), self._unheeded)
         since = max(oldest.sent, self._heard)
         if self._outflow is not None:
-            since = max(since, self._outflow.silent_since)  # what is still being sent cannot be answered
+            since = max(since, self._outflow.silent_since)  # no reply before all is sent
         if since + self._stall > self._loop.time():
             self._watch_stall(since)
             return
@@ -532,16 +532,16 @@ class Multiplexed(asyncio.Protocol):
         return self._spares is not None and self._spares.stuck
 
     def waiting(self) -> tuple[Call[Any], ...]:
-        """What was not written yet."""
+        """The calls that were not written yet."""
         return tuple(self._queue)
 
     def awaited(self, *, further: bool = True) -> list[Call[Any]]:
-        """What was sent here, or waits to be, and was not answered yet; also when nobody waits for it."""
+        """The calls that are not answered yet, sent or not; also those for which nobody waits."""
         calls = [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
         return calls if self._spares is None or not further else [*calls, *self._spares.awaited()]
 
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
-        """Those that wait here for a connection and are to be sent elsewhere: they do not wait any more."""
+        """The calls that wait here for a connection and must be sent elsewhere: they do not wait any more."""
         waiting = [call for call in self._queue if not call.done and call.command.script is not None]
         taken = [call for call in waiting if elsewhere(call)]
         gone = set(taken)
@@ -641,7 +641,7 @@ class Multiplexed(asyncio.Protocol):
         def failed(fault: faults.Fault) -> None:
             if not answer.done():
                 answer.set_exception(fault.error.__cause__ or fault.error)
-                answer.exception()  # whoever asked may have been cancelled
+                answer.exception()  # the caller that asked may have been cancelled
 
         def replied(reply: Any) -> None:
             if not answer.done():

@@ -42,7 +42,7 @@ def check_client(client: object, *, or_session: bool = False) -> None:
     """Says what is wrong with a client that is not one.
 
     Args:
-        client: What was given.
+        client: The argument that was given.
         or_session: A session would have been as good; it is for the text only.
 
     Raises:
@@ -88,7 +88,7 @@ def check_master(client: object) -> None:
 
 
 def master_label(client: Any) -> str:
-    """What people call the server of a client; never with credentials."""
+    """The name of a client's server in messages; never with credentials."""
     return _address(client.connection_pool) or (
         f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
     )

@@ -1,4 +1,4 @@
-"""What the log says while a server is away."""
+"""The lines of the log while a server is away."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Serves fakeredis and connection classes of the user's own. A few worker tasks, which live
 while there is something to do, make the calls: no cancellation of a caller ever reaches the driver.
 
-What it cannot give is one ordered connection. A request whose connection broke may still arrive after its
+It cannot give one ordered connection. A request whose connection broke may still arrive after its
 undo; what it then takes is free again after one ttl. An undo is kept until it was answered, as long as a
 request before it may still be executed; where there are very many, the oldest times count again.
 """
@@ -242,7 +242,7 @@ class _Lane:
     def __init__(self, name: str) -> None:
         self.name = name
         self.delay = _RETRY_FIRST  # seconds after which the head is tried again
-        self.closed = 0  # so many connections were closed while the head was on its way
+        self.closed = 0  # the number of connections that were closed while the head was on its way
         self._doubtful = False  # a request that was sent has ended without a reply
         self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
         self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
@@ -278,7 +278,7 @@ class _Lane:
 
 
 def _lane_of(call: Call[Any]) -> str:
-    # What belongs to no possession has no order to keep.
+    # A request that belongs to no possession has no order to keep.
     return call.command.lane or f"#{id(call)}"
 
 

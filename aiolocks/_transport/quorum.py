@@ -75,7 +75,7 @@ class Quorum:
         creating: Sequence[Sent] = ()
         if (tail := self.tails.pop(motion.lane, None)) is not None:
             creating = tail.creating()
-            tail.stop()  # what it would send by now might undo this
+            tail.stop()  # a message that it would send by now might undo this
         call.sent_steady, call.sent = clocks.steady(), self.loop.time()
         call.written = True
         Round(self, call, motion, creating).begin(at_once=at_once, more=more)

@@ -15,7 +15,7 @@ _MOST: Final = 8
 
 @final
 class Residue:
-    """What one server may still execute although the connection of it has ended.
+    """The requests that one server may still execute although the connection of it has ended.
 
     A server that hangs reads its sockets when it goes on: then it executes each request that was written,
     however long ago this side closed the connection. A key that such a request makes has its whole ttl before

@@ -135,7 +135,7 @@ class Round:
         master.transport.send(Call(settling.owned, told, ignore, until=until, in_full=True, on_late=told))
 
     def creating(self) -> list[Sent]:
-        """What was sent, and is not known to have been answered, that puts the lease to a master."""
+        """The messages that put the lease to a master and are not known to have been answered."""
         return [
             *self._creating,
             *(

@@ -12,12 +12,12 @@ from .driver import NotConnectedError
 
 
 def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
-    """What executes a command of a cluster, once, where a SCAN goes from one master to the next.
+    """A function that executes a command of a cluster, once, where a SCAN goes from one master to the next.
 
     redis-py sends a command again by itself when its connection breaks, unless it is told the node.
 
-    The cursor of a SCAN says where it has come to: `host:port@cursor`. Nothing is kept here in between. What
-    is moved from node to node meanwhile may be missed, or come twice.
+    The cursor of a SCAN says where it has come to: `host:port@cursor`. Nothing is kept here in between. A key
+    that moves from node to node meanwhile may be missed, or come twice.
     """
 
     async def execute(*words: Any) -> Any:

@@ -19,7 +19,7 @@ from .members import Members
 __all__ = ["SLOTS", "Slots", "slot_of"]
 
 _Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None]
-"""Who serves each slot, the ids of the nodes, and the epoch."""
+"""The node that serves each slot, the ids of the nodes, and the epoch."""
 _STAGGER: Final = 0.2
 """Seconds after which the next node is asked too: one that hangs is not to hold up the others' answer."""
 
@@ -32,7 +32,7 @@ class Slots:
 
     Attributes:
         known: Whether it has been learned.
-        members: Whose table it is.
+        members: The cluster whose table it is.
     """
 
     __slots__ = ("_doors", "_owners", "_seeds", "known", "members")

@@ -30,14 +30,14 @@ _answered: Final[WeakSet[Connecting]] = WeakSet()
 
 
 class Connecting(Protocol):
-    """What knows how its connections are made: a pool, or the door to a node."""
+    """A maker of connections: a pool, or the door to a node."""
 
     connection_class: Any
     connection_kwargs: Any
 
 
 async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
-    """What an attempt to connect returns.
+    """The result of an attempt to connect.
 
     Raises:
         TlsMismatchError: It fails, or would never end, because only one side speaks TLS.

@@ -40,7 +40,7 @@ def take_back(
         seconds: How long the undo is of use: the effect of the earlier request ends by itself then.
         told: Called with the server's answer.
         at_once: Writes it now; it may be the last thing that this loop does.
-        make: Makes the command anew for each time that it is written.
+        make: Makes the command again for each time that it is written.
     """
     until = loop.time() + seconds
     pause = _PAUSE_FIRST

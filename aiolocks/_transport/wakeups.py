@@ -1,14 +1,14 @@
 """How a session hears its bells, so that those who wait need not ask again and again.
 
-A bell is a key. Whoever makes room for a waiter deletes it, and then the server tells:
+A bell is a key. The script that makes room for a waiter deletes it, and then the server tells:
 
 - `tracking`: that what this connection has read has changed (server-assisted client-side caching, RESP3);
 - `keyspace`: what happens to the key, on a channel of its own (keyspace notifications);
 - `poll`: nobody tells.
 
 All of it on the session's one connection, in order with its commands: what arms the bell is heard from then
-on, with nothing to wait for and no second connection that could fall silent unnoticed. What is heard only
-ever shortens a sleep; when it stays away, the poll finds the same a little later.
+on, with nothing to wait for and no second connection that could fall silent unnoticed. A push only ever
+shortens a sleep; when it stays away, the poll finds the same a little later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OnRung = Callable[[str, Iterable[bytes] | None], None]
 GONE_SILENT: Final = "silence"
 """Instead of a way: the connection has ended on which bells were heard. Nothing is, until the next one."""
 CACHING: Final = ("CLIENT", "CACHING", "YES")
-"""What the next command reads is to be told of."""
+"""The keys that the next command reads are tracked."""
 
 _UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
 """Events that tell of no end: what was hung up or renewed, by this session or another one."""
@@ -47,7 +47,7 @@ class KeyspaceWakeup:
 
     Args:
         configure: Whether the session may switch them on itself, with `CONFIG SET notify-keyspace-events`.
-            What is set there already stays. Default: no, for it is the whole server's setting.
+            Events that are set there already stay. Default: no, for it is the whole server's setting.
     """
 
     configure: bool = False
@@ -134,7 +134,7 @@ class _Keyspace:
         self._probe = b""
         self._configure = configure
         self._asking = asking
-        self._channel = b""  # what the channels begin with
+        self._channel = b""  # the prefix of the channels
         self._bells: set[bytes] = set()
         self._heard_probe = False
 

@@ -16,7 +16,7 @@ _EXTRA: Final = ("click", "rich")
 
 def main() -> None:
     """The console script."""
-    # What the library logs, such as a loss, the commands say in their own words, once.
+    # The commands report the library's log lines, such as a loss, in their own words, once.
     logging.getLogger("aiolocks").addHandler(logging.NullHandler())
     try:
         from .app import app  # noqa: PLC0415 - where it is missing, that is to be said in one line

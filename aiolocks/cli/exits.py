@@ -29,7 +29,7 @@ NOBODY_READS: Final = 141
 
 
 def of_signal(number: int) -> int:
-    """What a shell makes of a process that died of a signal."""
+    """The exit status that a shell gives to a process that died of a signal."""
     return 128 + number
 
 
@@ -61,7 +61,7 @@ def say(message: object) -> None:
 
 
 def send_nowhere(stream: TextIO) -> None:
-    """What is in its buffer too, which the end of the process flushes."""
+    """The content of its buffer too, which the end of the process flushes."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

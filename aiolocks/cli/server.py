@@ -173,7 +173,7 @@ def _address(client: Redis) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, where it did: the driver's texts around it are long and repeat the address."""
+    """The words of the system, if any: the driver's texts around them are long and repeat the address."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:

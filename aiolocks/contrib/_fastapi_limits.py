@@ -79,7 +79,7 @@ class Limited(params.Depends):
 
 @final
 class _HoldLimits:
-    """What FastAPI calls."""
+    """The callable that FastAPI calls."""
 
     def __init__(self, recipe: LimitsRecipe, keys: Keys) -> None:
         self._recipe = recipe
@@ -88,7 +88,8 @@ class _HoldLimits:
             "session": Annotated[Session, Depends(current_session)],
             "keys": Annotated[Any, Depends(keys)],
         }
-        # What FastAPI is to fill in: the parameters of the function for the keys become those of the route.
+        # The parameters that FastAPI must fill in: those of the function for the keys become those of the
+        # route.
         self.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from .._core.session import Session
 
 STATE: Final = "aiolocks_session"
-"""What it is called in the state of an application."""
+"""The name of the session in the state of an application."""
 
 
 def session_of(app: Starlette) -> Session:

@@ -1,4 +1,4 @@
-"""What fences in SQL have in common: the rows that leases pass, PostgreSQL's statement, and the argument.
+"""The parts that fences in SQL share: the rows that leases pass, PostgreSQL's statement, and the argument.
 
 A fence is a row for each name, with the largest fencing token that has passed. `fence()` is called in a
 transaction; it raises the row's token to that of the lease, or refuses a lease whose token is smaller than
@@ -79,7 +79,7 @@ _LONGEST_MS: Final = 2**31 - 1
 """The longest duration that PostgreSQL takes."""
 
 _SHARED: Final = ("semaphore", "rwlock.reader", "rangelock.")
-"""What the kinds of leases begin with that may be held beside others of their name."""
+"""The prefixes of the kinds whose leases may be held beside others of their name."""
 
 _REFUSED: Final = re.compile(r"aiolocks: fencing token \d+ is older than (\d+), at place (\d+)")
 
@@ -87,7 +87,7 @@ _REFUSED: Final = re.compile(r"aiolocks: fencing token \d+ is older than (\d+), 
 @final
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The rows that are to be passed in one transaction.
+    """The rows that must be passed in one transaction.
 
     Invariant: the names are different and sorted by their bytes, so that all passages lock rows in one order.
 

@@ -13,7 +13,8 @@ from ._refusing import gone_away
 async def gone_from(request: Request) -> Gone | None:
     """How to see that the client has hung up, without taking anything from the handler.
 
-    What says so comes behind the body, in the same queue. A body that is not read yet is left to the handler.
+    The message that says so comes after the body, in the same queue. A body that is not read yet is left to
+    the handler.
 
     Raises:
         Refusal: It has hung up already.

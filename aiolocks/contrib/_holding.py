@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._refusing import Refusal
 
 Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
-"""What makes the lock: called with the session, the name, and the options that were given.
+"""The maker of the lock: called with the session, the name, and the options that were given.
 
 The first of the two is for type checkers, which take the types of a lambda's arguments from it.
 """
@@ -45,7 +45,7 @@ DEFAULTS: Final = {
 
 
 class LockOptions(TypedDict, total=False):
-    """What goes to the lock as it is; see `aiolocks.Lock`."""
+    """The options of the lock; see `aiolocks.Lock`."""
 
     ttl: Seconds
     auto_renew: bool
@@ -55,7 +55,7 @@ class LockOptions(TypedDict, total=False):
 
 
 class SessionOptions(TypedDict, total=False):
-    """What goes to the session as it is; see `aiolocks.Session`."""
+    """The options of the session; see `aiolocks.Session`."""
 
     prefix: str
     wakeup: Any
@@ -69,7 +69,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None:
-    """What would fail at each request had better fail when the application is made."""
+    """An error that each request would meet should come when the application is made."""
     hint = "as in kind=lambda session, name: Semaphore(session, name, 3)"
     made: object = kind
     if isinstance(made, type) and not issubclass(made, Acquirable):
@@ -97,7 +97,7 @@ class Recipe:
         kind: Makes the lock.
         blocking_timeout: Seconds to wait.
         conflict: The answer if another request has it.
-        options: What goes to the lock.
+        options: The options of the lock.
         name: Makes the name: a template, or a function.
 
     Raises:
@@ -239,7 +239,7 @@ class _Watch:
         self.gone = False
 
     async def unless_gone(self, pending: Pending[Lease]) -> Lease:
-        """What was waited for.
+        """The result of the wait.
 
         Raises:
             Refusal: The client has hung up.
@@ -265,7 +265,7 @@ class _Watch:
         try:
             await gone()
         except Exception:
-            # Whatever a framework does: not to know it is no reason not to serve.
+            # A framework may raise anything here: a request is served all the same.
             log.debug("whether the client is still there cannot be seen", exc_info=True)
             return
         self.gone = True

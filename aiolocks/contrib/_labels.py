@@ -24,7 +24,7 @@ _PART: Final = re.compile(r"\*|\{\{|\}\}|\{[A-Za-z_]\w*\}|[{}]|[^*{}]+")
 
 
 def labeller(names: Names | None, *, raw_names: bool) -> Callable[[str], str]:
-    """What gives the label for a name.
+    """The function that gives the label for a name.
 
     Args:
         names: Patterns and their labels, of which the first that matches counts; patterns that are labels
@@ -65,7 +65,7 @@ def bounds(what: str, given: Sequence[float]) -> tuple[float, ...]:
 
 
 def _listed(given: Any) -> list[Any] | None:
-    """What is in it; None if it is not something that has several."""
+    """The items in it; None if it is not something that has several."""
     if isinstance(given, str):
         return None
     try:
@@ -83,7 +83,7 @@ def _other(_: str) -> str:
 
 
 def _guarded(function: Callable[[str], str | None]) -> Callable[[str], str]:
-    """Whatever the user's function does: what was counted up must come down under the same label."""
+    """The user's function may change its mind: a gauge counted up must come down under the same label."""
 
     def label(name: str) -> str:
         try:

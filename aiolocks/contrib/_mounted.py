@@ -1,4 +1,4 @@
-"""What an application serves, and the applications that are mounted in it."""
+"""The routes that an application serves, and the applications that are mounted in it."""
 
 from __future__ import annotations
 

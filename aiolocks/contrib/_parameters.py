@@ -1,4 +1,4 @@
-"""What FastAPI's handlers call the values of a request, for names made from them.
+"""The parameters that FastAPI's handlers have for the values of a request, for names made from them.
 
 The value that counts is the one that the handler gets, and not the text in the URL: with `order_id: int`,
 `/orders/7` and `/orders/07` are one order, and so they must be one lock.
@@ -27,9 +27,9 @@ class Field:
     Args:
         name: The field.
         where: `"path"` or `"query"`.
-        alias: What it is called there.
-        annotation: What the handler makes of it.
-        default: What it is if the request does not say.
+        alias: The name of the parameter there.
+        annotation: The type that the handler gives it.
+        default: The default, if the request has no value.
     """
 
     __slots__ = ("_adapter", "_alias", "_default", "_where", "name")

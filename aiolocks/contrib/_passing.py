@@ -75,7 +75,7 @@ def _on_mysql(connection: Connection, table: sa.Table, passage: Passage) -> None
 
 
 def statements_for_mysql(table: sa.Table, passage: Passage) -> tuple[mysql.Insert, Any]:
-    """What writes the rows, and what reads them as they are then."""
+    """The statements that write the rows, and that read them as they are then."""
     given = mysql.insert(table).values(_values(passage))
     newest = sa.func.greatest(table.c.token, given.inserted.token)
     rows = sa.select(table.c.name, table.c.token).where(table.c.name.in_(passage.names))

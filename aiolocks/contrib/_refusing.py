@@ -1,4 +1,4 @@
-"""What a client is told whose request could not have its lock; the same for all frameworks."""
+"""The answer to a client whose request could not have its lock; the same for all frameworks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONFLICTS: Final = {
 }
 
 CLIENT_CLOSED_REQUEST: Final = 499
-"""What nginx writes in its log for a client that hung up; nobody is there to read it."""
+"""The status that nginx writes in its log for a client that hung up; nobody is there to read it."""
 
 UNAVAILABLE: Final = 503
 

@@ -143,7 +143,7 @@ def locked(
     which handlers of this process have held that name lately, as a median. Where Redis does not answer, it is
     503. When the lease is lost, the handler is cancelled and the answer is 500; one that has begun ends with
     the connection. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it waits leaves the
-    queue. What the handler itself raises is never replaced.
+    queue. An error that the handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or, where it
@@ -210,7 +210,7 @@ def locked(
 
 
 def _request_of(args: tuple[object, ...]) -> web.Request:
-    """What the handler is about: it gets it, or, in a view, has it."""
+    """The request of a handler: it gets it, or, in a view, has it."""
     for each in args:
         if isinstance(each, web.Request):
             return each
@@ -234,7 +234,7 @@ def session_of_request(request: web.Request) -> Session:
 def _filled(template: NameTemplate, request: web.Request) -> str:
     values: dict[str, str] = {}
     for field in template.fields:
-        # What the path says comes first: nobody names another lock by adding a query to it.
+        # The path comes first: nobody can name another lock by adding a query to it.
         value = request.match_info.get(field)
         if value is None:
             value = request.query.get(field)

@@ -20,7 +20,7 @@ __all__ = ["Connection", "create_fence_table", "fence"]
 
 
 class Connection(Protocol):
-    """What is used of `asyncpg.Connection`, and of what `pool.acquire()` gives."""
+    """The part of `asyncpg.Connection` that is used, and of the result of `pool.acquire()`."""
 
     def is_in_transaction(self) -> bool:
         """Whether a transaction is open."""

@@ -135,7 +135,7 @@ class Locked(params.Depends):
     If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds for
     which handlers of this process have held that name lately, as a median. Where Redis does not answer, it is
     503. When the lease is lost, the handler is cancelled and the answer is 500. A client that hangs up while
-    it waits leaves the queue. What the handler itself raises is never replaced.
+    it waits leaves the queue. An error that the handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that
@@ -184,7 +184,7 @@ class Locked(params.Depends):
 
     @property
     def hold(self) -> "_Hold":
-        """What FastAPI calls."""
+        """The callable that FastAPI calls."""
         assert isinstance(self.dependency, _Hold)
         return self.dependency
 
@@ -206,7 +206,7 @@ class Locked(params.Depends):
 
 @final
 class _Hold:
-    """What FastAPI calls."""
+    """The callable that FastAPI calls."""
 
     def __init__(self, name: object, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -223,7 +223,8 @@ class _Hold:
             if not callable(name):
                 raise TypeError(f"name must be a str or a function, not {type(name).__name__}")
             wanted["name"] = Annotated[str, Depends(name)]
-        # What FastAPI is to fill in: the parameters of a function for the name become those of the route.
+        # The parameters that FastAPI must fill in: those of a function for the name become those of the
+        # route.
         self.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)

@@ -168,7 +168,7 @@ class _Series:
 
 
 class _Metrics(Collector):
-    """What one registry has of us. Registered as one, so that it is there as a whole or not at all."""
+    """The metrics of one registry. Registered as one, so that it is there as a whole or not at all."""
 
     def __init__(self, buckets: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
         def histogram(name: str, what: str, upper: Sequence[float]) -> Histogram:

@@ -86,7 +86,7 @@ def create_fence_table(
 
     Args:
         connection: Or a session, of either kind.
-        table: What `fence_table` has given. Default: `aiolocks_fence`.
+        table: The result of `fence_table`. Default: `aiolocks_fence`.
 
     Raises:
         TypeError: An argument is not as it should be.
@@ -155,7 +155,7 @@ def fence(
             of each has the lock's name.
         names: Of the rows instead: for the lease of a `MultiLock` (`names=lock.names`), and where locks of
             different kinds or prefixes share a name. For one lease.
-        table: What `fence_table` has given. Default: `aiolocks_fence`.
+        table: The result of `fence_table`. Default: `aiolocks_fence`.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be, or two rows have one name; before any I/O.

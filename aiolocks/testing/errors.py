@@ -1,4 +1,4 @@
-"""What goes wrong with a server before there is one."""
+"""The faults of a server before there is one."""
 
 
 class ServerStartError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What makes sure that nothing outlives this process: a private directory and a watcher.
+"""The means by which nothing outlives this process: a private directory and a watcher.
 
 The watcher is a few lines of shell that wait at the reading end of a pipe, the lifeline, whose writing end
 this process alone keeps open. However this process ends, SIGKILL included, the kernel closes the lifeline;

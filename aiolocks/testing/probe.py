@@ -36,7 +36,7 @@ def until_ready(path: Path) -> Iterator[None]:
 
 
 def receive(probe: socket.socket) -> bytes | None:
-    """What has come in: nothing at the end of the connection, None while there is nothing yet."""
+    """The bytes that have come in: nothing at the end of the connection, None while there is nothing yet."""
     try:
         return probe.recv(256)
     except BlockingIOError:

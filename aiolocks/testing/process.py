@@ -138,7 +138,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """What `redis.asyncio.Redis.from_url` takes: its port if it has one, else its unix socket."""
+        """The URL for `redis.asyncio.Redis.from_url`: its port if it has one, else its unix socket."""
         if self.port is None:
             return f"unix://{quote(str(self.path))}"
         return f"redis://127.0.0.1:{self.port}/0"

@@ -1,4 +1,4 @@
-"""What the scripts of all kinds answer, and how their replies read."""
+"""The answers of the scripts of all kinds, and how their replies read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from ...errors import LockError
 
 BELL_TTL: Final = 2.0
-"""Seconds after which a bell is gone that nobody hangs up anew: its waiter is dead."""
+"""Seconds after which a bell is gone that nobody hangs up again: its waiter is dead."""
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
 
 NEW, HUNG, RUNG = range(3)
-"""What a bell was when it was hung up anew."""
+"""The state of a bell when it was hung up again."""
 
 NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
-"""What a waiter that listens is told, instead of the ms until a lease ends that may be in its way."""
+"""The answers to a waiter that listens, instead of the ms until a lease ends that may be in its way."""
 
 
 @final
@@ -58,13 +58,12 @@ class Refused:
     """It cannot be had now.
 
     Attributes:
-        remaining_ms: What the lease that ends first has left; None when it has no end, or when others who
-            wait go first.
+        remaining_ms: Milliseconds that the lease has left which ends first; None when it has no end, or when
+            other waiters go first.
         rung: The bells of who was woken, if anybody was.
         error: Why there is nothing to wait for, and the asker is not in the queue any more; else None.
-        detail: What else there is to say of why, for people; where several servers were asked, what each
-            said.
-        told: Who holds it, where that was asked for and is known: the server's time in microseconds, how
+        detail: Further details, for people; where several servers were asked, the answer of each.
+        told: The holders, where they were asked for and are known: the server's time in microseconds, how
             many permits there are, and of some holders token, ms left and lease, one after the other. Read by
             the commands that were refused (`holders`).
         lasting: No release ends it.
@@ -101,7 +100,7 @@ Answer = Granted | Refused
 
 @final
 class Released:
-    """What a release found and did.
+    """The state that a release found, and its effect.
 
     Attributes:
         freed: The token did hold it.

@@ -29,7 +29,7 @@ class FencedCommands:
         return Command(_WRITE, self._keys, (str(fencing_token), form, value), _newer, lane=self._lane)
 
     def read(self) -> Command[tuple[Form, bytes] | None]:
-        """What was last written, or None."""
+        """The last value that was written, or None."""
         return Command(_READ, self._keys, (), _written, lane=self._lane)
 
 

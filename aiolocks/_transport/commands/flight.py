@@ -27,18 +27,18 @@ waiter can live without a sign of life."""
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """What a run is to leave.
+    """The result that a run must leave.
 
     Attributes:
         token: Of the run.
         run: Its fencing token.
-        tag: What sort of thing it is.
+        tag: The sort of the result.
         payload: The thing itself.
-        fresh_ms: For how long it need not be made anew.
+        fresh_ms: Milliseconds for which it need not be replaced.
         keep_ms: For how long it is kept; at least as long.
         cost_ms: How long it took to make it.
-        pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for so long
-            nobody tries again to make that anew.
+        pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for that many
+            milliseconds nobody tries again to replace it.
     """
 
     token: str
@@ -57,8 +57,8 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
     Attributes:
         run: Fencing token of the run.
         age_us: How many microseconds ago; None if it is kept, and so for whoever comes.
-        due: Whether it is due to be made anew, and nobody does so.
-        tag: What sort of thing it is.
+        due: Whether it is due, and nobody replaces it yet.
+        tag: The sort of the result.
         payload: The thing itself.
     """
 
@@ -77,20 +77,20 @@ class FlightCommands(Steps):
 
     A run that leaves nothing is a simple lock in a name space of its own.
 
-    Invariant: `_told` is the first run that one of them was told of, or was granted: all that come later were
-    begun while he waited.
+    Invariant: `_told` is the first run that one of them was told of, or was granted: all later runs began
+    while that caller waited.
 
     Attributes:
         busy: Done when the server has said that a run goes on, or that another session is next; None if
             nobody asks.
 
     Args:
-        kind: Whose name space it is.
+        kind: The kind whose name space it is.
         fingerprint: Of the request that they have in common, hexadecimal; empty for none.
         retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
-        session: Who stands in the queue: an id of which no two sessions have the same.
-        ahead: How many times its cost before its end a value counts as due to be made anew.
-        anew: Fencing token of the run whose value they will make anew; None to take what is there.
+        session: The session in the queue: an id of which no two sessions have the same.
+        ahead: The multiple of its cost, before its end, at which a value counts as due.
+        anew: Fencing token of the run whose value they will replace; None to take the value that is there.
     """
 
     __slots__ = (
@@ -134,11 +134,11 @@ class FlightCommands(Steps):
         self.busy: asyncio.Future[Any] | None = None
 
     def leave(self, leaving: Leaving) -> None:
-        """What that run is to leave: from now on its release publishes it."""
+        """Sets the result of that run: from now on its release publishes it."""
         self._leaving = leaving
 
     def begin_anew(self) -> None:
-        """Who asks next came later than what was told until now."""
+        """The next caller that asks came later than everything that was told until now."""
         self._told = None
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:

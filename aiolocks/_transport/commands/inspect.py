@@ -39,7 +39,7 @@ _MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns",
 
 @final
 class Family:
-    """What several kinds keep under a name, in the same way.
+    """The keys that several kinds keep under a name, in the same way.
 
     Attributes:
         roles: The keys that are read, the first of them its own.
@@ -216,7 +216,7 @@ class Scanned(NamedTuple):
 
     Attributes:
         cursor: Where the next one begins; None behind the last.
-        keys: What was found in this one. A key may come twice.
+        keys: The keys that were found in this part. A key may come twice.
     """
 
     cursor: bytes | None

@@ -31,7 +31,7 @@ _REASONS: Final = {
 
 @final
 class Errand:
-    """What is to become of the key of a ticket that is run.
+    """The change to the key of a ticket that is run.
 
     Attributes:
         ticket: The ticket, as the server knows it: `id.ttl, ms`.
@@ -65,7 +65,7 @@ class Errand:
 
     @property
     def beginning(self) -> str:
-        """What becomes of the key as it begins, as flags of an acquire."""
+        """The change to the key as the run begins, as flags of an acquire."""
         return "g" if self.gives_up else "k" if self.frees else "ke"
 
 
@@ -77,11 +77,11 @@ class JobCommands(RunSteps):
     of its own, in which later deliveries wait for its run to end.
 
     Args:
-        limit: So many may run at once.
-        waiting: So many may wait; None for any number.
+        limit: The most runs at once.
+        waiting: The most that may wait; None for any number.
         errand: The ticket that is to run; None where there is none.
-        session: Who asks: an id of which no two sessions have the same.
-        caller: Who of them, where the server is to tell them apart.
+        session: The session that asks: an id of which no two sessions have the same.
+        caller: The waiter of that session, where the server must tell its waiters apart.
     """
 
     __slots__ = ("_alone", "_key", "_limit", "_session", "_waiting", "bell", "errand")

@@ -42,7 +42,7 @@ class Look:
     Attributes:
         now_us: The server's time, microseconds.
         newest: Fencing token of the newest term; 0 if there is none.
-        left_ms: What the leader's lease has left.
+        left_ms: Milliseconds that the leader's lease has left.
         leading: The term that goes on, if any does.
         since: The terms that were begun since the one that was known, in order.
     """

@@ -24,11 +24,11 @@ class Listener(NamedTuple):
     Attributes:
         bell: The key that is deleted to wake it.
         queues: Where it stands.
-        seat: What follows the bell in a queue; empty in those of simple locks.
-        owner: Whose locks are not in its way; empty for nobody.
+        seat: The part after the bell in the entry of a queue; empty in those of simple locks.
+        owner: The owner whose locks are not in its way; empty for nobody.
         locks: Keys of which one at least excludes it.
         deadlines: Sorted sets, by deadline, of those who may exclude it.
-        marks: What else it has on the server; first a sorted set of bells by deadline.
+        marks: Its other keys on the server; first a sorted set of bells by deadline.
         beside: Keys that last as long as its queues, and are there while it waits.
         marks_ms: How long the marks last.
     """
@@ -69,7 +69,7 @@ def listening(listeners: Sequence[Listener], *, first: bool = False) -> Command[
 
 
 def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterator[Sequence[Listener]]:
-    """What one request each is for: of one slot, where that counts, and no more than others may wait for."""
+    """The listeners by request: of one slot, where that counts, and no more than others may wait for."""
     slots: dict[int, list[Listener]] = {}
     for listener in listeners:
         slots.setdefault(slot_of(listener.bell) if by_slot else 0, []).append(listener)

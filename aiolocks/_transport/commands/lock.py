@@ -24,7 +24,7 @@ _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen
 
 
 def a_question(prefix: str, session: str) -> Command[bool]:
-    """What the server answers at once whenever it serves locks: whether some lock is held."""
+    """A question that the server answers at once whenever it serves locks: whether some lock is held."""
     return Command(_LOCKED, (key(prefix, "lock", f"healthy.{session}"),), (), truth)
 
 
@@ -34,7 +34,7 @@ class LockCommands(Steps):
 
     Args:
         retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
-        session: Who stands in the queue: an id of which no two sessions have the same.
+        session: The session in the queue: an id of which no two sessions have the same.
         kind: The name space; locks of one name in two of them do not know of each other.
     """
 

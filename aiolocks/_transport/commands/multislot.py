@@ -159,7 +159,8 @@ class MultiSlotCommands(StepsOfAName):
             for part in self._parts:
                 (answer,) = yield (part.adopt(old, new, ttl_ms, metadata),)
                 if answer is None:
-                    # Who was first in the first slot has all of them; what is gone in one is had by nobody.
+                    # The process that was first in the first slot has all of them; a name that is gone in one
+                    # slot is had by nobody.
                     back = [done.adopt(new, old, ttl_ms, metadata) for done in self._parts[: len(minted)]]
                     if back:
                         yield back
@@ -192,7 +193,7 @@ class MultiSlotCommands(StepsOfAName):
 
 
 def _told_by_all(answers: Sequence[Sequence[int]]) -> int:
-    """What a waiter is told that wants what is in all these slots: it has to wait for each of them."""
+    """The answer to a waiter that wants names in all these slots: it has to wait for each of them."""
     told = [one for (one,) in answers]
     for worst in (NOT_OURS, GONE, BELL_RUNG, NO_END):
         if worst in told:

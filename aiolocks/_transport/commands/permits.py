@@ -1,4 +1,4 @@
-"""The steps of what so many may hold at once: semaphores, and the fair lock, of which there is one permit."""
+"""The steps of kinds with several permits: semaphores, and the fair lock, of which there is one permit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RESIZE: Final = Script("permits_resize", *_SHARED)
 
 
 class PermitCommands(Steps):
-    """The steps by which so many permits of one name are acquired at once.
+    """The steps by which `n` permits of one name are acquired at once.
 
     Args:
-        kind: Whose name space it is.
+        kind: The kind whose name space it is.
         permits: How many, as one lease.
         value: How many there are, as it was first made; None for one, for ever.
         fair: First come, first served.

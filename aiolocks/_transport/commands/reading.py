@@ -1,4 +1,4 @@
-"""What stands on the server under a name, as far as it can be read.
+"""The state of a name on the server, as far as it can be read.
 
 Nothing here trusts what it reads: somebody else may have written it, half of it may have been evicted, and
 between two keys of a scan anything may have happened.
@@ -36,11 +36,11 @@ _NO_TTL: Final = -1
 
 @final
 class Content(NamedTuple):
-    """What one key holds.
+    """The content of one key.
 
     Attributes:
         type: As the server calls it; `none` where there is nothing.
-        ttl_ms: What is left; negative where it has none.
+        ttl_ms: Milliseconds that it has left; negative where it has no end.
         value: Of a string, itself; of a hash, its fields; of a sorted set, its members by their scores.
     """
 
@@ -66,12 +66,12 @@ class Holder(NamedTuple):
     """One who holds; what is not known, or is not of this kind, is None.
 
     Attributes:
-        tokens: The secrets of his possession; the first is what the lease is known by.
-        left_ms: What his lease has left.
-        permits: How many he holds.
-        depth: How many leases he has, one in the other.
+        tokens: The secrets of its possession; the first is the one by which the lease is known.
+        left_ms: Milliseconds that its lease has left.
+        permits: The number of permits that it holds.
+        depth: The number of its leases, one in the other.
         mode: `reader`, `upgradable` or `writer`; `ticket` of one that owns the key of a job.
-        span: The closed interval that he holds.
+        span: The closed interval that it holds.
         keys: Of limits, the keys of which it holds a permit, each with its cap.
     """
 
@@ -94,7 +94,7 @@ class Reservation(NamedTuple):
         bell: Of its session.
         until_ms: When it counts no more, unless its session says again that it waits.
         span: The closed interval that it wants.
-        under: The token of the upgradable that is to be upgraded; or empty.
+        under: The token of the upgradable that will be upgraded; or empty.
     """
 
     bell: bytes
@@ -118,13 +118,13 @@ class Waiter(NamedTuple):
 
 @final
 class Finding(NamedTuple):
-    """What stands under a name.
+    """The state of one name on the server.
 
     Attributes:
         now_us: The server's time, microseconds.
         value: Of a semaphore, how many permits there are; of a turnstile, how many have gone through.
         stands: There is something, whoever holds it.
-        problems: What is not as it should be, each in words.
+        problems: The faults that were found, each in words.
         waiters: How many wait and live.
         first_waiters: The first of them, as many as were asked for.
         ticket: Of a job, the ticket that owns its key, as it stands there.
@@ -242,7 +242,7 @@ def read_permits(
     *,
     told: Callable[[bytes, int, bytes], Holder | None] = told_permits,
 ) -> Finding:
-    """So many permits. Where there is a value, it has these `numbers`; `told` reads a lease."""
+    """A kind with several permits. Where there is a value, it has these `numbers`; `told` reads a lease."""
     if wrong := _wrong({"": "zset", "leases": "hash", "value": "hash"}, found):
         return Finding(now_us, stands=True, problems=wrong)
     leases: dict[bytes, bytes] = found["leases"].value if found["leases"] else {}
@@ -376,7 +376,7 @@ def _reserved(
 
 
 def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
-    """What is not ours of the keys that stand beside what is held, for a while after it too."""
+    """The faults of the keys that stand beside the holders, for a while after them too."""
     types = dict.fromkeys(found, "zset") | {"fence": "string", "seen": "hash"}
     types |= dict.fromkeys(("value", "beside.value", "register", "stolen"), "hash")
     wrong = _wrong(types, found)
@@ -403,7 +403,7 @@ def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Finding:
 
 
 def read_register(now_us: int, found: Mapping[str, Content]) -> Finding:
-    """A register, which stays for ever and is held by nobody. What is in it is the user's."""
+    """A register, which stays for ever and is held by nobody. Its content is the user's."""
     return Finding(now_us, stands=bool(found[""]), problems=_wrong({"": "hash"}, found))
 
 
@@ -411,7 +411,7 @@ def read_register(now_us: int, found: Mapping[str, Content]) -> Finding:
 
 
 def _wrong(types: Mapping[str, str], found: Mapping[str, Content]) -> tuple[str, ...]:
-    """What is there and of another type than ours."""
+    """The keys that are there and of another type than ours."""
     return tuple(
         f"{f'its {role}' if role else 'it'} is a {found[role].type}, not a {type_}"
         for role, type_ in types.items()

@@ -42,7 +42,7 @@ class RedisPyCommands:
         return Command(_EXTEND, self._keys, (token, time_ms, int(replace)), truth, lane=_lane(token))
 
     def reacquire(self, token: bytes, timeout_ms: int, *, shorten: bool = True) -> Command[bool]:
-        """Sets its ttl anew."""
+        """Sets its ttl to the timeout again."""
         args = (token, timeout_ms, int(not shorten))
         return Command(_REACQUIRE, self._keys, args, truth, lane=_lane(token))
 

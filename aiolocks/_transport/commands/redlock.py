@@ -34,8 +34,8 @@ class Motion(Command[T]):
             call's own time has passed.
         elects: Only masters that are known to be servers of their own may vote.
         lasts: Seconds after which the servers have undone it by themselves.
-        lane: As of a command. What an earlier one of the lane would still send by itself, it does not send
-            any more.
+        lane: As of a command. Messages that an earlier motion of the lane would still send by itself are not
+            sent any more.
     """
 
     __slots__ = ("elects", "lasts", "like", "node_timeout", "put")
@@ -64,7 +64,7 @@ class Settling(Command[None]):
 
     Attributes:
         owned: Asks one master whether it carries the lease.
-        undo: What takes it back on one master.
+        undo: The command that takes it back on one master.
         lasts: Seconds after which the server has undone it by itself.
     """
 
@@ -83,7 +83,7 @@ class RedlockCommands(Steps):
 
     Args:
         retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
-        session: Who stands in the queue: an id of which no two sessions have the same.
+        session: The session in the queue: an id of which no two sessions have the same.
         node_timeout: Seconds within which one master has to answer.
     """
 
@@ -141,7 +141,8 @@ class RedlockCommands(Steps):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        # Who does not answer has until the lease's own end, in the background: a majority is enough to go on.
+        # A master that does not answer has until the lease's own end, in the background: a majority is enough
+        # to go on.
         release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
         return Motion(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
 
@@ -174,7 +175,7 @@ class RedlockCommands(Steps):
         lane: str = "",
         lasts: float = 0.0,
     ) -> Motion[T]:
-        """One that no lease gets shorter by: who hangs is waited for where a majority needs him."""
+        """A question that uses up no lease time: a master that hangs is waited for if a majority needs it."""
         return Motion(put, like, node_timeout=None, lane=lane, lasts=lasts)
 
     def _confirm(

@@ -84,7 +84,7 @@ class ReentrantCommands(Steps):
         return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        # What stands beside the lock is of the lease that took it first.
+        # The metadata beside the lock are those of the lease that took it first.
         args = (old, new, ttl_ms, self._retention(ttl_ms))
         return Command(_ADOPT, self._keys, args, fencing_token, lane=min(old, new))
 

@@ -1,4 +1,4 @@
-"""What the steps of runs have in common, each of which holds one permit: those of jobs and of schedules."""
+"""The steps that all runs share, each of which holds one permit: those of jobs and of schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .reading import Holder
 
 PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
-"""What stands before each of their scripts."""
+"""The shared scripts before each of their scripts."""
 _ANNOTATE: Final = Script("permits_annotate", *PERMITS, mid_move="mid_move_permits")
 _ADOPT: Final = Script("permits_adopt", *PERMITS, mid_move="mid_move_permits")
 _AVAILABLE: Final = Script("permits_available", *PERMITS)

@@ -99,9 +99,9 @@ class TickCommands(RunSteps):
     """The steps by which one tick is claimed, and its run held.
 
     Attributes:
-        reply: What the server said last about the claim; None before.
-        outcome: What is to be recorded when the run ends; empty while nothing has been run.
-        detail: What else is to be said of that, in words.
+        reply: The last answer of the server about the claim; None before.
+        outcome: The outcome to record when the run ends; empty while nothing has been run.
+        detail: Further details of that, in words.
     """
 
     __slots__ = ("_ask", "bell", "detail", "outcome", "reply")
@@ -164,12 +164,12 @@ class TickCommands(RunSteps):
 
 @final
 class Read(NamedTuple):
-    """What stands in the register.
+    """The content of the register.
 
     Attributes:
         now_us: The server's time, microseconds.
         claimed: The newest tick that is claimed; None if there is none.
-        runs: What is known of each run that has begun and not ended: `state:due:attempt:before:fencing
+        runs: The facts of each run that has begun and not ended: `state:due:attempt:before:fencing
             token:holder`, by its token.
         living: The tokens that have a lease.
         records: Of the runs that have ended, the newest last: JSON arrays.
@@ -183,7 +183,7 @@ class Read(NamedTuple):
 
 
 def reading(prefix: str, name: str, *, records: int) -> Command[Read]:
-    """Reads the register and so many records; with 0 of them, hardly more than the server's time."""
+    """Reads the register and as many `records`; with 0 of them, hardly more than the server's time."""
     roles = ("", "register", "history")
     return Command(_READ, tuple(key(prefix, _KIND, name, role) for role in roles), (records,), _read)
 

@@ -59,11 +59,11 @@ class Span(NamedTuple):
 
 @final
 class Changed(NamedTuple):
-    """What a change of a span has done.
+    """The effect of a change of a span.
 
     Attributes:
         held: The token holds.
-        part: What was asked for was part of what it held.
+        part: Whether the span that was asked for was part of the one that it held.
         rung: The bells of who was woken.
     """
 
@@ -77,8 +77,8 @@ class SpanCommands(Steps):
     """The steps by which one span is acquired and held.
 
     Args:
-        kind: Whose name space it is.
-        under: The token of the upgradable that is to be upgraded; empty when there is none.
+        kind: The kind whose name space it is.
+        under: The token of the upgradable that will be upgraded; empty when there is none.
         longest_sleep_ms: After which who waits asks again, at the latest.
     """
 

@@ -1,4 +1,4 @@
-"""What the steps of all kinds have in common."""
+"""The steps that all kinds share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARM: Final = Script("queue_arm")
 SEAT_LENGTH: Final = 16
 """Characters of a token by which one waiter is told from the others of its session in a strict queue."""
 _MOST_TOLD: Final = 8
-"""Holders that a refusal tells of; where there are so many, there may be more."""
+"""The most holders that a refusal tells of; where it tells of that number, there may be more."""
 
 
 class _Belled(Protocol):
@@ -57,7 +57,7 @@ class Steps:
         return False
 
     def owner(self, token: str) -> str:
-        """Whose token that is: what one owner has excludes nothing that the same owner wants."""
+        """The owner of that token: two tokens of one owner never exclude each other."""
         return token
 
     # -- who holds what was refused
@@ -71,7 +71,7 @@ class Steps:
         return any(steps.owner(token).encode() in holding for steps, token in own)
 
     def holders(self, refused: Refused) -> list[Holder]:
-        """Who holds it, as a refusal tells: some of them, where there are many."""
+        """The holders, as a refusal tells: some of them, where there are many."""
         from .reading import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
 
         found = (self._holder(*told) for told in _each(refused))
@@ -87,7 +87,7 @@ class Steps:
         return fresh
 
     def wanted(self) -> Wanted | None:
-        """What excludes it; None of a kind for which no search for deadlocks looks."""
+        """The holds that exclude it; None for a kind that takes no part in the search for deadlocks."""
         return None
 
     def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
@@ -111,7 +111,7 @@ class Steps:
         raise NotImplementedError
 
     def listener(self, token: str) -> Listener | Command[int]:
-        """What tells the waiter with that token when to ask; of the kinds for which somebody waits."""
+        """Tells the waiter with that token when to ask; for the kinds that have waiters."""
         raise NotImplementedError
 
     def _retention(self, ttl_ms: int) -> int:

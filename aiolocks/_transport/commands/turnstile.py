@@ -12,8 +12,7 @@ _ENTER: Final = Script("turnstile_enter", "forms")
 _END: Final = Script("turnstile_end")
 
 REMEMBERED: Final = 1000
-"""Places that the server keeps at once: about 100 KB. Whose place is forgotten while his reply is lost gets
-another one, which is no better."""
+"""Places that the server keeps at once: about 100 KB. An entrant whose place was forgotten gets a new one."""
 
 
 @final

@@ -20,15 +20,15 @@ MOST: Final = 1000
 
 @final
 class Wanted(NamedTuple):
-    """What excludes somebody, as the holders of a name show it.
+    """The locks that exclude a waiter, as the holders of a name show it.
 
     Attributes:
-        keys: Whoever holds what stands under one of them may be in the way.
+        keys: A holder of a lock under one of them may be in the way.
         permits: How many must be free; 0 where any holder is in the way.
         of: How many permits there are, where the server does not say.
         span: Mode and ends of a span; holders of others are not in the way.
         caps: Keys, of each of which that many may be held at a time; empty where there are none.
-        under: The token of the upgradable that is to be upgraded, which is not in the way; or empty.
+        under: The token of the upgradable that will be upgraded, which is not in the way; or empty.
     """
 
     keys: tuple[bytes, ...]

@@ -32,13 +32,13 @@ _STAY: Final = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the acts are played on.
+    """The server, the keys and the screen on which the acts are played.
 
     Attributes:
         crew: The workers.
         redis: A client of the demo's own.
         url: How the workers reach the server.
-        prefix: What all keys begin with.
+        prefix: The prefix of all keys.
     """
 
     crew: Crew

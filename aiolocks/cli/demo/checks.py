@@ -1,4 +1,4 @@
-"""What must be so for the demo to succeed: functions of what was seen, without any I/O."""
+"""The conditions for the demo to succeed: functions of what was seen, without any I/O."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Check:
     """One statement.
 
     Attributes:
-        text: What should be so.
+        text: The condition that should hold.
         passed: Whether it was.
-        seen: What was instead, if it was not.
+        seen: The state that was found instead, if it did not hold.
     """
 
     text: str

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 Event = dict[str, Any]
-"""What a worker told: its `event`, when it was (`at`), and what came with it."""
+"""An event of a worker: its `event`, when it was (`at`), and further fields."""
 
 
 class WorkerFailedError(Exception):
@@ -33,7 +33,7 @@ class Worker:
         self._process = process
 
     def begin(self, act: str, **arguments: object) -> None:
-        """Tells it to play an act. What it tells in turn is for `until` to read."""
+        """Tells it to play an act. Its events in that act are for `until` to read."""
         self._write(json.dumps({"act": act, **arguments}))
 
     def go_on(self) -> None:

@@ -91,7 +91,7 @@ async def _name(server: Server) -> str:
 
 @asynccontextmanager
 async def _prefix(redis: Redis) -> AsyncGenerator[str, None]:
-    """What the keys of one demo begin with. All expire by themselves; at the end they go at once."""
+    """The prefix of the keys of one demo. All expire by themselves; at the end they go at once."""
     prefix = f"aiolocks-demo-{secrets.token_hex(4)}"
     try:
         yield prefix

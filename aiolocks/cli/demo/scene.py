@@ -1,4 +1,4 @@
-"""What is seen of one act, and how it is drawn: the same lines on a terminal and in a pipe."""
+"""The picture of one act, and how it is drawn: the same lines on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Scene:
 
     Attributes:
         number: From 1.
-        title: What is done.
+        title: The action of the act.
         workers: Numbers of those who take part.
-        timeline: Who held when; None where there is nothing to hold.
-        notes: What is to be said of a worker just now.
+        timeline: The holders over time; None where there is nothing to hold.
+        notes: The note about a worker just now.
         done: Of a worker who counts: how far it is, from 0 to 1.
-        frozen: What it means when a worker is frozen, and what has happened to it where that is marked.
-        findings: What came out, in sentences.
+        frozen: The meaning of a frozen worker, and of the mark at which something has happened to it.
+        findings: The result, in sentences.
         facts: The same for machines.
-        checks: What had to be so.
+        checks: The conditions that had to hold.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def failed(self) -> list[Check]:
-        """What was not as it should be."""
+        """The checks that failed."""
         return [check for check in self.checks if not check.passed]
 
     def summary(self) -> Mapping[str, object]:

@@ -24,7 +24,7 @@ _FRAME: Final = 1 / 15
 
 
 class Screen(ABC):
-    """What acts are shown on."""
+    """A screen on which acts are shown."""
 
     @abstractmethod
     def say(self, text: str, style: str = "") -> None:
@@ -110,7 +110,7 @@ def choose_screen(*, json: bool) -> Screen:
 
 
 def _writable_glyphs() -> Glyphs:
-    """What can be written there."""
+    """The glyphs that can be written there."""
     try:
         UNICODE.all().encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

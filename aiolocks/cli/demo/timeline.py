@@ -1,4 +1,4 @@
-"""Who held when, as a row of characters for each worker."""
+"""The holders over time, as a row of characters for each worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ASCII: Final = Glyphs(holds="-=#", frozen="z", waits=".", event="X", passed="ok"
 
 
 class Activity(enum.Enum):
-    """What a worker does about the lock."""
+    """The activity of a worker about the lock."""
 
     WAITS = "waits"
     HOLDS = "holds"
@@ -45,7 +45,7 @@ class Activity(enum.Enum):
 
 @dataclass(slots=True)
 class Span:
-    """What a worker did from when to when; `end` is None while it still does."""
+    """One activity of a worker from its begin to its end; `end` is None while it goes on."""
 
     activity: Activity
     start: float
@@ -57,7 +57,7 @@ class Span:
 
 
 class Timeline:
-    """What the workers did, by a clock that they share.
+    """The activities of the workers, by a clock that they share.
 
     Args:
         start: Where it begins.

@@ -60,7 +60,7 @@ async def count(*, url: str, prefix: str, key: str, rounds: int, lock: bool) -> 
 
 async def _add_one(redis: Redis, key: str) -> None:
     value = int(cast("bytes", await redis.get(key)))
-    await asyncio.sleep(0.0005)  # whatever a program does between reading and writing
+    await asyncio.sleep(0.0005)  # the work of a program between reading and writing
     await redis.set(key, value + 1, keepttl=True)
 
 

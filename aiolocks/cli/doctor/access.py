@@ -54,7 +54,7 @@ LOCK: Final[Sequence[str]] = (
     *("get", "set", "del", "exists", "pexpire", "pttl", "time"),
     *("zadd", "zcard", "zrange", "zrank", "zrem"),
 )
-"""What the scripts of a `Lock` call."""
+"""The commands that the scripts of a `Lock` call."""
 _PERMITS: Final = ("hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore", "zscore")
 _SPANS: Final = ("hdel", "hget", "hkeys", "hlen", "hset", "zcount", "zrangebyscore", "zscore")
 OTHERS: Final[dict[str, Sequence[str]]] = {
@@ -73,7 +73,7 @@ OTHERS: Final[dict[str, Sequence[str]]] = {
     "RangeLock": _SPANS,
     "session.inspect()": ("scan", "type", "hgetall"),
 }
-"""What scripts call besides that. NOTE: the table in docs/how-to/use-in-production.md is the same."""
+"""The commands of other kinds besides. NOTE: the table in docs/how-to/use-in-production.md is the same."""
 
 CHECKS: Final = ("scripts", "keys", "commands")
 """The checks of what a lock cannot do without."""
@@ -81,21 +81,21 @@ _CONNECTION: Final = {
     "client|info": ("CLIENT", "INFO"),
     "client|kill": ("CLIENT", "KILL", "ID", "9223372036854775807", "ADDR", "0.0.0.0:0"),
 }
-"""What a new connection asks, and how to try it: nobody has this number."""
+"""The requests of a new connection, and how to try them: nobody has this number."""
 _ROLES: Final = {"": ":*", "fence": ".fence:*", "queue": ".queue:*", "bell.x": ".bell.*"}
-"""What stands beside a lock, and the end of the pattern that allows it."""
+"""The keys beside a lock, and the end of the pattern that allows them."""
 _MISSING: Final = re.compile(r"unknown.*command", re.IGNORECASE)
 _DENIED: Final = re.compile(r"can't run this command|ACL failure|no permissions|NOPERM")
 
 
 async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncGenerator[Finding, None]:
-    """What this user may not do, with the ACL rule that allows it.
+    """The rights that this user lacks, with the ACL rule that allows each.
 
     Args:
         client: A client of the server.
-        prefix: What the keys begin with.
+        prefix: The prefix of the keys.
         name: A name that is nobody's.
-        user: What the server calls the user.
+        user: The name of the user on the server.
     """
     grant = f"ACL SETUSER {user}"
     scripts = await _scripts(client, grant)
@@ -148,7 +148,7 @@ async def _keys(client: Redis, prefix: str, name: str, grant: str) -> Finding:
 
 
 async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
-    """What scripts may not call: those of a `Lock`, and those of other kinds."""
+    """The commands that scripts may not call: those of a `Lock`, and those of other kinds."""
     script = resources.files(__package__ or "").joinpath("words.lua").read_text()
     said: list[Any] = await ask(client, "EVAL", script, 1, probe, *_ATTEMPTS.values())
     texts = (text.decode(errors="replace") if isinstance(text, bytes) else str(text) for text in said)

@@ -86,8 +86,8 @@ async def examine(server: Server, *, prefix: str, wakeup: str = "auto") -> list[
 
     Args:
         server: A server that has answered.
-        prefix: What the keys of the sessions begin with.
-        wakeup: How their waiters are to be woken, as a session takes it.
+        prefix: The prefix of the sessions' keys.
+        wakeup: The way to wake their waiters, as a session takes it.
 
     Raises:
         CommandError: The server has gone away.

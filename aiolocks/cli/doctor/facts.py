@@ -1,4 +1,4 @@
-"""What a server tells of itself."""
+"""The facts that a server tells of itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTINGS: Final = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a server tells of itself, as far as the user may ask.
+    """The facts that a server tells of itself, as far as the user may ask.
 
     Attributes:
         info: The fields of INFO; empty where that is denied.

@@ -1,4 +1,4 @@
-"""What the doctor reports."""
+"""The report of the doctor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Level(StrEnum):
     """How much a finding matters.
 
     Attributes:
-        OK: Nothing is to be done.
+        OK: All is well.
         NOTE: It may be meant so; the advice says how to change it.
         WARNING: Locks work, but later or less safely than they could.
         ERROR: Locks do not work.

@@ -18,7 +18,7 @@ _TABLE: Final = 1_000_000
 
 
 def about(facts: Facts) -> Iterator[Finding]:
-    """What the facts say, in the order in which it is to be read."""
+    """The findings from these facts, in the order in which they should be read."""
     if not facts.info:
         yield Finding(
             Level.WARNING,

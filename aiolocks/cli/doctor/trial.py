@@ -108,7 +108,7 @@ async def tried(client: Redis, *, prefix: str, name: str, wakeup: str, explained
 
     Args:
         client: A client of the server.
-        prefix: What the keys begin with.
+        prefix: The prefix of the keys.
         name: A name that is nobody's.
         wakeup: As a session takes it.
         explained: Whether a check has found an error before, which explains a failure.

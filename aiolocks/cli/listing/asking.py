@@ -49,7 +49,7 @@ async def other_prefixes(session: Session, prefix: str) -> dict[str, int]:
 
 
 def reason(error: BackendError) -> str:
-    """What went wrong, and what to do about it."""
+    """The cause of the error, and the remedy."""
     if "this user may not do it" in str(error):
         return (
             f"{error}; to look, the user needs +{_WORDS.replace(' ', ' +')}, and ~ for all keys of the prefix"

@@ -115,7 +115,7 @@ class Census:
         return [*(info for _, info in read), *(self._foreign_before | self._foreign).values()][:number]
 
     async def look(self, seconds: float, shown: Iterable[LockInfo]) -> None:
-        """Reads the locks that are shown, and as many others as may be read in so many seconds.
+        """Reads the locks that are shown, and as many others as it can read in `seconds`.
 
         Raises:
             BackendError: As `Session.inspect`.

@@ -56,7 +56,7 @@ def kept(info: LockInfo) -> str:
 
 
 def details(info: LockInfo, holder: HolderInfo | None) -> str:
-    """What only some kinds have."""
+    """The facts that only some kinds have."""
     said: list[str] = []
     if holder is not None:
         if holder.mode is not None:

@@ -21,7 +21,7 @@ _BETWEEN: Final = "  "
 _NARROWEST: Final = 8
 _CUT: Final = ("name", "host")
 _LESS: Final = ((80, ("holder", "host")), (56, ("pid", "held")), (40, ("kind", "left")))
-"""What a screen of fewer columns goes without: the name would be squeezed out by what cannot be broken."""
+"""The columns that a narrower screen leaves out, as text that cannot be broken would squeeze out the name."""
 _MOST_DRAWN: Final = 500
 """Lines up to which a table is fitted to the screen: that takes a millisecond for each."""
 

@@ -109,7 +109,7 @@ async def _show(order: Order, quit_typed: Callable[[], object]) -> None:
 
 
 class _View:
-    """What is on the screen."""
+    """The content of the screen."""
 
     def __init__(self, console: Console, census: Census, what: str) -> None:
         self._console = console

@@ -23,7 +23,7 @@ _PART_OF_GRACE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the command line asked for; times in seconds."""
+    """The request of the command line; times in seconds."""
 
     url: str = field(repr=False)
     prefix: str
@@ -91,6 +91,6 @@ class Candidate(InCharge):
                     await child.end(left * _PART_OF_GRACE)
             raise
         finally:
-            child.signal(signal.SIGKILL)  # whatever went wrong: it is not left without the lead
+            child.signal(signal.SIGKILL)  # any error: the process is not left without the lead
             self._child = None
         return child.ended.result()

@@ -27,6 +27,6 @@ class BehindDashes(click.Command):
 
 
 def behind_dashes() -> tuple[str, ...]:
-    """What stands behind the dashes."""
+    """The words after the dashes."""
     command: list[str] = click.get_current_context().meta[__name__]
     return tuple(command)

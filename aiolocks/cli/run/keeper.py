@@ -42,7 +42,7 @@ _RELEASE_PATIENCE: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the command line asked for; times in seconds, `wait` None for ever, `ticks` None for a lock."""
+    """The request of the command line; times in seconds, `wait` None for ever, `ticks` None for a lock."""
 
     url: str = field(repr=False)
     prefix: str
@@ -76,7 +76,7 @@ class Keeper(InCharge):
                 return 0
             else:
                 lease = run.lease
-            # Not `async with`: on a loss the child is to be ended with care, not this task cancelled.
+            # Not `async with`: on a loss the child must be ended with care, not this task cancelled.
             try:
                 child = self._child = self._start(lease, run, self._mask)
                 if run is not None:
@@ -147,11 +147,11 @@ class Keeper(InCharge):
                 await child.end(self._order.kill_after)
         finally:
             lost.cancel()
-            child.signal(signal.SIGKILL)  # whatever went wrong: it is not left without the lock
+            child.signal(signal.SIGKILL)  # any error: the process is not left without the lock
 
 
 def _outcome(status: int) -> tuple[Outcome, str]:
-    """What the history of the schedule is to say."""
+    """The outcome that the history of the schedule must record."""
     if status == 0:
         return "done", ""
     return "failed", f"exit status {status}" if status > 0 else f"signal {-status}"
@@ -170,7 +170,7 @@ async def _let_go(lease: Lease) -> LockError | None:
 
 
 def _loss(lease: Lease) -> LockError:
-    """What the library says of it."""
+    """The library's error for the loss."""
     try:
         lease.ensure_held()
     except LockLostError as error:

@@ -1,9 +1,10 @@
 """The signals that reach this process, and whether they reached its child by themselves.
 
 Child and parent share a process group, so that the child may read the terminal and a shell's job control
-holds for both. What is typed at the terminal, Ctrl-C say, then reaches both at once, and must not be passed
-on; what somebody sends to this process must be. Only the kernel can tell them apart, and it tells those who
-wait for a signal (`sigwaitinfo`), not those who handle it. So the signals are blocked, and a thread waits.
+holds for both. A signal from the terminal, Ctrl-C say, then reaches both at once, and must not be passed on;
+a signal that another process sends to this one must be. Only the kernel can tell them apart, and it tells
+those who wait for a signal (`sigwaitinfo`), not those who handle it. So the signals are blocked, and a thread
+waits.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Signals:
         arrived: Is called with each.
 
     Attributes:
-        mask: What was blocked before: what a child is to start with.
+        mask: The signals that were blocked before: a child must start with them.
     """
 
     def __init__(self, arrived: Callable[[Arrival], None]) -> None:

@@ -1,4 +1,4 @@
-"""What an ASGI application is given in place of its client, so that its answer can be kept."""
+"""The channel that an ASGI application is given in place of its client, so that its answer can be kept."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LONGEST: Final = 255
 
 # A string of RFC 8941, section 3.3.3, and parameters behind it, which mean nothing here.
 _QUOTED: Final = re.compile(r'^ *"((?:[ !#-\[\]-~]|\\["\\])*)" *(?:;[ -~]*)?$')
-# What most clients send today: visible characters without quotation marks.
+# The form that most clients send today: visible characters without quotation marks.
 _BARE: Final = re.compile(r"^ *([!#-+\-.-:<-\[\]-~]+) *$")
 
 

@@ -36,8 +36,8 @@ class IdempotencyMiddleware:
     `aiolocks.contrib.idempotency.fastapi`; for aiohttp, `aiolocks.contrib.idempotency.aiohttp`.
 
     The first request with a key runs the handler. Later ones with this key, of the same user and with the
-    same method, path, query and body, get its status, headers and body, byte for byte. What the middleware
-    itself answers is `application/problem+json`.
+    same method, path, query and body, get its status, headers and body, byte for byte. An answer of the
+    middleware itself is `application/problem+json`.
 
     A client that hangs up does not cancel the handler, which then does not see that the client is gone. The
     answer is collected, and is sent when it is whole and recorded. Websockets, other methods, and requests
@@ -47,7 +47,7 @@ class IdempotencyMiddleware:
         app: The application.
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         scope: Says who asks: a function of the ASGI scope, `async` or not, that returns a str. The key of
-            another user is another key. What it raises ends the request, and nothing is recorded.
+            another user is another key. An error that it raises ends the request, and nothing is recorded.
         header: The name of the header.
         methods: The methods that the header counts for.
         required: Whether a request of these methods without a key is refused with 400.
@@ -55,13 +55,14 @@ class IdempotencyMiddleware:
         keep: Seconds that an answer is kept, and a key refused after a crash.
         ttl: Seconds after which the end of a process is known to others; see `SingleFlight`. It does not
             limit how long a handler may take.
-        on_crash: What happens to a request when the process that worked on it has died, and without `store`
+        on_crash: The reaction to a request when the process that worked on it has died, and without `store`
             nobody knows whether it took effect: `"refuse"` answers 409 for as long as `keep`; `"run"` runs
             the handler again.
         store: Keeps the records in the user's database, in the transaction of the handler: then each request
             takes effect exactly once. See `Store`.
-        keeps: Says by its status whether an answer is kept. Default: all but 429 and 5xx. What is not kept is
-            given to the requests that wait for it in this process, and the next one runs the handler.
+        keeps: Says by its status whether an answer is kept. Default: all but 429 and 5xx. An answer that is
+            not kept is given to the requests that wait for it in this process, and the next one runs the
+            handler.
         max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs.
         max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
             and the key is answered 409 from then on. With `store` the transaction is rolled back, and the

@@ -2,9 +2,9 @@
 
 Invariants:
 - a handler runs only in the task of an attempt, which no client and no lost lease cancels;
-- without a store, a handler begins only after the server has counted it as the first since `keep` seconds;
-  the count ends when the answer was recorded, or when it is known that nothing is to be recorded. A process
-  that dies leaves the count, and the next attempt is refused;
+- without a store, a handler begins only after the server has counted it as the first for `keep` seconds; the
+  count ends when the answer was recorded, or when it is known that nothing will be recorded. A process that
+  dies leaves the count, and the next attempt is refused;
 - with a store, the answer is published only after the transaction with its record was committed.
 """
 
@@ -47,7 +47,7 @@ _NO_ANSWER: Final = b""
 
 @final
 class _Failed(Exception):  # noqa: N818 - the way in which an answer that is not kept leaves SingleFlight
-    """The handler ended without an answer that is to be kept."""
+    """The handler ended without an answer that must be kept."""
 
     def __init__(self, *, answer: Record | Unkept | None = None, error: BaseException | None = None) -> None:
         self.answer = answer
@@ -64,7 +64,7 @@ class _Failed(Exception):  # noqa: N818 - the way in which an answer that is not
 
 @final
 class Once:
-    """What the requests of one application have in common."""
+    """The state that the requests of one application share."""
 
     __slots__ = ("_durations", "_running", "policy")
 
@@ -173,7 +173,7 @@ class _Attempt:
         return answer
 
     async def _fly(self) -> Record | Unkept:
-        """What SingleFlight runs, and runs again after it has lost its lease."""
+        """The call that SingleFlight runs, and runs again after it has lost its lease."""
         if self._task is None:
             self._task = self._once.task(self._begin())
         return await asyncio.shield(self._task)

@@ -60,7 +60,7 @@ class Policy:
 
     @classmethod
     def of(cls, options: Options) -> Policy:
-        """What the user has given."""
+        """The options of the user."""
         given: Any = options
         reject_slips(
             "the middleware", {name: given[name] for name in given if name not in Options.__annotations__}
@@ -105,7 +105,7 @@ def check_scope(scope: object) -> None:
 
 
 def asker(given: object) -> str:
-    """What that function has returned, checked."""
+    """The result of that function, checked."""
     if not isinstance(given, str) or not given:
         raise TypeError(f"scope must return who asks as a str that is not empty, not {given!r}")
     return given

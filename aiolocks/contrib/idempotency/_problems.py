@@ -21,7 +21,7 @@ class Problem(Exception):  # noqa: N818 - an answer, and not an error of the pro
         status: The HTTP status.
         reason: One word for programs; a client can tell the answers with status 409 apart by it.
         title: One line for people.
-        detail: What the client can do.
+        detail: The way out for the client.
         retry_after: Whole seconds; None where sending the request again does not help.
     """
 

@@ -32,7 +32,7 @@ class Record:
 
     @classmethod
     def loads(cls, data: bytes) -> Record:
-        """What `dumps` gave."""
+        """The record from the result of `dumps`."""
         head, _, body = data.partition(b"\n")
         status, headers = json.loads(head)
         pairs = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)

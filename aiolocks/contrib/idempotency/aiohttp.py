@@ -42,7 +42,7 @@ def idempotency_middleware(
 
     Args:
         scope: Says who asks: a function of the request, `async` or not, that returns a str. The key of
-            another user is another key. What it raises ends the request, and nothing is recorded.
+            another user is another key. An error that it raises ends the request, and nothing is recorded.
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:

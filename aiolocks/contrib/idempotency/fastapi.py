@@ -123,7 +123,7 @@ class _Asking:
 
 
 def _with_ours(extra: dict[str, Any] | None, policy: Policy) -> dict[str, Any]:
-    """What FastAPI adds to the operation: the header and its answers."""
+    """The extra fields that FastAPI adds to the operation: the header and its answers."""
     problem = {
         "content": {
             CONTENT_TYPE: {

@@ -42,7 +42,7 @@ class SQLAlchemyStore:
     The handler takes its session from `session()`, and does not commit it: the session is committed when the
     answer is whole, with the record, before the client gets the answer. The transaction is rolled back if the
     handler raises, if its answer is not kept (429, 5xx), or if the answer is a refusal (4xx), which is then
-    recorded by itself. What the handler does in other sessions, or elsewhere, is not a part of it.
+    recorded by itself. Writes of the handler in other sessions, or elsewhere, are not a part of it.
 
     The primary key of the table decides: of two transactions with one key, the second one cannot commit,
     whatever has happened to Redis.

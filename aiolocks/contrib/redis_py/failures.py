@@ -1,4 +1,4 @@
-"""What redis-py would have raised."""
+"""The errors that redis-py would have raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was acquired through one lock object, by whom."""
+"""The leases that were acquired through one lock object, and the tasks that have them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Lock(RedisPyLock):
     """redis-py's asyncio `Lock`, safe to cancel: give it to `redis.lock(name, lock_class=Lock)`.
 
     Arguments, attributes, methods, results and errors are those of redis-py 8, and so are key and value on
-    the server: it excludes redis-py's own lock, and is excluded by it. What is better:
+    the server: it excludes redis-py's own lock, and is excluded by it. It is better in these points:
 
     - A cancelled or timed-out `acquire()` leaves no key; a cancelled `release()` still releases.
     - A reply that was lost does not make a lock that nobody knows to hold.
@@ -203,7 +203,7 @@ class Lock(RedisPyLock):
         return True
 
     def reacquire(self) -> Awaitable[Literal[True]]:
-        """Sets the ttl to the timeout anew.
+        """Sets the ttl to the timeout again.
 
         Raises:
             redis.exceptions.LockError: It is not locked, or has no timeout: raised at once.

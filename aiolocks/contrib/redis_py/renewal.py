@@ -14,7 +14,7 @@ from .wire import Wire
 log = logging.getLogger("aiolocks.session")
 
 _SHARE: Final = 3
-"""It is renewed so often within its timeout."""
+"""The number of renewals within its timeout."""
 
 
 @final
@@ -50,7 +50,7 @@ class Renewal:
             self._call = None
 
     def _in(self, seconds: float) -> None:
-        # Nobody is kept by a timer: who has forgotten his lock does not hold it for ever.
+        # The timer keeps nobody alive: a program that has forgotten its lock does not hold it for ever.
         reference: weakref.ref[Renewal] = weakref.ref(self)
         self._timer = self._wire.engine.loop.call_later(seconds, _renew, reference)
 

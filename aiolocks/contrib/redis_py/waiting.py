@@ -40,7 +40,7 @@ class Patience:
         self.refused = False  # a try was answered
 
     def limit(self) -> float | None:
-        """Loop time at which a try that begins now is to be over."""
+        """Loop time at which a try that begins now must be over."""
         if self._stop_at is None or not self.blocking:
             return None
         least = _LEAST_LATER if self.refused else _LEAST
@@ -66,7 +66,7 @@ class Patience:
 class Ear:
     """Hears of changes of the key, if that is `wanted`: a context manager.
 
-    Invariant: what changes after a try was executed is heard by the next sleep.
+    Invariant: a change after the execution of a try is heard by the next sleep.
     """
 
     __slots__ = ("_changed", "_wanted", "_wire")
@@ -88,7 +88,7 @@ class Ear:
             self._wire.engine.bells.unlisten(self._wire.key, self._changed.set)
 
     def forget(self) -> None:
-        """What was heard until now does not matter: a try follows."""
+        """Changes that were heard until now do not matter: a try follows."""
         self._changed.clear()
 
     async def sleep(self, seconds: float) -> None:

@@ -51,7 +51,7 @@ class Wire:
         limit: float | None,
         patient: bool,
     ) -> bool:
-        """One try, to the loop time `limit` at most. Whoever leaves before the reply holds nothing.
+        """One try, to the loop time `limit` at most. A caller that leaves before the reply holds nothing.
 
         `unique`: nobody else uses this token. Then what may have been taken is given back right behind the
         request; and if the reply was lost, the second one says yes to who holds it already. Of a token that
@@ -102,7 +102,7 @@ class Wire:
         return releasing.freed
 
     def _freed(self, _: object) -> None:
-        # The server tells nobody of what he does himself.
+        # The server tells a client nothing of that client's own writes.
         self.engine.bells.rung("local", (self.key,))
 
 
