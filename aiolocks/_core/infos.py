@@ -19,11 +19,13 @@ class WaiterInfo:
         host: Name of the machine of the process that waits.
         pid: Its process id there.
         waited_for: Seconds since the place was taken.
+        waiting_since: The server's time when the place was taken, as seconds since 1970.
     """
 
     host: str | None = None
     pid: int | None = None
     waited_for: float | None = None
+    waiting_since: float | None = None
 
 
 @final

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from .._holders import HolderInfo
 from .._transport import Command
-from .._transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
+from .._transport.commands.inspect import FAMILIES, FIRST, Family, scan, scan_everything
 from .._transport.commands.reading import Finding, Waiter
 from .._transport.commands.waits import KIND as WAITS
+from .._transport.keys import Place as KeyPlace
 from .._transport.keys import parse, prefix_of
 from .arguments import lock_name
 from .holders import described_in, holder_info, whereabouts
@@ -36,6 +37,8 @@ _PAGES: Final = 4
 """Such steps that are under way at the same time."""
 _WAITERS: Final = 100
 """Waiters of a name that are described."""
+_LASTING: Final = ("schedule", "leadership")
+"""Kinds with a history that is of interest while nobody runs or leads."""
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
@@ -101,16 +104,18 @@ class Found:
 
     Attributes:
         places: Where somebody may hold or wait; True where a queue stands, so that somebody may wait.
+        lasting: Schedules and leaderships, also those that nobody runs or leads now.
         foreign: Keys that are not ours, and how they are shown.
     """
 
-    __slots__ = ("_accepts", "_prefix", "_start", "foreign", "places")
+    __slots__ = ("_accepts", "_prefix", "_start", "foreign", "lasting", "places")
 
     def __init__(self, prefix: str, accepts: Callable[[str], object]) -> None:
         self._prefix = prefix
         self._start = len(prefix.encode()) + 1
         self._accepts = accepts
         self.places: dict[Place, bool] = {}
+        self.lasting: set[Place] = set()
         self.foreign: dict[bytes, LockInfo] = {}
 
     def add(self, keys: Iterable[bytes]) -> None:
@@ -124,9 +129,15 @@ class Found:
                 text = key[self._start :].decode(errors="backslashreplace")
                 if self._accepts(text if place is None else place.name):
                     self.foreign[key] = _foreign(text, place and (place.kind, place.name))
-            elif family.shows(place.role) and self._accepts(place.name):
-                where = place.kind, place.name
-                self.places[where] = self.places.get(where, False) or place.role == "queue"
+            elif self._accepts(place.name):
+                self._add(family, place)
+
+    def _add(self, family: Family, place: KeyPlace) -> None:
+        where = place.kind, place.name
+        if place.kind in _LASTING:
+            self.lasting.add(where)
+        if family.shows(place.role):
+            self.places[where] = self.places.get(where, False) or place.role == "queue"
 
 
 def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
@@ -211,5 +222,8 @@ def _waiter_info(waiter: Waiter, now_us: int) -> WaiterInfo:
     host, pid, _ = whereabouts(described_in(waiter.card) or {})
     since = waiter.since_us
     return WaiterInfo(
-        host=host, pid=pid, waited_for=None if since is None else max(0.0, (now_us - since) / 1e6)
+        host=host,
+        pid=pid,
+        waited_for=None if since is None else max(0.0, (now_us - since) / 1e6),
+        waiting_since=None if since is None else since / 1e6,
     )

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, Session
+from aiolocks import FairLock, Leadership, Lock, Schedule, Session, Tick
+from aiolocks._core.census import Census
 from aiolocks._core.session import engine_of
-from aiolocks.cli.listing.census import Census
 from tests.cli.test_top import held
 
 AT_ONCE = 50
@@ -31,12 +31,34 @@ async def calls(redis: Redis) -> int:
 async def test_of_a_few_names_each_look_knows_all(session: Session) -> None:
     census = Census(engine_of(session), "[!a]*")
     async with Lock(session, "one"), FairLock(session, "two"), Lock(session, "another"):
-        await census.look(0, ())
+        read = await census.look(0, ())
+        assert {(one.place, one.before) for one in read} == {
+            (("lock", "one"), None),
+            (("fairlock", "two"), None),
+        }
+        assert [one.now for one in await census.look(0, ())] == list(census.infos())
         assert (census.complete, census.names, census.holders) == (True, 2, 2)
         assert [(info.kind, info.name) for info in census.first(9)] == [("lock", "one"), ("fairlock", "two")]
         assert [info.name for info in census.first(1)] == ["one"]
     await census.look(0, ())
     assert (census.complete, census.names, census.first(9)) == (True, 0, [])
+
+
+@pytest.mark.leaves_keys
+async def test_schedules_and_leaderships_are_known_while_nobody_runs_or_leads(session: Session) -> None:
+    census = Census(engine_of(session), "*")
+    nightly = Schedule(session, "nightly", every=3600)
+    nightly(at_once)
+    await nightly.trigger()
+    async with Leadership(session, "lead"):
+        pass
+    await census.look(0, ())
+    assert sorted(census.lasting) == [("leadership", "lead"), ("schedule", "nightly")]
+    assert list(census.infos()) == []
+
+
+async def at_once(tick: Tick) -> None:
+    """Is over at once."""
 
 
 async def test_a_single_name(session: Session) -> None:

@@ -246,7 +246,7 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
             LockInfo,
             {"kind", "name", "holders", "waiters", "value", "problem", "waiting", "kept_for", "kept_until"},
         ),
-        (WaiterInfo, {"host", "pid", "waited_for"}),
+        (WaiterInfo, {"host", "pid", "waited_for", "waiting_since"}),
         (LeaderInfo, LEADER),
         (Tick, {"name", "due", "fencing_token", "missed", "attempt", "lease"}),
         (TickRecord, RECORD),

@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.text import Text
 
 from ... import BackendError, LockInfo
+from ..._core.census import Census, rank
 from ..._core.session import engine_of
 from ..exits import of_signal
 from .asking import asking, other_prefixes, reason
-from .census import Census, rank
 from .keyboard import pressed
 from .shown import duration, elsewhere, visible
 from .table import cut_table, more, open_console, print_table

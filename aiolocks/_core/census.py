@@ -1,4 +1,4 @@
-"""The names of a prefix as `aiolocks top` knows them: it reads them little by little, if they are many.
+"""The names of a prefix, for a screen that is kept up to date: read little by little if they are many.
 
 Up to some hundreds of names, all of them are read at each look. Of more, each look goes on with the scan, and
 reads the names on the screen, those with a queue, and some of the others in turn: the costs of a look, here
@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, final
 
-from ... import LockInfo
-from ..._core.engine import Engine
-from ..._core.inspection import Found, Place, literal_places, look, matching
-from ..._transport.commands.inspect import FIRST, scan
+from .._transport.commands.inspect import FIRST, scan
+from .engine import Engine
+from .infos import LockInfo
+from .inspection import Found, Place, literal_places, look, matching
 
 _KEYS: Final = 4_000
 """Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core here."""
@@ -30,6 +30,14 @@ _AT_FIRST: Final = 5
 """The first scan is so many times as fast, to find at once the names that have waiters."""
 _MOST: Final = 50_000
 """Names without a queue that are remembered."""
+
+
+class Reading(NamedTuple):
+    """One name that was read: what stood there when it was read last, and now; None where nothing stands."""
+
+    place: Place
+    before: LockInfo | None
+    now: LockInfo | None
 
 
 class _Least(NamedTuple):
@@ -56,16 +64,25 @@ def rank(info: LockInfo) -> Rank:
 class Census:
     """The names that match a pattern, as far as they are known.
 
+    Args:
+        engine: Of the session that reads them.
+        pattern: Of names, as in a shell.
+        waiters: How many waiters of a name are described.
+
     Attributes:
         complete: All that there is was read in the last look.
     """
 
-    def __init__(self, engine: Engine, pattern: str) -> None:
+    def __init__(self, engine: Engine, pattern: str, *, waiters: int = 0) -> None:
         self._engine = engine
+        self._waiters = waiters
         self._accepts = matching(pattern)
         self._places = literal_places(pattern)  # which need no scan
         self._known: dict[Place, int] = {}  # with the number of the scan that has found it last
         self._queued: dict[Place, int] = {}  # the same, of those with a queue
+        self._lasting: dict[
+            Place, int
+        ] = {}  # the same, of schedules and leaderships that have ever been used
         self._read: dict[Place, tuple[Rank, LockInfo]] = {}
         self._foreign: dict[bytes, LockInfo] = {}
         self._foreign_before: dict[bytes, LockInfo] = {}  # found by the last scan that came to its end
@@ -105,6 +122,21 @@ class Census:
         return of_read + self.names - self.read
 
     @property
+    def lasting(self) -> list[Place]:
+        """Schedules and leaderships, also those that nobody runs or leads now."""
+        return list(self._lasting)
+
+    def infos(self) -> Iterator[LockInfo]:
+        """All that has been read, and keys that are not ours, in no order."""
+        yield from (info for _, info in self._read.values())
+        yield from (self._foreign_before | self._foreign).values()
+
+    def get(self, place: Place) -> LockInfo | None:
+        """What was read there last."""
+        found = self._read.get(place)
+        return None if found is None else found[1]
+
+    @property
     def around(self) -> float:
         """Seconds in which each name is read once."""
         return len(self._known) / _NAMES
@@ -114,8 +146,11 @@ class Census:
         read = heapq.nsmallest(number, self._read.values(), key=operator.itemgetter(0))
         return [*(info for _, info in read), *(self._foreign_before | self._foreign).values()][:number]
 
-    async def look(self, seconds: float, shown: Iterable[LockInfo]) -> None:
+    async def look(self, seconds: float, shown: Iterable[LockInfo]) -> list[Reading]:
         """Reads the locks that are shown, and as many others as it can read in `seconds`.
+
+        Returns:
+            All that was read.
 
         Raises:
             BackendError: As `Session.inspect`.
@@ -132,9 +167,9 @@ class Census:
             queued = _next(self._queued_turns, self._queued, at_once // 2)
             some = _next(self._turns, self._new_first(), at_once - len(queued))
             chosen = list(dict.fromkeys((*now, *queued, *some)))
-        read = {(info.kind, info.name): info for info in await look(self._engine, chosen, waiters=0)}
-        for place in chosen:
-            self._keep(place, read.get(place))
+        found = await look(self._engine, chosen, waiters=self._waiters)
+        read = {(info.kind, info.name): info for info in found}
+        return [self._keep(place, read.get(place)) for place in chosen]
 
     def _new_first(self) -> Iterator[Place]:
         """All known names; those that have never been read come first."""
@@ -168,23 +203,27 @@ class Census:
                 self._known[place] = self._scans
             if queued:
                 self._queued[place] = self._scans
+        self._lasting |= dict.fromkeys(found.lasting, self._scans)
         self._foreign |= dict(itertools.islice(found.foreign.items(), _FEWEST.names))
 
     def _end_scan(self) -> None:
         """Forgets the names that this scan has not found: of many short holds, most are never read again."""
         self._queued = {place: number for place, number in self._queued.items() if number == self._scans}
+        self._lasting = {place: number for place, number in self._lasting.items() if number == self._scans}
         for place in [place for place, number in self._known.items() if number < self._scans]:
             self._forget(place)
         self._foreign_before, self._foreign = self._foreign, {}
         self._found_before, self._found = self._found, 0
         self._scans += 1
 
-    def _keep(self, place: Place, info: LockInfo | None) -> None:
+    def _keep(self, place: Place, info: LockInfo | None) -> Reading:
+        before = self.get(place)
         if info is None:
             self._forget(place)
-            return
-        self._known.setdefault(place, self._scans)
-        self._read[place] = rank(info), info
+        else:
+            self._known.setdefault(place, self._scans)
+            self._read[place] = rank(info), info
+        return Reading(place, before, info)
 
     def _forget(self, place: Place) -> None:
         self._known.pop(place, None)
