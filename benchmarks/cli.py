@@ -17,9 +17,9 @@ from .workloads import WORKLOADS
 
 _DESCRIPTION = """\
 How fast aiolocks is, on a private server: in the same run beside the floor, which is the same work done with
-nothing but the driver or the timer, and beside what else one could use (the dependency group `bench`).
+nothing but the driver or the timer, and beside other libraries (the dependency group `bench`).
 
-What holds from machine to machine are the ratios. A figure is the median of its rounds; contenders take
+Ratios hold from machine to machine. A figure is the median of its rounds; contenders take
 turns, and a first round is thrown away.
 """
 _EPILOG = f"""\

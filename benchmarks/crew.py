@@ -45,7 +45,7 @@ class Worker:
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def hear(self) -> Any:
-        """What the job says next, and at its end its result.
+        """The next message of the job, and at its end its result.
 
         Raises:
             WorkerFailedError: It failed.
@@ -97,7 +97,7 @@ class Crew:
             return await self.hear()
 
     async def hear(self) -> list[Any]:
-        """What each says next.
+        """The next message of each.
 
         Raises:
             WorkerFailedError: One of them failed. Nobody listens to the others any more.

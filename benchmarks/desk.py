@@ -1,4 +1,4 @@
-"""What a job in a worker process works with."""
+"""The tools that a job in a worker process works with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .settings import Address
 
 
 class Desk:
-    """What a job works with.
+    """The tools that a job works with.
 
     Attributes:
         arena: The contenders.
@@ -37,7 +37,7 @@ class Desk:
         print(json.dumps({"said": message}), flush=True)
 
     async def hear(self) -> Any:
-        """What the benchmark says next. The process ends with it."""
+        """The next message of the benchmark. The process ends with it."""
         line = await self._lines.readline()
         if not line:
             raise EOFError

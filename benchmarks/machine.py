@@ -30,7 +30,7 @@ _DISTRIBUTIONS = (
 
 
 async def describe(loop: LoopName) -> dict[str, str]:
-    """What has to be known to read the figures."""
+    """The facts that a reader of the figures needs."""
     facts = {
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "Processor": f"{_processor()}, {os.cpu_count()} cores",

@@ -1,4 +1,4 @@
-"""What a workload measures, and what is kept of it."""
+"""The measures of a workload, and the figures that are kept."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one contender did in one round.
+    """The result of one contender in one round.
 
     Attributes:
         figures: By figure.
         latencies: Single latencies in seconds, for the curve.
-        holds: Who held the lock when, for the strip.
+        holds: The holders over time, for the strip.
     """
 
     figures: Mapping[str, float]
@@ -100,7 +100,7 @@ class Verdict:
     """One target, and what became of it.
 
     Attributes:
-        measured: What is compared with the target; None if there is nothing to compare.
+        measured: The figure that is compared with the target; None if there is nothing to compare.
     """
 
     contender: str
@@ -151,7 +151,7 @@ class Report:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     def updated(self, anew: Report) -> Report:
-        """With what was measured anew, whole workloads, in its place; what is new to it at the end."""
+        """With the workloads that were measured again, whole, in their places; new ones at the end."""
         results = {(result.name, result.case): result for result in (*self.results, *anew.results)}
         return replace(self, command=f"{self.command}\n{anew.command}", results=list(results.values()))
 

@@ -11,11 +11,11 @@ from .plots import pictures
 from .rows import HEADINGS, rows, summary
 
 _INTRODUCTION = """\
-This page is made by the benchmark itself. What holds from machine to machine are the ratios: to the *floor*,
-which is the same work done with nothing but the driver or the timer, and to what else one could use. All of a
-workload is measured in one run, on a private server, in alternating rounds; a figure is the median of its
-rounds. In `fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present. In these, in
-`alone` and in `lock-or-watch`, which are made of single round trips, the server has a core of its own.
+This page is made by the benchmark itself. Ratios hold from machine to machine: to the *floor*, which is the
+same work done with nothing but the driver or the timer, and to the other libraries. All of a workload is
+measured in one run, on a private server, in alternating rounds; a figure is the median of its rounds. In
+`fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present. In these, in `alone` and
+in `lock-or-watch`, which are made of single round trips, the server has a core of its own.
 """
 
 _PEERS = """\
@@ -27,11 +27,11 @@ _PEERS = """\
 - `redis-py` is its `Lock` as it comes, polling every 100 ms; `redis-py, 10 ms` is the same with `sleep=0.01`.
 - `pottery` is `AIORedlock` on one server, as it comes, polling after up to 200 ms.
 - `coredis, 10 ms` is its `Lock` with `sleep=0.01`; as it comes it polls every 100 ms, as redis-py does.
-- `python-redis-lock` blocks, so that each who waits has a thread and a connection.
+- `python-redis-lock` blocks, so that each waiter has a thread and a connection.
 - `cashews` is the lock of its Redis backend, as it comes, polling without a pause.
 - No peer has fencing tokens, and none renews a lock unless it is told to.
 - `fair`, `semaphore`, `rw` and `range` have no peer: all of these have locks for one holder, and none
-  promises first come, first served. What counts there is that the number of the others makes no difference.
+  promises first come, first served. The number of the others should make no difference there.
 - Left out: aioredlock (it needs aioredis 1, superseded in 2021, and gives up instead of waiting) and
   aiocache's `RedLock` (by its own documentation not for mutual exclusion).
 """

@@ -13,7 +13,7 @@ Words = Sequence[bytes | str | int]
 
 
 async def requests_for(client: Any, names: Sequence[str]) -> list[tuple[Words, Words]]:
-    """What acquires and what releases each of these names, by digests that the server knows."""
+    """The requests that acquire and that release each of these names, by digests that the server knows."""
     async with Session(client) as session:
         async with Lock(session, "warm-up", ttl=TTL):
             pass
@@ -26,7 +26,7 @@ async def requests_for(client: Any, names: Sequence[str]) -> list[tuple[Words, W
 
 
 def _record(session: Session) -> list[Words]:
-    """What the session sends from now on.
+    """The requests that the session sends from now on.
 
     NOTE: it looks inside, so that the floor is always made of the library's very own requests.
     """

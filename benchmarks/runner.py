@@ -19,7 +19,7 @@ from .workloads.base import Measure, Workload
 
 
 class Watcher(Protocol):
-    """Who is told how far it is."""
+    """The observer that is told of the progress."""
 
     def at(self, workload: str, contender: str, done: float) -> None:
         """This contender's turn; the share of the workload that is done."""

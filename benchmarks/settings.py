@@ -1,4 +1,4 @@
-"""What a run was told, in the form in which it travels to worker processes too."""
+"""The settings of a run, in the form in which they travel to worker processes too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Address:
 
     @property
     def client_arguments(self) -> dict[str, Any]:
-        """What redis-py and those built on it are told."""
+        """The arguments of redis-py and of the clients built on it."""
         if self.port is None:
             return {"unix_socket_path": self.path}
         return {"host": "127.0.0.1", "port": self.port}
@@ -66,7 +66,7 @@ class Address:
 
 
 def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the event loop."""
+    """The maker of the event loop."""
     if name == "uvloop":
         import uvloop  # noqa: PLC0415 - only where it was asked for
 

@@ -1,4 +1,4 @@
-"""What is aimed at, and whether it was reached: always by the medians of one run."""
+"""The targets, and whether they were reached: always by the medians of one run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Target:
         figure: The figure's key.
         passes: Judges what was measured.
         relate: Makes of our figure and the reference's what is judged.
-        reference: Whose figure it is related to; None for none.
-        contenders: Whose target it is.
+        reference: The contender to whose figure it is related; None for none.
+        contenders: The contender whose target it is.
     """
 
     text: str
@@ -66,7 +66,7 @@ def at_least(
 
 
 def faster(bound: float, figure: str, text: str, *, than: str, contenders: tuple[str, ...] = OURS) -> Target:
-    """The reference takes at least so many times as long."""
+    """The reference takes at least `times` times as long."""
     return Target(text, figure, lambda measured: measured >= bound, _speedup, than, contenders)
 
 

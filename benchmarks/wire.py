@@ -1,4 +1,4 @@
-"""What floors talk through: the driver, or nothing but an asyncio protocol with hiredis."""
+"""The lines that floors talk through: the driver, or nothing but an asyncio protocol with hiredis."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def open_wire(address: Address) -> AsyncGenerator[Wire]:
 
 
 class Line(Protocol):
-    """What a floor talks through."""
+    """The line that a floor talks through."""
 
     def request(self, words: Sequence[Any]) -> Awaitable[Any]:
         """Sends one request; its reply."""

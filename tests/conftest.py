@@ -1,7 +1,7 @@
 """Fixtures of the suite: servers, clients, faults, and a look around after every test.
 
-Whatever a test opens through these fixtures is closed in reverse order, then its servers are looked at, then
-they go.
+Everything that a test opens through these fixtures is closed in reverse order, then its servers are looked
+at, then they go.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.servers import SelectionError, Server, ServerKind, selected
 from tests.support.skew import Clock, SkewedServer, SkewUnavailableError, compile_shim, skewed_executable
 
 PREFIX = "aiolocks"
-"""What the keys of all sessions begin with that the suite opens."""
+"""The prefix of the keys of all sessions that the suite opens."""
 
 KINDS = pytest.StashKey[list[ServerKind]]()
 
@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # What thousands of tests are described by stays: looking through it again and again
-    # would hold up tests, and what they measure, for a third of a second each time.
+    # The descriptions of thousands of tests stay: looking through them again and again would hold up tests,
+    # and their measurements, for a third of a second each time.
     gc.collect()
     gc.freeze()
 
@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Surroundings:
-    """What one test uses, and what it must leave as it found it."""
+    """The servers and clients of one test, which it must leave as it found them."""
 
     def __init__(self, leavings: Leavings) -> None:
         self.resources = AsyncExitStack()
@@ -89,7 +89,7 @@ class Surroundings:
         self.resources.push_async_callback(self._end, server, inspector)
 
     async def _end(self, server: Server, inspector: Inspector) -> None:
-        # A server that is dead or paused cannot be asked. What a test kills it answers for itself.
+        # A server that is dead or paused cannot be asked. A test answers for a server that it kills.
         if getattr(server, "state", ServerState.RUNNING) is ServerState.RUNNING:
             self.problems += await settle(lambda: inspector.problems(self._leavings))
             inspector.remove_keys()
@@ -106,7 +106,7 @@ class Surroundings:
 
 @pytest.fixture
 async def surroundings(request: pytest.FixtureRequest) -> AsyncIterator[Surroundings]:
-    """What this test uses. For the fixtures here; a test asks for these."""
+    """The servers and clients that this test uses. For the fixtures here; a test asks for these."""
     marker = request.node.get_closest_marker("leaves_keys")
     patterns = marker.args if marker is not None else ()
     surroundings = Surroundings(Leavings(anything=marker is not None and not patterns, patterns=patterns))
@@ -256,7 +256,7 @@ def connect(surroundings: Surroundings, server: Server) -> Connect:
 
     async def close(client: Redis) -> None:
         try:
-            await Session.of(client).aclose()  # what primitives that were given the bare client have shared
+            await Session.of(client).aclose()  # the sessions that primitives with the bare client have shared
         finally:
             surroundings.problems += pool_problems(client)
             await client.aclose()

@@ -1,4 +1,4 @@
-"""Who takes part.
+"""The contenders of the benchmarks.
 
 Looked at and left out: aioredlock (needs aioredis 1, superseded in 2021, and `distutils`, gone in Python
 3.12; it gives up after a few tries instead of waiting) and aiocache's `RedLock` (by its own documentation not

@@ -1,4 +1,4 @@
-"""What takes part: something that makes, for a name, an async context manager."""
+"""A contender: something that makes, for a name, an async context manager."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Contender:
 
     Attributes:
         name: Its row in the tables.
-        connect: Given the server and a ttl in seconds, gives its locks for as long as it is entered. What it
-            needs is imported there.
+        connect: Given the server and a ttl in seconds, gives its locks for as long as it is entered. The
+            modules that it needs are imported there.
         poll: Seconds of the fixed interval at which it looks again; 0 when there is none.
         key: The key of a lock on the server.
     """

@@ -1,4 +1,4 @@
-"""Who held the lock when."""
+"""The holders of the lock over time."""
 
 from __future__ import annotations
 

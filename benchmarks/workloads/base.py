@@ -1,4 +1,4 @@
-"""What a workload is."""
+"""The base of all workloads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Workload(ABC):
     """Some work, who does it, and what is aimed at.
 
     Attributes:
-        name: What it is called on the command line.
+        name: The name of it on the command line.
         case: Which of several of this name.
-        work: What is done.
-        floor: What the floor does instead.
-        figures: What is measured; the first is the one that is drawn.
-        targets: What is aimed at.
+        work: The work of one round.
+        floor: The work of the floor instead.
+        figures: The measures; the first is the one that is drawn.
+        targets: The targets.
         patience: Seconds after which a contender is given up.
         core_apart: Whether the server has a core of its own: for what is made of single round trips.
     """
@@ -55,11 +55,11 @@ class Workload(ABC):
     @property
     @abstractmethod
     def contenders(self) -> Sequence[str]:
-        """Who takes part, in the order of the rounds."""
+        """The contenders, in the order of the rounds."""
 
     @abstractmethod
     def stage(self, address: Address) -> AbstractAsyncContextManager[Measure]:
-        """What is there for all rounds: connections, processes."""
+        """The connections and processes that are there for all rounds."""
 
     def by_wakeup(self) -> list[str]:
         """Our rows, one for each way of waking up that was asked for."""

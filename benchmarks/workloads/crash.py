@@ -114,7 +114,7 @@ async def wait(desk: Desk, contender: str, names: list[str]) -> list[float]:
     locks = await desk.locks(contender)
 
     async def one(name: str) -> float:
-        await asyncio.sleep(random.uniform(0, 0.2))  # whoever polls does so at any moment
+        await asyncio.sleep(random.uniform(0, 0.2))  # a contender that polls does so at any moment
         async with locks.lock(name):
             return time.monotonic()
 

@@ -37,7 +37,7 @@ Cycles = Callable[["Crowd"], Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """So many others at one name."""
+    """A number of other tasks at one name."""
 
     name: str
     others: int
@@ -84,7 +84,7 @@ class Crowded(Workload):
 
     @abstractmethod
     def timed(self, address: Address, others: Worker) -> AbstractAsyncContextManager[Cycles]:
-        """What measures."""
+        """The context that measures."""
 
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
@@ -117,7 +117,7 @@ class AmongHolders(Crowded):
 
     @abstractmethod
     def free(self, session: Session, crowd: Crowd) -> Sequence[AbstractAsyncContextManager[Any]]:
-        """What is acquired and released, in turn."""
+        """The locks that are acquired and released, in turn."""
 
     @asynccontextmanager
     async def timed(self, address: Address, others: Worker) -> AsyncGenerator[Cycles]:

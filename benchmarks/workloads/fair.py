@@ -70,7 +70,7 @@ class _Queue:
             await self._lock.locked()  # sent behind all that they have sent
 
     async def move(self, cycles: int) -> float:
-        """So many are let in, one after the other; seconds."""
+        """Lets in `cycles` waiters, one after the other; seconds."""
         self._cycles = cycles
         self._halted.clear()
         began = time.perf_counter()

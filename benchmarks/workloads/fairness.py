@@ -96,7 +96,7 @@ async def loop(desk: Desk, contender: str, tasks: int, seconds: float) -> _Share
 
     async def one(task: int) -> None:
         made = locks.lock("fairness") if locks.again else None
-        # Whoever still waits at the end is let in once more, uncounted: nobody is cut off in a request.
+        # A task that still waits at the end is let in once more, uncounted: nobody is cut off in a request.
         while time.monotonic() - began < seconds:
             async with made or locks.lock("fairness"):
                 since = time.monotonic() - began

@@ -91,7 +91,7 @@ class Idle(Workload):
 
 
 async def _sent(admin: Redis, words: Sequence[str]) -> int:
-    """So many of these commands the server has executed."""
+    """The number of these commands that the server has executed."""
     stats = await admin.info("commandstats")
     return sum(stats[f"cmdstat_{word}"]["calls"] for word in words if f"cmdstat_{word}" in stats)
 

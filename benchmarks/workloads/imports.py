@@ -1,4 +1,4 @@
-"""What importing aiolocks adds to the start of a program that uses redis-py."""
+"""The time that importing aiolocks adds to the start of a program that uses redis-py."""
 
 from __future__ import annotations
 

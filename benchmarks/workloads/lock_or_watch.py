@@ -29,9 +29,10 @@ Change = Callable[[], Awaitable[None]]
 class LockOrWatch(Workload):
     """GET, some work, SET, by more and more tasks; a figure, and no target: where the crossing is.
 
-    Who watches needs a round trip less than who locks, and no ttl. But of all who have read the same value
-    only one can write it, and what the others have read and sent was for nothing: the more they are, the less
-    they get done. Whoever locks waits instead, so that their number makes no difference.
+    A task that watches needs a round trip less than one that locks, and no ttl. But of all who have read the
+    same value only one can write it, and what the others have read and sent was for nothing: the more they
+    are, the less they get done. A task that locks waits instead, so that the number of tasks makes no
+    difference.
 
     No other lock takes part: what it costs to wait for one is measured in `drain`.
     """
@@ -58,7 +59,7 @@ class LockOrWatch(Workload):
 
     @property
     def contenders(self) -> Sequence[str]:
-        """Whoever watches goes before who is compared with that."""
+        """A contender that watches goes before those that are compared with it."""
         return (FLOOR, _WATCH, "aiolocks")
 
     @asynccontextmanager
@@ -88,7 +89,7 @@ class LockOrWatch(Workload):
 
 
 class _Value:
-    """What is changed, and the ways to do it."""
+    """The value that is changed, and the ways to do it."""
 
     def __init__(self, client: Any, inside: float) -> None:
         self._client = client
@@ -96,7 +97,7 @@ class _Value:
         self.tries = 0
 
     async def changed(self, change: Change, times: int, *, tasks: int) -> float:
-        """Has tasks change it so many times in all; changes per second."""
+        """Has tasks change it `times` times in all; changes per second."""
         await self._client.set(_VALUE, 0)
         await asyncio.gather(*(self._client.ping() for _ in range(tasks)))  # connected
         left = iter(range(times))

@@ -33,7 +33,7 @@ class Payment(Base):
 
 
 class Entry(Base):
-    """What one payment changes in one account, in cents."""
+    """The change of one payment to one account, in cents."""
 
     __tablename__ = "entry"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -67,7 +67,7 @@ async def book(
 
 
 async def make(engine: AsyncEngine, accounts: Iterable[str], cents: int) -> None:
-    """Makes the tables, if they are not there, and gives each account so many cents, if it has had none."""
+    """Makes the tables, if they are not there, and gives each account `cents`, if it has had none."""
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     async with AsyncSession(engine) as session, session.begin():

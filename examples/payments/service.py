@@ -55,7 +55,7 @@ router = APIRouter(
 
 
 class Order(BaseModel):
-    """What a client wants to be paid."""
+    """A client's order to pay."""
 
     reference: str
     payee: str

@@ -98,7 +98,7 @@ class Invocation:
     async def close(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
-        for process in self.processes():  # whoever holds our pipes open
+        for process in self.processes():  # any process that holds our pipes open
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         await self._process.communicate()
@@ -119,7 +119,7 @@ class Aiolocks(Protocol):
 
 @pytest.fixture(autouse=True)
 def signals_at_default() -> Iterator[None]:
-    """What the test run itself ignores, in the background say, its children would ignore too."""
+    """Signals that the test run itself ignores, in the background say, its children would ignore too."""
     ignored = [
         number
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)

@@ -68,7 +68,7 @@ async def test_on_a_terminal_it_moves(aiolocks: Aiolocks, server: Server) -> Non
     await invocation.says("All 12 checks passed", within=60)
     ended = await invocation.end()
     assert ended.status == 0
-    assert "\x1b[1A" in ended.out  # the cursor goes up, to draw anew
+    assert "\x1b[1A" in ended.out  # the cursor goes up, to draw again
     assert len(set(re.findall(r" (\d+) of 250", ended.out))) > 5
     assert {"\x1b[?25l", "\x1b[?25h"} <= set(re.findall(r"\x1b\[\?25[lh]", ended.out))
     await gone(invocation)

@@ -1,4 +1,4 @@
-"""What the demo takes for success, and what it draws."""
+"""The conditions for the demo's success, and its drawings."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ async def test_a_server_that_a_script_blocks(own_server: OwnServer) -> None:
 
 @pytest.fixture
 async def as_user(own_server: OwnServer) -> Any:
-    """What is found by a user who may do this and nothing else."""
+    """The findings for a user who may do this and nothing else."""
     server = await own_server()
 
     async def as_user(rules: str) -> dict[str, Finding]:

@@ -34,7 +34,7 @@ async def test_the_exit_status_is_that_of_the_command(
 
 
 async def test_the_next_one_runs_it_when_the_first_has_ended(aiolocks: Aiolocks, redis: Redis) -> None:
-    stays = LEADS.replace("read x", "exec sleep 60")  # whatever becomes of its input
+    stays = LEADS.replace("read x", "exec sleep 60")  # for any input
     first = await aiolocks("lead", "job", "--value", "first", "--", "sh", "-c", stays)
     await first.says("in")
     leader = await Leadership(redis, "job").leader()

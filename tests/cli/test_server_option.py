@@ -21,7 +21,7 @@ SECRET = "sEcReT/pAsSwOrD"
 
 
 async def refusal(aiolocks: Aiolocks, url: str, *, within: float = 15) -> str:
-    """What it says, in one line, when it cannot use this server."""
+    """The one line that it prints when it cannot use this server."""
     began = time.monotonic()
     ended = await (await aiolocks("run", "job", "--redis", url, "--", "echo", "ran")).end()
     assert time.monotonic() - began < within

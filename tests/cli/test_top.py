@@ -81,7 +81,7 @@ async def test_very_many_names_are_sampled_and_those_waited_for_come_first(
     shown = await ends(invocation)
     pictures = shown.split("NAME ")[1:]
     rows = [re.findall(r"^name:(\d+) ", picture, re.MULTILINE) for picture in pictures]
-    assert max(map(len, rows)) == 16  # what fits
+    assert max(map(len, rows)) == 16  # as much as fits
     assert next(row for row in rows if "599" in row)[0] == "599"
     assert "584 more lines" in shown
 

@@ -1,4 +1,4 @@
-"""What every kind of lock is run through: each test here, on each kind, over each transport."""
+"""Every kind of lock runs through each test here, over each transport."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Kind:
 async def nothing_left(kind: Kind, keys: Callable[..., list[str]]) -> None:
     """At once where one server was asked; of several, a majority has answered, and the rest will.
 
-    What a minority of several has given back to a handle that nobody has any more is there for one ttl.
+    The keys that a minority of several has given back to a handle that nobody has any more are there for one
+    ttl.
     """
     if kind.masters > 1:
         await eventually(lambda: not keys(), within=6)
@@ -215,7 +216,7 @@ async def client(join: Join, cluster: Cluster | None) -> Any:
 async def far_away(
     join: Join, proxy: Callable[[Any], Awaitable[Proxy]], server: Server, cluster: Cluster | None
 ) -> Callable[[float], Awaitable[Any]]:
-    """Makes a client at the other end of a link on which bytes take so many seconds."""
+    """Makes a client at the other end of a link on which bytes take `delay` seconds."""
 
     async def far_away(delay: float) -> Any:
         if cluster is None:

@@ -322,7 +322,7 @@ async def test_extend_of_what_is_not_ours(kind: Kind, client: Redis, keys: Keys)
     assert lease.state is LeaseState.LOST
     with pytest.raises(LockLostError):
         await lease.extend()
-    await nothing_left(kind, keys)  # never created anew
+    await nothing_left(kind, keys)  # never created again
 
 
 async def test_detached_and_adopted(

@@ -23,7 +23,7 @@ TTL = 0.3
 
 
 async def beside(kind: Kind, client: Any) -> list[dict[str, Any]]:
-    """What stands beside the leases of `a`, as JSON; of several masters, once for each."""
+    """The metadata beside the leases of `a`, as JSON; of several masters, once for each."""
     if kind.masters == 1:
         (info,) = await Session.of(client).inspect("a")
         assert info.problem == ""
@@ -125,7 +125,7 @@ async def test_annotate_of_what_is_not_ours(kind: Kind, client: Redis, keys: Key
 async def test_annotate_leaves_alone_what_somebody_else_holds_by_now(
     kind: Kind, client: Redis, keys: Keys
 ) -> None:
-    lease = await kind.make(client, "a", ttl=1.5).acquire()  # whose loss shows at its renewal
+    lease = await kind.make(client, "a", ttl=1.5).acquire()  # its loss shows at its renewal
     await client.delete(*keys())
     async with kind.make(client, "a", metadata={"step": 7}):
         with pytest.raises(LockLostError):

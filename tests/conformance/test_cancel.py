@@ -34,7 +34,7 @@ async def far(far_away: Callable[[float], Awaitable[Any]]) -> Redis:
 def nothing_left(keys: Keys, lock: Any) -> Callable[[Shot], Awaitable[None]]:
     async def check(shot: Shot) -> None:
         await eventually(lambda: not keys(), within=2)
-        lease = await lock.acquire(blocking_timeout=1)  # who comes next is unharmed
+        lease = await lock.acquire(blocking_timeout=1)  # the next one is unharmed
         await lease.release()
 
     return check

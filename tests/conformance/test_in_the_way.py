@@ -1,4 +1,4 @@
-"""What is told to a task that waits in vain: who holds it, and that it waits for itself."""
+"""The error of a task that waits in vain: it tells the holder, and that the task waits for itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METADATA = {"order": 17}
 
 
 async def refused(lock: Any, blocking_timeout: float) -> LockTimeoutError:
-    """The error of a wait for so many seconds."""
+    """The error of a wait for that many seconds."""
     with pytest.raises(LockTimeoutError) as caught:
         async with lock.acquire(blocking_timeout=blocking_timeout):
             pytest.fail("entered")

@@ -18,7 +18,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def waiting(session: Session) -> Callable[[int], Awaitable[object]]:
-    """Returns when so many wait: `await waiting(1)`."""
+    """Returns when that many wait: `await waiting(1)`."""
 
     async def waiting(number: int) -> None:
         await eventually(lambda: session.statistics().waiters == number, within=5)

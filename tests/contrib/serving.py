@@ -120,8 +120,8 @@ class HalfClient:
 
     Args:
         url: Of the server.
-        request: What it sends first, as `"POST /orders/7"`.
-        body: What the request says that it brings.
+        request: The first line that it sends, as `"POST /orders/7"`.
+        body: The length that the request announces.
         sent: How much of that it sends.
     """
 

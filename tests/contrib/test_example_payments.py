@@ -37,7 +37,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 ACCOUNTS = ("ann", "bob", "cid")
 CENTS = 3_000
-"""In each account to begin with: too little for all that is to be paid."""
+"""In each account to begin with: too little for all payments."""
 TTL = 1.0
 
 log = logging.getLogger("tests.payments")
@@ -178,7 +178,7 @@ async def run(server: Server, redis: Redis, *, payments: int, duplicates: int, s
         async with served(server, database) as service, httpx.AsyncClient(timeout=TTL, limits=alone) as http:
             clients = Clients(service.url, http, seconds + 60)
             ends = time.monotonic() + seconds
-            at_once = asyncio.Semaphore(10)  # what this process can do beside the service
+            at_once = asyncio.Semaphore(10)  # the work that this process can do beside the service
 
             async def pay(number: int) -> None:
                 await asyncio.sleep(random.uniform(0, seconds))
@@ -204,7 +204,7 @@ async def run(server: Server, redis: Redis, *, payments: int, duplicates: int, s
 
 
 async def check(connection: AsyncConnection, clients: Clients, payments: int) -> None:
-    """What was answered is in the ledger, once, and nothing else."""
+    """Each answer is in the ledger, once, and nothing else."""
     assert len(clients.answers) == payments
     assert {len(answers) for answers in clients.answers.values()} == {1}  # duplicates were answered alike
     paid = {reference for reference, [(status, _)] in clients.answers.items() if status == 201}

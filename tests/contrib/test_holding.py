@@ -1,4 +1,4 @@
-"""What stays behind a request that ends at any moment: nothing."""
+"""Nothing stays behind a request that ends at any moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the route class of FastAPI has: OpenAPI, dependencies, background tasks."""
+"""The features that only the route class of FastAPI has: OpenAPI, dependencies, background tasks."""
 
 # Annotations are objects here: FastAPI looks at them.
 

@@ -1,4 +1,4 @@
-"""What cannot be kept, or not be known: it is never done again in silence."""
+"""A request whose answer cannot be kept, or is not known, is never done again in silence."""
 
 from __future__ import annotations
 

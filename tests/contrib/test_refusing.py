@@ -1,4 +1,4 @@
-"""What a client is told that could not have a lock, and when it should come again."""
+"""The answer to a client that could not have a lock, and when it should come again."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CHUNK = b"0123456789" * 1000
 
 
 class Till:
-    """What a handler does with `{"do": …}`.
+    """The work of a handler for `{"do": …}`.
 
     Attributes:
         rung_up: How often it has begun.
@@ -165,7 +165,7 @@ async def sent(
 
 
 def whole(answer: httpx.Response) -> Any:
-    """What is the same in each replay."""
+    """The part that is the same in each replay."""
     headers = [pair for pair in answer.headers.raw if pair[0].lower() != b"date"]
     return answer.status_code, headers, answer.content
 

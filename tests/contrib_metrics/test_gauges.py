@@ -1,4 +1,4 @@
-"""Whatever way a wait or a lease ends: what is counted up comes down again, on a real server."""
+"""A wait or a lease may end in any way: each gauge comes down again, on a real server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Levels = dict[str, float]
 
 
 class Watched:
-    """What is held and awaited, by both listeners; and each hook, as it was told."""
+    """The holds and waits, as both listeners have them; and each hook, as it was told."""
 
     def __init__(self, registry: CollectorRegistry, reader: InMemoryMetricReader, provider: Any) -> None:
         self._registry = registry
@@ -68,7 +68,7 @@ class Watched:
         return note
 
     def took(self) -> list[str]:
-        """What was told since this was asked last."""
+        """The calls since the last question."""
         told, self.told = self.told, []
         return told
 

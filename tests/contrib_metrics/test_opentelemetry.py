@@ -1,4 +1,4 @@
-"""What OpenTelemetry's SDK collects: a real server, several kinds of locks."""
+"""The metrics that OpenTelemetry's SDK collects: a real server, several kinds of locks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = 10.0
 
 
 class Collected:
-    """What a reader has been given."""
+    """The metrics that a reader has been given."""
 
     def __init__(self, reader: InMemoryMetricReader) -> None:
         data = reader.get_metrics_data()

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: a real endpoint, a real server, several kinds of locks."""
+"""The metrics that Prometheus scrapes: a real endpoint, a real server, several kinds of locks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def endpoint(registry: CollectorRegistry) -> Iterator[str]:
 
 @pytest.fixture
 def scrape(endpoint: str) -> Scrape:
-    """What an endpoint says now, in the one format or the other."""
+    """The metrics of an endpoint now, in the one format or the other."""
 
     def get(*, openmetrics: bool) -> str:
         accept = "application/openmetrics-text; version=1.0.0" if openmetrics else "text/plain"

@@ -80,7 +80,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def wants_another_try(error: DBAPIError) -> bool:
-    """Whether the transaction is to be run again, as the documentation says."""
+    """Whether the transaction must be run again, as the documentation says."""
     return sqlstate(error) in ("40001", "40P01") or "database is locked" in str(error.orig)
 
 

@@ -29,14 +29,14 @@ PLACES = 6
 
 @dataclass
 class Round:
-    """What has happened.
+    """The events of one round.
 
     Attributes:
         place: Where the frozen one stood still.
         ended: How its transaction has: `"committed"`, or the error.
         waited: Seconds of each of the successor's fences, whether it returned or not.
-        seen: What the frozen one had written, as the successor found it right after its fence.
-        left: What it had written in the end.
+        seen: The writes of the frozen one, as the successor found them right after its fence.
+        left: The writes of the frozen one in the end.
     """
 
     place: int

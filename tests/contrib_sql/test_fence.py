@@ -1,4 +1,4 @@
-"""What `fence` does on each database and isolation level."""
+"""The effect of `fence` on each database and isolation level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `fence` does on PostgreSQL alone: the limit for what stands still, refusals, deadlocks."""
+"""The effect of `fence` on PostgreSQL alone: the limit for a transaction that stands still, refusals,
+deadlocks."""
 
 from __future__ import annotations
 
@@ -180,7 +181,7 @@ async def test_a_fence_outlives_the_savepoint_that_has_fenced_again(
         savepoint = await connection.begin_nested()
         await fence(connection, early)
         await savepoint.rollback()
-        # What the savepoint has given up, the transaction still has.
+        # The transaction still has the rows that the savepoint has given up.
         async with pg_engine.connect() as successor:
             await successor.execute(sa.text("SET LOCAL lock_timeout = '50ms'"))
             with pytest.raises(DBAPIError) as caught:

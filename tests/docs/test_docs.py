@@ -1,4 +1,4 @@
-"""What README and docs say is so: their code runs, their outputs are right, their links lead somewhere.
+"""README and docs are right: their code runs, their outputs are right, their links lead somewhere.
 
 How pages are run:
 

@@ -44,7 +44,7 @@ KINDS = {
 
 
 def section(heading: str) -> str:
-    """What stands under a heading, of the first or the second level."""
+    """The text under a heading, of the first or the second level."""
     for prose in REFERENCE.values():
         if found := re.search(rf"^##? {heading}\n(.*?)(?=^## |\Z)", prose, re.MULTILINE | re.DOTALL):
             return found[1]
@@ -52,7 +52,7 @@ def section(heading: str) -> str:
 
 
 def first_cells(heading: str, pattern: str) -> set[str]:
-    """What stands alone, as code, in the first cells of a section's tables."""
+    """The code that stands alone in the first cells of a section's tables."""
     return set(re.findall(rf"^\| `({pattern})` \|", section(heading), re.MULTILINE))
 
 

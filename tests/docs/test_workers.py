@@ -1,6 +1,6 @@
 """The pages on queues, against the workers that their readers start: processes, several of them.
 
-What the pages show in one program is run with the other pages.
+The programs that the pages show in one piece are run with the other pages.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def module(running: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @contextmanager
 def workers(directory: Path, number: int, *command: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many processes of a command of Python; they end with the block, as a deployment ends them."""
+    """That number of processes of a command of Python; they end with the block, as a deployment ends them."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(directory), str(ROOT)))}
     log = directory / "workers.log"
     with log.open("wb") as output:
@@ -115,7 +115,7 @@ async def test_arq(module: Callable[..., Any], tmp_path: Path) -> None:
             assert more is not None  # the key is free
             await result(more)  # a worker of arq that is stopped while one job ends lets go of no other
 
-            # Who is stopped in the midst of a job leaves it to the others.
+            # A worker that is stopped in the midst of a job leaves it to the others.
             last = await pool.enqueue_job("refresh", "stock")
             await eventually(lambda: is_running(pool, "refresh:stock"), within=SOON)
             for worker in crew[1:]:

@@ -26,7 +26,7 @@ from tests.simulation.world.table import lines, put
 
 FIRST = 5_000_000
 """The first seed."""
-HEAD = ("| safeguard | what it is for | schedules | found as |", "|---|---|---|---|")
+HEAD = ("| safeguard | purpose | schedules | found as |", "|---|---|---|---|")
 
 
 def found(name: str, most: int) -> tuple[int | str, str] | None:

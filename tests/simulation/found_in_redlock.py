@@ -89,7 +89,7 @@ BROKEN: dict[str, tuple[Schedule, str]] = {
     # redis0 confirms the smaller fencing token of p0, and redis2 does not. The vote of redis1, whose fencing
     # token is larger, comes late; redis0 does not hear of the larger one. p1 has the votes of redis0 and
     # redis2 when the lease has ended there.
-    "masters: proposed anew": (
+    "masters: proposed again": (
         _struck(
             crew("tracking", EVEN, one("p0.w0.r0", 0.1, 0.0), one("p0.w1.r0", 0.5, 0.0)),
             crew("tracking", EVEN, one("p1.w0.r0", 0.0, 0.0), one("p1.w1.r0", 1.5, 0.0)),

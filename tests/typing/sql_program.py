@@ -1,4 +1,5 @@
-"""What a type checker knows of fences in a program. It is checked by mypy and pyright, and never run."""
+"""The types that a type checker sees of fences in a program. It is checked by mypy and pyright, and never
+run."""
 
 from __future__ import annotations
 

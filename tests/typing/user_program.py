@@ -1,4 +1,4 @@
-"""What a type checker knows of a user's program. It is checked by mypy and pyright, and never run.
+"""The types that a type checker sees of a user's program. It is checked by mypy and pyright, and never run.
 
 `assert_type` fails where a type has become less exact; an ignored error, where it is an error no longer.
 """

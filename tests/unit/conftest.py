@@ -23,7 +23,7 @@ settings.load_profile("aiolocks")
 
 @pytest.fixture
 async def clock() -> AsyncIterator[VirtualClock]:
-    """The event loop's clock, which jumps to the next timer whenever nothing else is to be done."""
+    """The event loop's clock, which jumps to the next timer whenever nothing else is left to do."""
     clock = VirtualClock(asyncio.get_running_loop())
     with clock.installed():
         yield clock
@@ -31,7 +31,7 @@ async def clock() -> AsyncIterator[VirtualClock]:
 
 @pytest.fixture
 async def transport(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
-    """What every session of this test sends its requests to."""
+    """The transport to which every session of this test sends its requests."""
     transport = FakeTransport(asyncio.get_running_loop())
 
     def open_transport(client: Redis, loop: asyncio.AbstractEventLoop, **arguments: Any) -> FakeTransport:

@@ -134,7 +134,7 @@ class FakeTransport:
 
     def write(self, call: Call[Any]) -> None:
         """Writes it now, as a connection that has just come about does with what waited for it."""
-        call.words()  # made anew, where it depends on when
+        call.words()  # made again, where it depends on when
         call.written = True
         call.sent = self._loop.time()
 
@@ -158,7 +158,7 @@ class FakeTransport:
 
     @property
     def unasked(self) -> list[str]:
-        """What was sent beyond what the test has taken."""
+        """The requests beyond those that the test has taken."""
         return [verb(call) for call in list(self._untaken._queue)]  # type: ignore[attr-defined]
 
     @property
@@ -220,7 +220,7 @@ def releasing(lease: Lease) -> asyncio.Task[None]:
 
 
 def dependable(ttl: float) -> Any:
-    """What a holder may rely on of a ttl, by the contract: less 1 % and 2 ms."""
+    """The part of a ttl on which a holder may rely, by the contract: less 1 % and 2 ms."""
     return pytest.approx(ttl * 0.99 - 0.002)
 
 

@@ -53,7 +53,7 @@ def is_undo_of(undo: Call[Any], call: Call[Any]) -> bool:
 
 
 async def failure(task: Awaitable[Any]) -> BaseException:
-    """What it ends with; from a BackendError on with its cause."""
+    """The error with which it ends; from a BackendError on with its cause."""
     try:
         return await task
     except Exception as error:

@@ -15,7 +15,7 @@ from tests.unit.fakes import generous
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture, transport: Any) -> Any:
-    """What was warned of."""
+    """The warnings."""
     transport.answer = generous
     return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 

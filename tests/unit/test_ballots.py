@@ -66,7 +66,7 @@ def where(errands: list[Any]) -> dict[int, list[int]]:
 
 
 def grant(ballot: Ballot[Any], **minted: int) -> list[Any]:
-    """By the masters of these names, in this order; what is to be sent then."""
+    """By the masters of these names, in this order; returns the errands that must be sent then."""
     errands = []
     for label, fencing_token in minted.items():
         errands += ballot.replied(FIVE.index(label), VOTE, Granted(fencing_token, 0))
@@ -102,7 +102,7 @@ def test_who_grants_later_is_asked_too_if_that_is_no_less() -> None:
     ballot.replied(0, CONFIRM + 1, True)
     errands = ballot.replied(1, CONFIRM + 1, True)
 
-    # He is not needed, but is to know it.
+    # That master is not needed, but must know it.
     assert where(errands) == {TOLD: [4]}
     assert errands[0].command.args[1:] == (9, 10_000, 1)
 
@@ -335,7 +335,7 @@ def test_a_renewal_puts_back_what_is_missing_with_what_another_carries() -> None
     assert ballot.outcome is True
     assert where(errands) == {LOOK: [1]}
     assert errands[0].command.args[0] == "GET"
-    errands = ballot.replied(1, LOOK, Carried(7, False, "{}"))  # what that one has minted
+    errands = ballot.replied(1, LOOK, Carried(7, False, "{}"))  # the token that this master has minted
     assert where(errands) == {LOOK: [2]}
     errands = ballot.failed(2, LOOK, SILENT)
     assert where(errands) == {LOOK: [3]}
@@ -375,7 +375,7 @@ def test_a_renewal_without_a_majority_is_no_loss() -> None:
     ballot.replied(1, VOTE, False)
     ballot.failed(2, VOTE, SILENT)
     assert not ballot.decided
-    ballot.failed(3, VOTE, CUT)  # whatever the last one says, it is no majority for anything
+    ballot.failed(3, VOTE, CUT)  # any answer of the last one is no majority for anything
     assert ballot.outcome.transient  # type: ignore[union-attr]
     assert ballot.failed(4, TAKE, CUT) == []
 

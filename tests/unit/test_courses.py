@@ -81,7 +81,7 @@ def test_a_course_counts_from_when_its_first_part_was_written() -> None:
 
 
 def test_a_caller_is_told_once_of_an_undo_that_is_sent_again_when_its_slot_has_moved() -> None:
-    """Whom the second one wakes is told, and nothing else: a course counts its answers."""
+    """A waiter that the second one wakes is told, and nothing else: a course counts its answers."""
     held: list[Call[Any]] = []
     cluster: Any = SimpleNamespace(
         _closed=False, _lines=SimpleNamespace(hold=lambda slot, call, pause: held.append(call))

@@ -1,4 +1,4 @@
-"""What a session knows of the leases that tasks have entered."""
+"""The leases that tasks have entered, as a session knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What listeners, the log and the statistics are told; and that no listener can do harm."""
+"""The events for listeners, the log and the statistics; and that no listener can do harm."""
 
 from __future__ import annotations
 

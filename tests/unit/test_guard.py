@@ -1,4 +1,4 @@
-"""What the guard's thread does, look by look: a loop of the test, and times of the test."""
+"""The guard's thread, look by look: a loop of the test, and times of the test."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_short_holds_do_not_wake_the_thread(offline, transport, clock, mon
     async def hold(times: int, ttl: float) -> None:
         for _ in range(times):
             async with Lock(session, "a", ttl=ttl):
-                one.looks_at = min(one.looks_at, clock.now() + 15)  # what a look at a lease of 30 s says
+                one.looks_at = min(one.looks_at, clock.now() + 15)  # the result of a look at a lease of 30 s
 
     await hold(100, 30)
     assert len(rung) == 1

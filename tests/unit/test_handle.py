@@ -1,4 +1,4 @@
-"""What a detached lease travels as: read back whole or refused, and never shown."""
+"""The text form of a detached lease: read back whole or refused, and never shown."""
 
 from __future__ import annotations
 

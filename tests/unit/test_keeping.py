@@ -1,4 +1,4 @@
-"""For how long values are kept, and how far ahead of their end they are made anew."""
+"""The times for which values are kept, and how far ahead of their end they are replaced."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_jitter_is_the_share_that_is_random() -> None:
 
 @pytest.mark.parametrize("early", [0.5, 1.0, 3.0])
 def test_how_far_ahead_is_drawn_by_an_exponential_law(early: float) -> None:
-    """XFetch: a value is made anew x times its cost ahead with a probability of exp(-x / early)."""
+    """XFetch: a value is replaced x times its cost ahead with a probability of exp(-x / early)."""
     drawn = [Keeping(keep=1.0, early=early).ahead() for _ in range(20_000)]
     assert min(drawn) >= 0
     assert sum(drawn) / len(drawn) == pytest.approx(early, rel=0.03)

@@ -25,7 +25,7 @@ def wait(
 
 
 def on_server(waits: Mapping[str, Wait], **others: list[str]) -> dict[tuple[str, str], Standing]:
-    """What these hold, and what others hold, by name."""
+    """The locks that these hold, and that others hold, by name."""
     standings: dict[tuple[str, str], Standing] = {}
     held = [
         (place, lease.lease_id) for one in waits.values() for lease in one.holds for place in lease.places

@@ -1,4 +1,5 @@
-"""Who runs `main`, when it is told to stop, and when it is called again; the test is server and clock."""
+"""The process that runs `main`, when it is told to stop, and when it is called again; the test is server and
+clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped: wheel and sdist have what they should, and the wheel works far from the source tree."""
+"""The wheel and the sdist have what they should, and the wheel works far from the source tree."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """What a command prints, run without the paths that this process has been given."""
+    """The output of a command, run without the paths that this process has been given."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -93,7 +93,7 @@ def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions:
         "LICENSE",
         "README.md",
         "CHANGELOG.md",
-        # What tests of the sdist read besides.
+        # Files that tests of the sdist read besides.
         ".ci/run",
         ".github/workflows/tests.yml",
         "docs/assets/monitoring/prometheus-rules.yml",

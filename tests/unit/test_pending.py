@@ -1,4 +1,4 @@
-"""What `acquire()` returns: awaited, entered, given to a task, or never used at all."""
+"""The result of `acquire()`: awaited, entered, given to a task, or never used at all."""
 
 from __future__ import annotations
 

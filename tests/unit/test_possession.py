@@ -1,4 +1,4 @@
-"""What a grant becomes: renewed, doubted, lost; the test is server and clock."""
+"""The life of a grant: renewed, doubted, lost; the test is server and clock."""
 
 from __future__ import annotations
 

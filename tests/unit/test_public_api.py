@@ -1,4 +1,5 @@
-"""What users import: names, parameters and docstrings as in the contract, and no secret in a `repr`."""
+"""The names that users import, their parameters and docstrings as in the contract, and no secret in a
+`repr`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Redlock takes: looked at before any I/O."""
+"""The arguments of a Redlock: looked at before any I/O."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ async def test_what_was_lost_cannot_be_entered(lease, transport) -> None:
 
 
 async def test_what_is_entered_too_late_is_lost_there_and_then(offline, transport, clock, recwarn) -> None:
-    """Whoever waits behind it here need not wait for the watchdog, or for the garbage collector."""
+    """The next waiter here need not wait for the watchdog, or for the garbage collector."""
     lease = await acquired(Lock(offline, "name"), transport)
     behind = asyncio.create_task(Lock(offline, "name").acquire())
     await turns()

@@ -22,7 +22,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_text("utf-8"))]
 LONGEST_STEP, LONGEST_SHARED = 60, 200
 
-# What servers know the scripts by. Whoever changes one changes its line here, and looks at tests/lua again.
+# The digests by which servers know the scripts. To change a script, change its line here, and look at
+# tests/lua again.
 FROZEN = {
     "job_acquire": "3ed2c9b0d6e84ea1b58a6cb445f8e9ef2a2923c3",
     "job_enqueue": "98c18d070d5ed52f010d7dcaa7a8f7cbc3527a0d",
@@ -234,7 +235,7 @@ def test_the_head_says_what_goes_in_and_what_comes_out(script) -> None:
     for what in ("KEYS", "ARGV"):
         told = numbers_told(what, lines)
         if what == "KEYS" and not told and script.shared:
-            told = numbers_used(what, step)  # so many of each: n locks, n fences
+            told = numbers_used(what, step)  # n of each: n locks, n fences
         assert numbers_used(what, step) <= told, what
         assert told <= numbers_used(what, script.text.decode()), what
 

@@ -246,7 +246,7 @@ async def test_a_reply_that_no_script_gives_is_a_backend_error(offline, transpor
 
     with pytest.raises(BackendError, match="cannot be understood"):
         await trying
-    await transport.asked("release")  # whatever was done is undone
+    await transport.asked("release")  # every grant is undone
 
 
 # -- closing -------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ async def test_closing_ends_every_question(make_session, transport, clock, act) 
     with pytest.raises(SessionClosedError, match="the session was closed while waiting"):
         await asking
     assert clock.now() - began < 0.1
-    assert transport.unasked == (["adopt"] if act == "adopt" else [])  # whatever was done is undone
+    assert transport.unasked == (["adopt"] if act == "adopt" else [])  # every grant is undone
 
 
 async def test_an_adoption_that_finds_the_session_closing_is_given_back(make_session, transport) -> None:
@@ -460,7 +460,7 @@ async def test_an_adoption_that_finds_the_session_closing_is_given_back(make_ses
 
 
 async def test_a_life_is_two_commands_two_waits_and_no_task(offline, transport) -> None:
-    """What docs/explanation/performance.md says of a lock that nobody else wants."""
+    """The claims of docs/explanation/performance.md about a lock that nobody else wants."""
     transport.answer = generous
     lock = Lock(offline, "name")
     async with lock:

@@ -1,4 +1,4 @@
-"""What the single flight takes, before any request; how values and errors travel."""
+"""The arguments of the single flight, before any request; how values and errors travel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is too large is refused before anything is sent."""
+"""A value that is too large is refused before anything is sent."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ async def test_so_many_wait_and_all_of_them_run(job, session, room) -> None:
     assert not waiting
 
 
-# -- so many at once -----------------------------------------------------------------------------------------
+# -- several at once -----------------------------------------------------------------------------------------
 
 
 async def test_so_many_run_at_once(session, connect) -> None:

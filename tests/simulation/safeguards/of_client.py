@@ -7,7 +7,7 @@ from .taking import ALL, LOCKS, Safeguard, python
 OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: waiting
     "undo of a try": Safeguard(
-        "What an acquire may have got is given back when its task has gone.",
+        "A lease that an acquire may have got is given back when its task has gone.",
         python(
             "_core.acquisition:Acquisition._withdraw",
             without="if executed or last or own_seat:",
@@ -263,7 +263,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         faulty=True,
     ),
     "sent again": Safeguard(
-        "What was not answered is sent again on the next connection.",
+        "A request that was not answered is sent again on the next connection.",
         python(
             "_transport.multiplexed:Multiplexed.connection_lost",
             without="self._queue.extendleft(call for call in reversed(unanswered) if not call.done)",

@@ -17,7 +17,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
         _KINDS,
     ),
     "deadlocks: read on the server": Safeguard(
-        "What tasks hold, and whether that is in the way of others, is read on the server.",
+        "The locks that tasks hold, and whether these are in the way of others, are read on the server.",
         python(
             "_core.deadlocks:Detector._looked",
             without="stuck(suspects, self._standings)",

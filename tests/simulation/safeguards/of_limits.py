@@ -33,7 +33,7 @@ OF_LIMITS: dict[str, Safeguard] = {
         LIMITS,
     ),
     "limits: a key that comes back": Safeguard(
-        "Who gives back a permit calls the line whose turn it is.",
+        "A holder that gives back a permit calls the line whose turn it is.",
         lua(
             "limits",
             "permits",

@@ -79,7 +79,7 @@ OF_MASTERS: dict[str, Safeguard] = {
         ),
         _REDLOCK,
     ),
-    "masters: proposed anew": Safeguard(
+    "masters: proposed again": Safeguard(
         "A confirmation of an earlier proposal does not count for a larger one.",
         python(f"{_ACQUIRING}._propose", without="self._confirmed.clear()", instead="pass"),
         _REDLOCK,

@@ -46,7 +46,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         sorts=("lost answer",),
     ),
     "lock_acquire: held": Safeguard(
-        "What is held is refused.",
+        "A lock that is held is refused.",
         lua("lock_acquire", without="if held and not mine or", instead="if"),
         LOCKS,
     ),
@@ -273,7 +273,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         SPANS,
     ),
     "spans: marks go": Safeguard(
-        "What a waiter has reserved goes with it.",
+        "The reservation of a waiter goes with the waiter.",
         lua("spans_release", without="forget(bell, ARGV[3])"),
         SPANS,
     ),

@@ -65,7 +65,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         covered_by="a bell that is found rung",
     ),
     "taken back": Safeguard(
-        "What waits for a node that is away goes to the node that has taken its place.",
+        "A request that waits for a node that is away goes to the node that has taken its place.",
         python("_transport.cluster:Clustered._learned", without="self.send(call)", instead="pass"),
         CLUSTERED,
         faulty=True,
