@@ -1,15 +1,15 @@
 -- Takes the run, or answers with the value that is there, or says how long the present run may last, and seats the asker.
--- Sent again with the token that already has it, it is the same grant with its ttl set anew.
+-- Sent again with the token that already has it, it is the same grant with a new ttl.
 --
 -- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only from one that will wait)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 fingerprint, hexadecimal
 --       6 fencing token of the run that the asker was told to wait for, or ''   7 flags: t only in turn, w will wait if
 --       refused, q may have a bell, l leaves the queue   8 how many times its cost before its end a value is due
---       9 run whose value the asker makes anew, or ''
+--       9 run whose value the asker makes again, or ''
 -- Returns {1, fencing token, how many others stand in the queue}
 --      or {0, remaining ms of the run (-2: there is none, and it is another's turn), its fencing token or '0'[, own bell]}
 --      or {2, fencing token of the run that left it, how many microseconds ago (-1: it is kept), 1 if it is due to be
---          made anew, and nobody does so, tag, payload, bells rung…}
+--          made again, and nobody does so, tag, payload, bells rung…}
 --      or {3, bells rung…} when the key is in use with another fingerprint
 --
 -- Invariants: who was told of a run gets what that run or a later one has left, and who was told of none only what is

@@ -4,13 +4,13 @@
 -- KEYS  1 run   2 value   3 fence   4 queue
 -- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 for how long it is fresh, ms
 --       5 for how long it is kept, ms   6 for how long it is there for those who waited, ms   7 what it has cost, ms
---       8 pause: '' to replace what is there, or else a value that is kept stays, and is not due again for so many ms
+--       8 pause: '' to replace what is there, or else a value that is kept stays, and is not due again for that many ms
 --       9 tag   10 payload
--- Returns {1 when published, 0 when the token does not have the run} and the bells of who was woken
+-- Returns {1 when published, 0 when the token does not have the run} and the bells of those that were woken
 --
 -- Invariants:
--- - what a token leaves that has lost the run is seen by nobody;
--- - a value that is kept stays when it could not be made anew;
+-- - the result of a token that has lost the run is seen by nobody;
+-- - a value that is kept stays when it could not be made again;
 -- - the first write is a DEL, so that it works on a server that is out of memory.
 local run, value, queue = KEYS[1], KEYS[2], KEYS[4]
 

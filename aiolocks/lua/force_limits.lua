@@ -1,5 +1,5 @@
 -- Frees the permits that were granted up to then, whoever holds them, and wakes who waits. The fence stays.
--- What is counted beside the leases is counted anew by the next step, which then calls the waiters whose turn it is.
+-- The next step counts again what is counted beside the leases, and then calls the waiters whose turn it is.
 --
 -- KEYS  1 holders   2 leases   3 queue   4 turns   5 fence
 -- ARGV  1 the latest fencing token that it frees

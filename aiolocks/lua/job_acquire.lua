@@ -1,5 +1,5 @@
 -- Takes a running slot of a job, waits for it, or finds that this is a duplicate.
--- Sent again with the token that already runs, it is the same grant with its ttl set anew: what was decided stands.
+-- Sent again with the token that already runs, it is the same grant with a new ttl: earlier decisions stand.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 --       and of a ticket   10 run   11 about
@@ -12,8 +12,8 @@
 --      or {2, why it is a duplicate: f as many wait as may, d done, s superseded, o owned by another, bells rung…}
 --      or {3, the limit of the runs that go on, where it is another}
 --
--- Invariants: nobody runs while somebody of another bell stands before him and lives; who begins has left the queue,
--- so that whoever comes after that finds room; each run that begins wakes the next waiter while there are slots.
+-- Invariants: no run begins while a living waiter of another bell stands before it; a run that begins has left the
+-- queue, so that a later waiter finds room; each run that begins wakes the next waiter while there are slots.
 local token, ttl, seat, flags, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[5], ARGV[6], ARGV[8]
 local entry, others = bell .. seat, number_in(queue)
 

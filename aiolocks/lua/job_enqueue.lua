@@ -1,5 +1,5 @@
 -- Makes a ticket the owner of a job's key, or says for how long another one owns it.
--- Sent again by the one that owns it, it is the same success with its ttl set anew; by one whose place another has taken
+-- Sent again by the one that owns it, it is the same success with a new ttl; by one whose place another has taken
 -- since, it changes nothing.
 --
 -- KEYS  1 owner   2 over   3 before   4 about

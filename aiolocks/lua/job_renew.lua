@@ -1,4 +1,4 @@
--- Sets the ttl anew for the token that runs, and keeps the key of its ticket for as long. Never creates what is gone.
+-- Sets the ttl again for the token that runs, and keeps the key of its ticket for as long. Never creates what is gone.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over
 --       and of a ticket   10 run   11 about

@@ -1,5 +1,5 @@
 -- Takes a permit of each key of the line, or says how long the lease that ends first may last.
--- Sent again with a token that already holds, it is the same grant with its ttl set anew.
+-- Sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 turns   4 fence   5 queue of all   6 bell   7 queue of the line
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 line   6 seat   7 flags: w will wait if
@@ -11,8 +11,8 @@
 local token, ttl, line, seat, flags = ARGV[1], tonumber(ARGV[2]), ARGV[5], ARGV[6], ARGV[7]
 local others, waits = number_in(everyone), has(flags, 'w')
 
--- Who holds that key, or any, for who is refused: the server's time, microseconds; the key with its cap, or ''; and of
--- the leases that end first token, ms left and lease.
+-- The holders of that key, or of any, for a refusal: the server's time, microseconds; the key with its cap, or ''; and
+-- of the leases that end first token, ms left and lease.
 local function told(place)
   local found, key = {whole(MICROSECONDS), place or ''}, place and ',' .. string.match(place, '[^=]+') .. '='
   local ending = redis.call('ZRANGE', holders, 0, WALK - 1, 'WITHSCORES')

@@ -1,5 +1,5 @@
 -- Takes the lock, or says how long its holder may keep it, and then seats the asker if it is to wait.
--- Sent again with the token that already holds it, it is the same grant with its ttl set anew.
+-- Sent again with the token that already holds it, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 bell (only from one that will wait)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 flags: t only in turn, w will wait if
@@ -18,7 +18,7 @@ local function has(flag) return string.find(ARGV[5], flag, 1, true) end
 local function now() local time = redis.call('TIME') return time[1] * 1000000 + time[2] end
 local function whole(number) return string.format('%.0f', number) end
 
--- What has not the form that aiolocks gives it was written by somebody else: 'FOREIGN' and the number of the key.
+-- A value without the form that aiolocks gives it was written by another program: 'FOREIGN' and the number of the key.
 local held = redis.call('GET', lock)
 local others = redis.call('ZCARD', queue)  -- read before anything is written
 local first = others > 0 and redis.call('ZRANGE', queue, 0, 0)[1]

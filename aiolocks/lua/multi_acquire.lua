@@ -1,5 +1,5 @@
 -- Takes all the locks, or says how long one of them may be held elsewhere, and seats the asker.
--- Sent again with the token that already holds them, it is the same grant with its ttl set anew.
+-- Sent again with the token that already holds them, it is the same grant with a new ttl.
 --
 -- KEYS  n locks   n fences   n queues   and the bell, from one that will wait
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON

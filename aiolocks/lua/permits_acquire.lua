@@ -1,5 +1,5 @@
 -- Takes permits, or says how long the lease that ends first may last.
--- Sent again with a token that already holds, it is the same grant with its ttl set anew.
+-- Sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 permits   6 value, or '' for one that is 1
@@ -8,9 +8,9 @@
 --       9 retention of the value, ms
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
 --      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, who holds them], bells rung…
---          [, or the entry of the queue that goes first, if it is another one of his own bell]}
+--          [, or the entry of the queue that goes first, if it is another one of its own bell]}
 --      or {2, value that it was made with, current value}
---      or {3, current value, bells rung…} when neither value allows so many: the asker has left the queue
+--      or {3, current value, bells rung…} when neither value allows that many: the asker has left the queue
 --
 -- Invariant: with t, nobody gets in before a living one of another bell, and who will not wait passes nobody.
 local token, ttl, wanted, seat, flags = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
@@ -32,7 +32,7 @@ if not permits then
       stand_up(queue, bell, seat, has(flags, 'l'))
       return {3, capacity(), unpack(wake(fair, 0))}
     end
-    -- What he cannot use is for others: for those behind him if he was woken from the queue, or else for all.
+    -- Permits that it cannot use are for others: for those after it if it was woken from the queue, or else for all.
     local rung, rank = {}, redis.call('ZRANK', queue, entry) or -1
     local own = has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q')) or nil
     if (not in_turn and not ahead) or (owing and not fair) then

@@ -1,5 +1,5 @@
 -- Takes the one permit from whoever holds it, before all who wait for it.
--- Sent again with the token that already holds, it is the same grant with its ttl set anew.
+-- Sent again with the token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON

@@ -1,4 +1,4 @@
--- Takes a place at the end of the queues, or keeps those that it has, and hangs up the bell anew.
+-- Takes a place at the end of the queues, or keeps those that it has, and hangs up the bell again.
 -- Alone in reading a key where changes to what was read are tracked: the bell, after it was written.
 -- The queues are not in KEYS, for some servers take a read for a read of all of them; they share the bell's slot.
 --

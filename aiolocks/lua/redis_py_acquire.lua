@@ -1,5 +1,5 @@
 -- Takes the lock as redis-py does: its value is the token, and it has a ttl only if there is a timeout.
--- Sent again, it is the same grant with its ttl set anew.
+-- Sent again, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock
 -- ARGV  1 token   2 timeout, ms, or '' for none   3 it may have been executed before ('1')
@@ -17,7 +17,7 @@ else
 end
 if taken then return 1 end
 
--- Read in any case: where changes to what was read are tracked, they are told. What is no string is nobody's.
+-- Read in any case: where changes to what was read are tracked, they are told. A key that is no string is nobody's.
 if redis.pcall('GET', lock) ~= token or ARGV[3] ~= '1' then return 0 end
 if timeout ~= '' then redis.call('PEXPIRE', lock, timeout) end
 return 1

@@ -1,4 +1,4 @@
--- Sets the ttl of the lock anew if it has this token, as redis-py does.
+-- Sets the ttl of the lock again if it has this token, as redis-py does.
 --
 -- KEYS  1 lock
 -- ARGV  1 token   2 timeout, ms   3 leave it as it is if it has longer already ('1')

@@ -1,5 +1,5 @@
 -- Takes the lock, or takes it once more for its owner, or says how long it may be held elsewhere, and seats the asker.
--- Sent again with a token that already holds, it is the same grant with its ttl set anew.
+-- Sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from one that will wait)
 -- ARGV  1 token, which begins with its owner   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON

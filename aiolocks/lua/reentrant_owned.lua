@@ -1,4 +1,4 @@
--- Tells whether the token is one of the owner's, and the lock is his.
+-- Tells whether the token is one of the owner's, and the lock belongs to that owner.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest
 -- ARGV  1 token

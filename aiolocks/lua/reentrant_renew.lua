@@ -1,4 +1,5 @@
--- Sets the ttl anew for a token of the owner. Never creates what is gone, and shortens no other lease of his.
+-- Sets the ttl again for a token of the owner. Never creates a token that is gone, and shortens no other lease of the
+-- owner.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms

@@ -1,5 +1,5 @@
 -- Takes the lock from whoever else holds it, before all who wait for it; from its owner, it takes it once more.
--- Sent again with a token that already holds, it is the same grant with its ttl set anew.
+-- Sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest
 -- ARGV  1 token, which begins with its owner   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON

@@ -1,5 +1,5 @@
 -- Claims a tick of a schedule, by its due time, and begins its run in the same step; or says why not.
--- Sent again with the token that runs already, it is the same grant with its ttl set anew.
+-- Sent again with the token that runs already, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 register   4 fence   5 queue   6 bell   7 history
 -- ARGV  1 to 7 as in shared/claims   8 due, ms   9 the newest tick that the asker knows to be claimed, ms, or ''

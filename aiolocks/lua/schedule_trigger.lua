@@ -1,5 +1,5 @@
 -- Begins a run of a schedule out of turn, which claims no tick; or says why not.
--- Sent again with the token that runs already, it is the same grant with its ttl set anew.
+-- Sent again with the token that runs already, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 register   4 fence   5 queue   6 bell   7 history
 -- ARGV  1 to 7 as in shared/claims

@@ -1,9 +1,9 @@
 -- Takes a span, or says how long a lease that is in the way may last.
--- Sent again with a token that already holds, it is the same grant with its ttl set anew.
+-- Sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 mode   6 a   7 b
---       8 token of the upgradable that is to be upgraded, or -   9 lease of the marks of who waits, ms   10 seat
+--       8 token of the upgradable that will be upgraded, or -   9 lease of the marks of who waits, ms   10 seat
 --       11 flags: w will wait if refused, p passes the wakeup on, s stays in the queue, l leaves it with its bell, h is
 --       told who is in the way, if refused
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
@@ -18,7 +18,7 @@ local seat, flags = ARGV[10], ARGV[11]
 local others = number_in(queue)
 check()
 local woken = was_woken(flags, bell)
-local rung = purge(seat) > 0 and settle(0) or {}  -- who waits gets what is free, or reserves it, before a newcomer
+local rung = purge(seat) > 0 and settle(0) or {}  -- waiters get what is free, or reserve it, before a newcomer
 local waits_for_it = has(flags, 'w')
 local _, _, _, noted = waiter(bell)
 local mark = waits_for_it and noted or '-'
@@ -35,7 +35,7 @@ else
   local first, own = waits_for_it and is_first(bell, seat), nil
   if blocked(mode, a, b, mark, under, first) then
     if waits_for_it then
-      take('c', bell)  -- whoever was called has come, and cannot enter after all
+      take('c', bell)  -- a waiter that was called has come, and cannot enter after all
       wait(bell, mode, a, b, mark_of(mode, a, b, mark, under, first), under, tonumber(ARGV[9]))
       own = sit_down(queue, bell, seat, has(flags, 'q'))
     end

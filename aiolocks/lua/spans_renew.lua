@@ -1,4 +1,4 @@
--- Sets the ttl anew for the token that holds. Never creates what is gone.
+-- Sets the ttl again for the token that holds. Never creates what is gone.
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 seat

@@ -6,9 +6,9 @@
 -- Returns the place: 1 for who began the window
 --
 -- Invariants:
--- - places is a sorted set of tokens by place, with the ttl of the window, which nobody sets anew; the next place
---   is one behind the last one there: nothing is counted but with a token that is added, so that nothing is counted twice;
--- - who began the window stays; of the others, those are forgotten first who went through first.
+-- - places is a sorted set of tokens by place, with the ttl of the window, which nobody sets again; the next place is
+-- one after the last one there: nothing is counted but with a token that is added, so that nothing is counted twice;
+-- - the one that began the window stays; of the others, those are forgotten first that went through first.
 local places, token = KEYS[1], ARGV[1]
 
 local place = redis.call('ZSCORE', places, token)

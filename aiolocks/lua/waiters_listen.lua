@@ -1,7 +1,8 @@
 -- Says for each of these bells that its owner lives, and tells what that owner may wait for.
 -- It creates nothing: a waiter whose bell or seat is gone is told so, and takes its seat again by itself.
--- Where changes to what was read are tracked, each bell is read after it was written. What else is read may be told of as
--- well, which means nothing to who listens. It is not in KEYS, for some servers take a read for a read of all of them.
+-- Where changes to what was read are tracked, each bell is read after it was written. Other keys that are read may be
+-- told of as well, which means nothing to a waiter that listens. It is not in KEYS, for some servers take a read for a
+-- read of all of them.
 --
 -- KEYS  bells
 -- ARGV  1 ttl of a bell, ms   2 ttl of a queue, ms   3 host and process of the session, JSON ('': they are not told)

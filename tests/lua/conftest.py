@@ -1,4 +1,4 @@
-"""What tests of the scripts need besides."""
+"""Fixtures for tests of the scripts."""
 
 from __future__ import annotations
 

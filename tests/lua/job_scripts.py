@@ -12,7 +12,7 @@ PERMITS = ("forms", "bells", "fence", "queue", "permits")
 
 
 class JobScripts(Scripts):
-    """The steps of a job. Who asks has a token, and his bell and seat are of that."""
+    """The steps of a job. A waiter that asks has a token, and its bell and seat are of that."""
 
     kind = "uniquejob"
     deadlines = frozenset({"", "over"})
@@ -125,7 +125,7 @@ class JobScripts(Scripts):
         return [token.decode() for token in await self.redis.zrange(self.holders, 0, -1)]
 
     async def are_over(self) -> dict[str, int]:
-        """What is remembered, and for how many ms more."""
+        """The remembered ends, and for how many ms more."""
         seconds, micros = await self.redis.time()
         now = seconds * 1000 + micros // 1000
         found = await self.redis.zrange(self.over, 0, -1, withscores=True)

@@ -58,7 +58,7 @@ class LimitScripts(PermitScripts):
         return [*map(self.key, self.roles), self.bell(who), self.line_queue]
 
     async def take(self, token: str, who: str = "me", *, flags: str = "", ttl: int = MINUTE) -> Any:
-        """What `limits_acquire` answers."""
+        """The answer of `limits_acquire`."""
         arguments = (token, ttl, HOUR, "{}", self.line, token[:16], flags)
         return await self.run(self.words("limits_acquire", self.keys(who), *arguments))
 

@@ -23,8 +23,8 @@ class Mutation(NamedTuple):
 
     Attributes:
         file: Where: `permits_acquire`, `shared/fence`.
-        guard: What stands there, once.
-        instead: What stands there then.
+        guard: The text that stands there, once.
+        instead: The text that takes its place.
         by: The test that fails.
     """
 
@@ -64,7 +64,7 @@ async def fails(check: Check, scripts: Scripts) -> bool:
     await scripts.clear()
     try:
         await check(scripts)
-    except (Exception, pytest.fail.Exception):  # what `pytest.raises` misses is no Exception
+    except (Exception, pytest.fail.Exception):  # `pytest.raises` fails with no Exception
         return True
     return False
 
@@ -114,7 +114,7 @@ async def compiled(
 async def survives(
     scripts: type[Scripts], redis: Any, prefix: str, mutation: Mutation, among: Mapping[str, Check], step: str
 ) -> str | None:
-    """What is wrong with that mutation: None if its test fails with it, and would not without."""
+    """The fault of that mutation: None if its test fails with it, and would not without."""
     text = text_of(mutation.file)
     if text.count(mutation.guard) != 1:
         return f"{mutation}: stands there {text.count(mutation.guard)} times"

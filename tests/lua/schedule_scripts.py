@@ -42,7 +42,7 @@ class ScheduleScripts(Scripts):
         self._origin = None
 
     async def due(self, minutes: float) -> int:
-        """The due time of a tick so many minutes ago; the same each time it is asked for."""
+        """The due time of a tick that many minutes ago; the same each time it is asked for."""
         if self._origin is None:
             self._origin = await microseconds(self.redis) // 1000
         return self._origin - int(minutes * MINUTE)

@@ -31,7 +31,7 @@ QUEUE = 10_000
 
 SEAT = "0" * 16
 WALK = 64
-"""So many of the queue are looked at in one step."""
+"""The most entries of the queue that one step looks at."""
 """Of who stands in the queue for a whole session."""
 
 CARD = json.dumps({"host": socket.gethostname(), "pid": os.getpid()}, separators=(",", ":"))
@@ -41,7 +41,7 @@ NO_FENCES = (
     *("", "garbage", "-1", "1.5", "nan", "-inf", "inf", "1e300", "0x17"),
     *(str(2**53 - 1), str(2**53), "9" * 400),
 )
-"""What no clock can have minted."""
+"""Numbers that no clock can have minted."""
 
 TELLING_OF_THIEVES = ("lock_renew", "reentrant_renew", "permits_renew")
 
@@ -51,7 +51,7 @@ _NOT_ENOUGH = object()
 class Scripts:
     """The steps of one kind of lock, under a name of its own; arguments and replies as they travel.
 
-    Whoever stands in the queue is called by a name, which is the session's in that of its bell.
+    A waiter in the queue is called by a name, which is the session's in that of its bell.
 
     Args:
         mutant: Texts to run instead of those in the files, by their names: `lock_acquire`, `shared/fence`.
@@ -59,7 +59,7 @@ class Scripts:
 
     kind: ClassVar[str]
     shared: ClassVar[tuple[str, ...]] = ()
-    """What stands in front of each step; `queue_arm` stands alone."""
+    """The shared scripts before each step; `queue_arm` stands alone."""
     bare: ClassVar[frozenset[str]] = frozenset()
     """The steps that do without."""
     looking: ClassVar[tuple[str, ...]] = ()
@@ -184,7 +184,7 @@ async def microseconds(redis: Redis) -> int:
 
 
 def about(remaining: float, ms: int) -> bool:
-    """Whether so much is left of what has just been so many milliseconds."""
+    """Whether `remaining` is left of a time that has just been `ms`."""
     return ms - min(5_000, ms // 2) < remaining <= ms
 
 
@@ -238,7 +238,7 @@ class LockScripts(Scripts):
     async def locked(self) -> Any:
         return await self.run(self.words("lock_locked", [self.lock]))
 
-    # -- the words of a step, for who says them himself
+    # -- the words of a step, for a test that says them itself
 
     def acquiring(
         self,
@@ -363,7 +363,7 @@ class ReentrantScripts(LockScripts):
     async def adopt(
         self, old: str, new: str, *, ttl: int = MINUTE, retention: int = HOUR, metadata: str | bytes = "{}"
     ) -> Any:
-        del metadata  # what stands beside the lock is of the lease that took it first
+        del metadata  # the metadata beside the lock are those of the lease that took it first
         return await self.run(self.words("reentrant_adopt", self._keys(None), old, new, ttl, retention))
 
     async def annotate(self, token: str, metadata: str = "new") -> Any:
@@ -499,7 +499,7 @@ class MultiScripts(Scripts):
 
 
 class PermitScripts(Scripts):
-    """The steps of what so many may hold at once."""
+    """The steps of kinds with several permits."""
 
     kind = "semaphore"
     shared = ("forms", "bells", "fence", "queue", "permits")
@@ -769,7 +769,7 @@ class Ear(asyncio.Protocol):
         return await self.say(*lock.arming(who))
 
     async def told(self) -> list[Any]:
-        """What this connection was told since the last time: before the reply to what is sent behind it."""
+        """The pushes on this connection since the last time: before the reply to a later request."""
         await self.say("PING")
         pushes, self._pushes = self._pushes, []
         return pushes

@@ -177,7 +177,7 @@ async def test_each_of_its_commands_is_needed(as_user, missing) -> None:
 
 @pytest.mark.leaves_keys
 async def test_without_zadd_nobody_stands_in_the_queue(as_user) -> None:
-    """Who cannot queue polls."""
+    """A process that cannot queue polls."""
     two = await as_user(commands=without("zadd", COMMANDS))
 
     with pytest.raises(AssertionError, match=r"async def queued"):
@@ -376,10 +376,10 @@ async def test_nothing_needs_to_be_configured_where_the_notifications_are_on(as_
 
 @dataclass(frozen=True)
 class Family:
-    """What the scripts of a kind may do, beyond `eval` and `evalsha`, and where.
+    """The permissions that the scripts of a kind need, beyond `eval` and `evalsha`, and where.
 
     Attributes:
-        roles: What its keys are called, in the pattern that allows them.
+        roles: The names of its keys, in the pattern that allows them.
         steps: Says each word of it, by hand.
     """
 
@@ -509,7 +509,7 @@ async def schedule_steps(schedule: ScheduleScripts) -> None:
 
 
 SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
-"""What the scripts of all kinds do."""
+"""The commands that the scripts of all kinds run."""
 NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
 SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 PERMITS = (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank")
@@ -581,7 +581,7 @@ LOST = {
     "spans": ("hkeys",),
     "limits": ("zscore",),
 }
-"""What those do besides, where one of several keys was lost."""
+"""The commands that those run besides, where one of several keys was lost."""
 
 
 @pytest.fixture
@@ -597,7 +597,7 @@ async def by_hand(own_server, connect, acl) -> Any:
         await family.steps(family.scripts(user, "aiolocks"))
 
     yield by_hand
-    await admin.flushall()  # what was cut off in the middle has no ttl
+    await admin.flushall()  # a run that was cut off in the middle has no ttl
 
 
 async def refused(steps: Awaitable[None]) -> bool:

@@ -214,7 +214,7 @@ async def test_publish_said_twice_does_not_wake_for_a_run_that_others_have_begun
 
 
 async def test_what_a_stale_runner_leaves_is_seen_by_nobody(flight) -> None:
-    """His run has come to its end, and another has it, or has had it."""
+    """Its run has come to its end, and another has it, or has had it."""
     stale = await flight.begin(ME)
     await flight.redis.delete(flight.run_key)
     assert await flight.publish(ME, stale) == [0]
@@ -351,11 +351,12 @@ async def test_publish_is_heard_by_who_hangs_up_a_bell(flight) -> None:
         assert [b"invalidate", [flight.bell("x")]] in await ear.told()
 
 
-# -- what is made anew ---------------------------------------------------------------------------------------
+# -- values that are replaced
+# -----------------------------------------------------------------------------------
 
 
 async def due(flight: FlightScripts, **asked: Any) -> bool:
-    """Whether the value that is given is due to be made anew."""
+    """Whether the value that is given is due."""
     kind, _, age, is_due, *_ = await flight.acquire(ME, **asked)
     assert (kind, age) == (2, -1)
     assert is_due in (0, 1)
@@ -642,7 +643,7 @@ async def test_who_takes_over_a_run_keeps_its_fingerprint(flight) -> None:
 
 
 async def test_the_next_of_one_session_knows_of_the_run_that_the_first_was_told_of(flight) -> None:
-    """Also of one that he has had himself."""
+    """Also of one that it has had itself."""
     mine, theirs = commands(flight), commands(flight, "y")
     granted = await does(flight, mine.acquire(ME, MINUTE, "{}"))
     await does(flight, mine.release(ME, MINUTE))

@@ -245,7 +245,7 @@ async def test_a_key_of_another_type_is_no_error(lock, kind) -> None:
                 assert finding.problems == ("its queue is something else",)
             elif not any(f"is a {type_}, not a" in problem for problem in finding.problems):
                 assert type_ in ("string", "hash", "zset"), (role, finding.problems)  # ours, with other text
-                if kind != "fencedregister":  # what is in it is the user's
+                if kind != "fencedregister":  # its content is the user's
                     assert any("was not written by aiolocks" in problem for problem in finding.problems), role
         await lock.redis.delete(place)
 
@@ -396,7 +396,7 @@ async def test_who_has_come_since_keeps_his_permits(permits) -> None:
     await permits.acquire(OTHER, 1)
 
     assert (await force(permits, seen)).freed
-    assert await permits.held() == {OTHER.encode(): 1}  # which counts anew
+    assert await permits.held() == {OTHER.encode(): 1}  # which counts again
     assert await permits.available() == 2
 
 

@@ -1,7 +1,7 @@
 """The scripts of jobs that run once: every branch, said twice, by the wrong one, over leavings.
 
-A test that asks for `jobs` alone is also run on mutants of the scripts, by the tests at the end. What they
-share with semaphores is tried out there.
+A test that asks for `jobs` alone is also run on mutants of the scripts, by the tests at the end. The parts
+that they share with semaphores are tried out there.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ async def test_a_release_wakes_the_first_and_who_begins_leaves_the_queue(jobs) -
 
 
 async def test_who_begins_without_leaving_keeps_the_bell(jobs) -> None:
-    """Others of his session have it too."""
+    """Others of its session have it too."""
     await jobs.acquire(ME)
     await jobs.acquire(OTHER, who="session")
     await jobs.acquire(THIRD, who="session")
@@ -155,7 +155,7 @@ async def test_nobody_passes_who_waits_and_he_is_woken(jobs) -> None:
 
     assert await jobs.acquire(THIRD) == [0, -2, jobs.bell(OTHER)]
     assert await jobs.stand() == [seat(OTHER), seat(THIRD)]
-    assert await jobs.acquire(THIRD) == [0, -2]  # he is on his way
+    assert await jobs.acquire(THIRD) == [0, -2]  # it is on its way
 
 
 async def test_who_asks_is_not_woken_himself(jobs) -> None:
@@ -197,7 +197,8 @@ async def test_what_has_come_to_its_end_runs_no_more(jobs) -> None:
     assert await jobs.runs() == [OTHER]
 
 
-# -- so many may wait ----------------------------------------------------------------------------------------
+# -- several may wait
+# ------------------------------------------------------------------------------------------
 
 
 async def answers(jobs: JobScripts, *tokens: str, room: int = 1) -> list[bytes]:
@@ -227,7 +228,7 @@ async def test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live(jo
     assert (await jobs.acquire(FOURTH, room=2, flags="wql"))[2:] == []  # they are on their way
     assert await answers(jobs, OTHER, room=2) == [jobs.bell(FOURTH)]
     await jobs.arm(FOURTH, seat=seat(FOURTH))
-    assert (await jobs.acquire(FOURTH, room=2, flags="wqlp"))[0] == 0  # of one he is not sure yet
+    assert (await jobs.acquire(FOURTH, room=2, flags="wqlp"))[0] == 0  # of one it is not sure yet
     assert await answers(jobs, THIRD, room=2) == [jobs.bell(FOURTH)]
 
     assert await jobs.acquire(FOURTH, room=2, flags="wqlp") == [2, b"f"]
@@ -313,7 +314,7 @@ async def test_the_place_is_free_as_soon_as_he_begins(jobs) -> None:
 
 
 async def test_a_run_that_begins_after_he_came_is_his_as_well(jobs) -> None:
-    """He stood there to make sure of who has begun meanwhile."""
+    """It stood there to make sure of the one that has begun meanwhile."""
     await jobs.acquire(ME, room=1)
     await jobs.wait(OTHER, room=1)
     await jobs.wait(THIRD, room=1)
@@ -321,7 +322,7 @@ async def test_a_run_that_begins_after_he_came_is_his_as_well(jobs) -> None:
     assert (await jobs.acquire(OTHER, room=1, flags="wql"))[0] == 1
 
     assert await jobs.acquire(THIRD, room=1, flags="wql") == [2, b"f"]
-    assert (await jobs.acquire(FOURTH, room=1))[0] == 0  # who comes now waits for one of his own
+    assert (await jobs.acquire(FOURTH, room=1))[0] == 0  # a newcomer now waits for one of its own
 
 
 async def test_who_comes_after_a_run_began_is_not_one_of_those_who_came_before(jobs) -> None:
@@ -387,7 +388,7 @@ async def test_who_came_while_a_dead_one_stood_there_has_his_place_then(jobs) ->
 
 
 async def test_who_was_taken_for_dead_and_sits_down_behind_another_goes_on(jobs) -> None:
-    """He was told that he may wait: to wait is never wrong."""
+    """It was told that it may wait: to wait is never wrong."""
     await jobs.acquire(ME, room=1)
     await jobs.wait(OTHER, room=1)
     await jobs.die(OTHER)
@@ -431,7 +432,8 @@ async def test_the_last_run_forgets_those_who_waited_and_died(jobs) -> None:
     assert not await jobs.redis.exists(jobs.seen)
 
 
-# -- so many at once -----------------------------------------------------------------------------------------
+# -- several at once
+# -------------------------------------------------------------------------------------------
 
 
 async def test_so_many_run_at_once_and_the_next_waits(jobs) -> None:
@@ -674,7 +676,7 @@ async def test_withdrawn_behind_one_that_was_done_and_owns_its_key_for_its_time_
 
 
 async def test_withdrawn_one_that_found_the_key_free_leaves_it_free(jobs) -> None:
-    """Whatever was replaced before that."""
+    """For any ticket that was replaced before that."""
     await jobs.enqueue(OLD)
     await jobs.enqueue(NEW, flag="r")
     await jobs.perform(ME, NEW, "g")

@@ -16,7 +16,7 @@ LINES = ({"all": 3, "a": 5}, {"all": 3, "b": 1}, {"all": 3, "b": 2, "c": 1}, {"a
 
 
 class Model:
-    """What the scripts are to do."""
+    """The behaviour that the scripts must have."""
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}

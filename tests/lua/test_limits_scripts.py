@@ -337,7 +337,7 @@ async def test_within_a_session_its_waiters_follow_each_others_calls(limits) -> 
     await limits.arm("x", seat=C[:16])
     await limits.give(A)
 
-    assert not await limits.takes(C, "x")  # who will not wait follows nobody's call
+    assert not await limits.takes(C, "x")  # one that will not wait follows nobody's call
     assert await limits.takes(C, "x", flags="w")
     assert await limits.holding() == {C}
     await limits.wait(B, "x")

@@ -60,7 +60,7 @@ class ListeningScripts(Scripts):
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def hold_for(self, *times: int) -> None:
-        """Leases that end so many milliseconds from now."""
+        """Leases that end that many milliseconds from now."""
         now = await self.now()
         await self.redis.zadd(self.holders, {f"token {ms}": now + ms for ms in times})
 

@@ -560,7 +560,7 @@ KEPT = MINUTE + 1
 
 
 async def granted(lock: LockScripts, *, ago: int = 0) -> int:
-    """Held by me since so many milliseconds; the fencing token."""
+    """Held by me for `ago` milliseconds; the fencing token."""
     fencing = await microseconds(lock.redis) - ago * 1000
     await lock.redis.set(lock.lock, f"{ME}:{fencing}:{{}}", px=HOUR)
     await lock.redis.set(lock.fence, fencing, px=HOUR)
@@ -766,7 +766,7 @@ async def test_release_by_another_wakes_nobody_for_a_value_that_is_not_ours(lock
 
 
 async def test_release_of_what_is_free_wakes_the_first(lock) -> None:
-    """Who gives up after it was woken, or takes back what it may have been granted."""
+    """A waiter that gives up after it was woken, or takes back what it may have been granted."""
     for who in ("y", "x"):
         await lock.arm(who)
 
@@ -1679,7 +1679,7 @@ async def somebody_notices(lock: LockScripts) -> bool:
         await lock.clear()
         try:
             await check(lock)
-        except (Exception, pytest.fail.Exception):  # what `pytest.raises` misses is no Exception
+        except (Exception, pytest.fail.Exception):  # `pytest.raises` fails with no Exception
             return True
     return False
 

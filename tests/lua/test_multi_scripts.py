@@ -302,7 +302,7 @@ async def test_who_was_not_woken_passes_nothing_on(locks) -> None:
 
 
 async def test_who_was_woken_in_vain_and_has_not_heard_it_passes_it_on_once(locks) -> None:
-    """Its bell is gone: it polls, and may hear of that only when it hangs up its bell anew."""
+    """Its bell is gone: it polls, and may hear of that only when it hangs up its bell again."""
     await locks.all[1].acquire(OTHER)
     await locks.arm("x")
     for who in "yz":
@@ -497,7 +497,7 @@ async def test_who_was_woken_in_vain_wakes_who_waits_for_several_once(locks) -> 
 
 
 async def test_two_who_lack_the_same_do_not_wake_each_other_for_ever(locks) -> None:
-    """One of them was passed over for one of the locks, and has armed anew."""
+    """One of them was passed over for one of the locks, and has armed again."""
     await locks.all[0].acquire(OTHER)
     await locks.arm("a")
     await locks.arm("b")

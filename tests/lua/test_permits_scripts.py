@@ -1,4 +1,4 @@
-"""The scripts of what so many may hold at once: every branch, said twice, by the wrong one, over leavings.
+"""The scripts of kinds with several permits: every branch, said twice, by the wrong one, over leavings.
 
 A test that asks for `permits` alone is also run on mutants of the scripts, by the tests at the end.
 """
@@ -433,7 +433,7 @@ async def test_a_single_field_of_others_is_no_lease(permits) -> None:
     for field, content in (("hello", "world"), ("held", "world")):
         await permits.clear()
         await permits.redis.hset(permits.leases, field, content)
-        if field == "held":  # a sum of nothing is no sum, and is counted anew
+        if field == "held":  # a sum of nothing is no sum, and is counted again
             assert (await permits.acquire(ME))[0] == 1
             continue
         with pytest.raises(ResponseError, match="FOREIGN 2"):
@@ -566,7 +566,7 @@ NOBODY = "0" * 32
 
 
 async def granted(permits: PermitScripts, number: int = 3, *, ago: int = 0) -> int:
-    """Permits that I have held since so many milliseconds; the fencing token."""
+    """Permits that I have held for `ago` milliseconds; the fencing token."""
     _, fencing, *_ = await permits.acquire(ME, number, ttl=HOUR)
     since = int(fencing) // 1000 * 1000 - ago * 1000 + 500  # between two milliseconds
     await permits.redis.hset(permits.leases, ME, f"{number}:{since}:{{}}")
@@ -882,7 +882,7 @@ async def test_who_waits_hears_that_he_was_woken(permits) -> None:
 
 
 async def test_while_the_first_is_on_his_way_the_next_is_woken(permits) -> None:
-    """Of an unfair one: he may find that there is too little for him."""
+    """Of an unfair one: it may find that there is too little for it."""
     await all_held(permits, "y", "x")
     await permits.release(ME)
 
@@ -1006,7 +1006,7 @@ async def test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session(
 
 
 async def test_a_bell_goes_with_the_last_seat_that_lives_by_it(permits) -> None:
-    """Whatever the one who leaves knows of the others of its session: some may have sat down since."""
+    """The one that leaves may not know the others of its session: some may have sat down since."""
     await all_held(permits)
     for who, seat in (("x", FIRST), ("x", SECOND), ("y", FIRST)):
         await permits.arm(who, seat=seat)
@@ -1303,7 +1303,7 @@ async def test_who_is_refused_in_turn_again_keeps_seat_and_bell(permits) -> None
 
 
 async def test_who_had_a_bell_that_is_gone_is_told_and_lives(permits) -> None:
-    """He is to listen anew; it hangs, and so nobody takes him for dead."""
+    """It must listen again; it hangs, and so nobody takes it for dead."""
     await permits.acquire(ME, 3)
     await permits.acquire(OTHER, who="x", seat=FIRST, flags="tw")
     await permits.die("x")

@@ -174,7 +174,7 @@ async def test_the_commands_say_what_the_tests_do(lock) -> None:
 
 
 async def test_who_reads_hears_of_the_end(lock) -> None:
-    """What is refused has read the key: its end is told where that is tracked."""
+    """A try that is refused has read the key: its end is told where that is tracked."""
     await lock.put(OTHER)
     async with lock.listening() as ear:
         await ear.say("CLIENT", "CACHING", "YES")

@@ -203,7 +203,7 @@ async def test_a_queue_of_others_is_refused_and_costs_nobody_a_key(lock) -> None
 
 
 async def test_a_lock_that_is_taken_anew_has_a_new_nest(lock) -> None:
-    """What stands there of a lock that was lost is nobody's lease."""
+    """A token there of a lock that was lost is nobody's lease."""
     first = await lock.acquire(ME)
     await lock.redis.delete(lock.lock)
 

@@ -527,7 +527,7 @@ async def test_a_lost_hash_of_spans_is_survived(spans) -> None:
         await spans.redis.delete(spans.spans)
 
         assert [await spans.owned(ME), await spans.renew(ME), await spans.release(ME)] == [0, 0, [0]]
-        assert (await spans.acquire(OTHER, "w"))[0] == 0  # what is not known to be free is not free
+        assert (await spans.acquire(OTHER, "w"))[0] == 0  # a span that is not known to be free is not free
         await spans.end(ME)
         await spans.end_waiting("x")
         assert (await spans.acquire(OTHER, "w"))[0] == 1
@@ -755,7 +755,7 @@ async def test_release_wakes_the_first_writer_alone(spans) -> None:
     assert await spans.release(ME) == [1, spans.bell("x")]
     assert await spans.states("x", "y") == [b"rung", b""]
     assert await spans.lasts(spans.bell("x"), BELL)
-    assert await spans.release(ME) == [0]  # he is on his way
+    assert await spans.release(ME) == [0]  # it is on its way
 
 
 async def test_who_waits_hears_that_he_was_woken(spans) -> None:
@@ -1069,7 +1069,7 @@ async def test_of_writers_that_overlap_one_reserves(spans) -> None:
 
 
 async def test_phases_alternate(spans) -> None:
-    """One writes, another has reserved, a reader waits: he goes before the second."""
+    """One writes, another has reserved, a reader waits: the reader goes before the second."""
     await spans.acquire(ME, "w")
     await spans.wait("w2", "w")
     await spans.wait("r", "r")

@@ -1,4 +1,4 @@
-"""What a connection that tracks is told of after a renewal or a question: each later change."""
+"""A connection that tracks is told after a renewal or a question: of each later change."""
 
 from __future__ import annotations
 

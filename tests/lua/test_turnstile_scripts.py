@@ -76,7 +76,7 @@ async def test_so_many_are_remembered_and_the_first_always(turnstile) -> None:
     assert places == [(tokens[0].encode(), 1), (tokens[6].encode(), 7), (tokens[7].encode(), 8)]
     assert await turnstile.enter(tokens[0], remembered=3) == 1
     assert await turnstile.enter(tokens[7], remembered=3) == 8
-    assert await turnstile.enter(tokens[3], remembered=3) == 9  # its place was forgotten: it comes anew
+    assert await turnstile.enter(tokens[3], remembered=3) == 9  # its place was forgotten: it comes again
 
 
 async def test_who_began_the_window_ends_it(turnstile) -> None:
@@ -173,7 +173,7 @@ async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> 
     assert await works(*NEEDED)
     for word in NEEDED:
         assert (word, await works(*(other for other in NEEDED if other != word))) == (word, False)
-    await admin.flushall()  # what was cut off in the middle
+    await admin.flushall()  # a step that was cut off in the middle
 
 
 # -- mutants -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ SHORT = 60
 
 
 class WaitsScripts(Scripts):
-    """What sessions publish."""
+    """The records that sessions publish."""
 
     kind = "waits"
 

@@ -25,7 +25,7 @@ PATIENCE = 10.0
 
 
 class World(Protocol):
-    """What is walked through."""
+    """The world that is walked through."""
 
     log: list[str]
 
@@ -54,11 +54,11 @@ async def explore(
     seconds: float = float("inf"),
     shorten: bool = True,
 ) -> Counter[str]:
-    """Walk at random until so many steps or seconds are done.
+    """Walk at random until `steps` or `seconds` are done.
 
     Args:
         make: Makes a new world for each walk.
-        verbs: Names of the steps, and how often each is to be taken.
+        verbs: Names of the steps, and how often each must be taken.
         seed: The same seed leads to the same walks.
         shorten: Whether a walk that fails is made shorter before it is reported.
 

@@ -1,4 +1,4 @@
-"""What the processes of a history do: acquire in every manner, hold for a moment, note it down.
+"""The processes of a history: they acquire in every manner, hold for a moment, note it down.
 
 Each task has a session of its own, as if it were a process: nothing is handed over locally, and what its
 listener is told concerns the one acquire that is under way.
@@ -67,7 +67,7 @@ class Player:
 
     Args:
         place: A listener of its session.
-        history: Where it notes what it had. What it still has when it is killed stands there already.
+        history: Where it notes what it had. Leases that it still has when it is killed stand there already.
     """
 
     def __init__(
@@ -234,7 +234,8 @@ class Player:
             await self._release(lease, hold, names)
 
     async def _release(self, lease: Lease, hold: Hold, names: list[str] | None) -> None:
-        """What cannot be known exactly is judged in its favour: its clock is read before what it has left."""
+        """Facts that cannot be known exactly are judged in its favour: its clock is read before the time that
+        it has left."""
         asked = now()
         if (left := lease.remaining()) > 0:
             hold = replace(hold, deadline=asked + left)
@@ -245,7 +246,7 @@ class Player:
             self.note(replace(hold, confirmed=now()), names)
 
     def note(self, hold: Hold, names: list[str] | None = None) -> None:
-        """Before it is done, and anew when it was done: the last note counts."""
+        """Before it is done, and again when it was done: the last note counts."""
         for name in names or [hold.name]:
             self._write(replace(hold, name=name))
 
@@ -276,7 +277,7 @@ async def play(url: str, kind: str, history: str, seconds: float, seed: int) -> 
 
 
 def read(directory: Path) -> tuple[list[Hold], list[Resize]]:
-    """What all have noted; the last line of a process that was killed may be cut."""
+    """The notes of all; the last line of a process that was killed may be cut."""
     holds: dict[tuple[str, str], Hold] = {}
     resizes: dict[float, Resize] = {}
     for file in directory.iterdir():

@@ -1,4 +1,4 @@
-"""What several processes logged, some of which were killed: the rule of no kind was ever broken."""
+"""The logs of several processes, some of which were killed: the rule of no kind was ever broken."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_no_rule_was_broken(
 
 
 def _spoken(violation: Violation) -> str:
-    """What is of interest: the times from the first one on, in milliseconds."""
+    """The interesting part: the times from the first one on, in milliseconds."""
     first = min(record.invoked for record in violation.evidence)
     lines = [violation.what]
     for record in violation.evidence:

@@ -1,7 +1,7 @@
 """Those who wait, beside the model: who gets in, who does not, and that nobody due is kept waiting.
 
-What happens here happens in real time, step by step: the next step begins when all who wait have been refused
-and sleep. Who of several gets in first is the lock's choice where the contract leaves it open; the fencing
+Everything here happens in real time, step by step: the next step begins when all who wait have been refused
+and sleep. The order of several waiters is the lock's choice where the contract leaves it open; the fencing
 tokens tell in which order it was.
 """
 
@@ -26,7 +26,7 @@ MOST_WAITING = 6
 SOON = 1.0
 """Seconds within which somebody who is due is in, on a busy machine."""
 IMPATIENT = 0.15
-"""Seconds that somebody waits who gives up; those in front of him ask more often."""
+"""Seconds of a waiter that gives up; those in front of it ask more often."""
 DYING = 0.06
 """Seconds that the lease of a dead holder has left; the least is 50 ms."""
 
@@ -120,7 +120,7 @@ class WaitingWorld:
     async def _heard(self) -> None:
         """The server has done what the sessions have sent: one connection may be quicker than another."""
         for session in self.stage.sessions:
-            for _ in range(2):  # what has to be sent in full is sent behind the refusal of its digest
+            for _ in range(2):  # a script that has to be sent in full is sent after the refusal of its digest
                 await Lock(session, self.kind.name).locked()
 
     def _take_in(self, numbers: list[int]) -> None:

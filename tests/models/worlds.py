@@ -50,7 +50,8 @@ LONG = 2.0
 SHORT = 0.003
 """Seconds to wait in vain."""
 IN_VAIN: dict[float, list[type[LockError]]] = {0: [], SHORT: [BackendError], LONG: []}
-"""What a wait of so many seconds may end with beside a timeout: a busy machine may need longer to answer."""
+"""The errors with which a wait of that many seconds may end beside a timeout: a busy machine may need longer
+to answer."""
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Attempt:
     Attributes:
         make: Makes the lock on a session: a hand-over goes from one to another.
         session: Number of the session that it uses.
-        arguments: What its `acquire` takes.
+        arguments: The arguments of its `acquire`.
     """
 
     make: Callable[[int], Any]
@@ -102,9 +103,9 @@ class Taken:
 
 
 class World:
-    """What all kinds have in common.
+    """The part that all kinds share.
 
-    Invariant: whatever the model says is held is in `taken`, or was abandoned.
+    Invariant: every lease that the model says is held is in `taken`, or was abandoned.
     """
 
     VERBS: ClassVar[Mapping[str, int]] = {
@@ -190,7 +191,7 @@ class World:
         self._settle(attempt, lease, admitted)
 
     async def notice(self) -> None:
-        """What a renewal would tell: a session waits for what it believes to hold."""
+        """The losses that a renewal would tell: a session waits for a lease that it believes to hold."""
         for number in [number for number in self.taken if not self.model.holds(number)]:
             with pytest.raises(LockLostError):
                 await self.taken.pop(number).lease.extend()
@@ -426,13 +427,13 @@ class FairLockWorld(World):
 
 
 class ModesWorld(World):
-    """What `RWLock` and `RangeLock` have in common."""
+    """The part that `RWLock` and `RangeLock` share."""
 
     VERBS: ClassVar[Mapping[str, int]] = {**World.VERBS, "upgrade": 8, "downgrade": 5}
     model: RangesModel
 
     def lock(self, session: Session, want: Want, ttl: float) -> Any:
-        """What acquires that, and adopts it."""
+        """The lock that acquires that, and adopts it."""
         raise NotImplementedError
 
     def wanted(self, want: Want, chance: random.Random) -> Attempt:
@@ -463,7 +464,7 @@ class ModesWorld(World):
         return replace(self.part(upgradable, chance), mode="writer", within=number)
 
     def ends(self, want: Want) -> tuple[float, ...]:
-        """What its `upgrade` takes."""
+        """The arguments of its `upgrade`."""
         return ()
 
     async def upgrade(self, chance: random.Random) -> None:

@@ -15,8 +15,8 @@ class Defect(NamedTuple):
     """One of them.
 
     Attributes:
-        seed: Of the schedule that found it. What is drawn from most of these seeds has changed since: the
-            small schedules in `found.py` and its neighbours are run again. Empty: that schedule was planted.
+        seed: Of the schedule that found it. The draws from most of these seeds have changed since: the small
+            schedules in `found.py` and its neighbours are run again. Empty: that schedule was planted.
         commit: The one that mended it.
     """
 

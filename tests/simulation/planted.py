@@ -161,7 +161,8 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
 RARE: dict[str, tuple[Schedule, str]] = {
     **PLANTED,
     **{
-        name: BROKEN[name] for name in ("masters: written back where it is carried", "masters: proposed again")
+        name: BROKEN[name]
+        for name in ("masters: written back where it is carried", "masters: proposed again")
     },
 }
 """All that the table of ablations takes instead of drawn ones."""

@@ -43,7 +43,7 @@ class Real:
             self.say(number, (b"CLIENT", b"SETNAME", b"end"))
 
     def say(self, number: int, words: tuple[bytes, ...]) -> list[Any]:
-        """What comes on that connection, up to the reply and to one that shows the end.
+        """The messages on that connection, up to the reply and to one that shows the end.
 
         That is to a command of CLIENT, as only those leave it alone what the command behind CACHING is.
         """
@@ -165,7 +165,7 @@ def _request(rng: random.Random) -> tuple[bytes, ...]:
 
 
 def _alike(reply: Any) -> Any:
-    """What of a reply must be the same: of an error, that it is one, and of what sort."""
+    """The part of a reply that must be the same: of an error, that it is one, and of what sort."""
     if isinstance(reply, Exception):
         return f"error {str(reply).partition(' ')[0]}"
     if isinstance(reply, hiredis.PushNotification):

@@ -1,4 +1,5 @@
-"""What Redlock promises, over the real transport in the simulated world; and what is found when it is broken.
+"""The promises of Redlock, over the real transport in the simulated world; and the failures that are found
+when it is broken.
 
 `test_world.py` runs schedules with all faults. Here each row of the promises has schedules of its own, with
 the faults of that row; a schedule that fails is printed as a line that runs it again.
@@ -84,7 +85,7 @@ def test_one_holder_and_rising_tokens_with_late_votes(runner: Runner) -> None:
 def test_t_rl_5_where_two_may_hold_it_the_later_has_the_larger_token(
     runner: Runner, sorts: tuple[str, ...]
 ) -> None:
-    """What the protocol cannot promise is shown, not hidden: a schedule with two holders is there."""
+    """The limits of the protocol are shown, not hidden: a schedule with two holders is there."""
     all_go_well(runner, islice(struck(sorts, 0), FEW), overlaps=True)
     assert first(runner, islice(struck(sorts, 0), SEARCHED)) is not None
 

@@ -8,8 +8,8 @@ At each suspension there are two moments to cancel in, and both happen in practi
 
 early: The awaited future is still pending. It is cancelled with the task; what it stood for may happen
     nevertheless.
-late: The future is done, but the task has not been resumed yet. What was awaited *has* happened, and the task
-    will never be told. This is where locks leak.
+late: The future is done, but the task has not been resumed yet. The awaited event *has* happened, and the
+    task will never be told. This is where locks leak.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class CancelAt(Generic[T]):
     finishes.
 
     Args:
-        coroutine: What to drive.
+        coroutine: The coroutine to drive.
         k: The suspension to cancel at, counted from 1; 0 for never.
         mode: Before (``"early"``) or after (``"late"``) the awaited future is done.
-        cancel: What to do instead of cancelling the task, such as cancelling a scope.
+        cancel: The act instead of cancelling the task, such as cancelling a scope.
 
     Attributes:
         suspensions: How often the coroutine has suspended.
@@ -133,7 +133,7 @@ async def sweep(
     """Cancel a coroutine at each of its suspensions in turn, each time from the start in a task of its own.
 
     Args:
-        make_coroutine: Makes the coroutine anew for every run.
+        make_coroutine: Makes the coroutine again for every run.
         modes: Which moments of a suspension to cancel in.
         limit: The suspension at which to give up, so that an endless coroutine fails instead of hanging.
         within: Seconds from the cancel to the end of the task; the library promises 1 s and one scheduling
@@ -179,8 +179,8 @@ async def sweep_scopes(
     quicker.
 
     Args:
-        make_coroutine: Makes the coroutine anew for every run.
-        by: What cancels: the enclosing ``CancelScope`` itself, or a sibling that fails in the enclosing task
+        make_coroutine: Makes the coroutine again for every run.
+        by: The canceller: the enclosing ``CancelScope`` itself, or a sibling that fails in the enclosing task
             group.
         modes: As for `sweep`; a late cancel is shown to the coroutine at its next suspension.
         limit: As for `sweep`.
@@ -231,7 +231,7 @@ async def sweep_scopes(
 
 
 class _SiblingFailedError(Exception):
-    """What the failing sibling raises."""
+    """The error that the failing sibling raises."""
 
 
 async def _sweep(

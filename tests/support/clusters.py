@@ -87,7 +87,7 @@ class Cluster:
     Args:
         executable: Of the server.
         masters: That many, which share the slots.
-        replicas: So many in all, of the first masters one each.
+        replicas: The number of all nodes, of the first masters one each.
     """
 
     def __init__(self, executable: Path | None, *, masters: int = 3, replicas: int = 0) -> None:
@@ -187,7 +187,7 @@ class Cluster:
         return RedisCluster(host="127.0.0.1", port=self.masters[0].port, **kwargs)
 
     def owner(self, slot: int) -> Node:
-        """Who serves it, as the first living node says."""
+        """The node that serves it, as the first living node says."""
         living = next(node for node in self.nodes if node.alive)
         port = self._owner(living, slot)
         return next(node for node in self.nodes if node.port == port)
@@ -228,7 +228,7 @@ class Cluster:
                 node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
 
     def settle(self, slot: int) -> Node:
-        """Who serves it, once all agree: word of before may still be on its way between them."""
+        """The node that serves it, once all agree: word of before may still be on its way between them."""
         for _ in range(3):
             _until(lambda: len(self._owners(slot)) == 1, "the nodes do not agree")
             time.sleep(0.005)

@@ -5,10 +5,10 @@ Every worker logs a `Hold` for each grant. The checkers are pure functions from 
 fails.
 
 All times are seconds of CLOCK_MONOTONIC, which all processes of one host share (`time.monotonic()`, a loop's
-`time()`). What a client cannot know exactly is always judged in its favour: a hold *definitely* lasts from
-the moment when the grant was returned to the moment when the release was called or the local deadline passed,
-whichever came first. Two definite holds that conflict and overlap are two holders; there is no innocent
-reading.
+`time()`). Facts that a client cannot know exactly are always judged in its favour: a hold *definitely* lasts
+from the moment when the grant was returned to the moment when the release was called or the local deadline
+passed, whichever came first. Two definite holds that conflict and overlap are two holders; there is no
+innocent reading.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Hold:
         released: When release was called; infinite if it never was.
         confirmed: When release returned; infinite if it never did.
         deadline: The lease's last local deadline; infinite if the lease was kept alive throughout.
-        name: What was locked. Holds of different names do not know of each other.
-        mode: What the hold excludes. A plain lock is a writer.
+        name: The name that was locked. Holds of different names do not know of each other.
+        mode: The holds that it excludes. A plain lock is a writer.
         low: Left end of the interval held, included.
         high: Right end of the interval held.
         closed: Whether the right end is included.
-        owner: Whose it is, where one may hold several at once: re-entries, an upgrade within its upgradable.
+        owner: The owner, where one may hold several at once: re-entries, an upgrade within its upgradable.
         permits: How many permits of a semaphore it took.
         fencing_token: The token of the lease, if the history is about tokens.
         queued: When the server had confirmed the place in the queue, if the history is about order.
@@ -93,7 +93,8 @@ class Hold:
         return self.low < other.high and other.low < self.high
 
     def changed(self, called: float, confirmed: float, **to: Any) -> tuple[Hold, Hold]:
-        """What a downgrade or a shrink makes of it: the hold until then, and the weaker one from then on.
+        """The holds that a downgrade or a shrink makes of it: the hold until then, and the weaker one from
+        then on.
 
         Of what both have in common nothing is given back, so that there is no gap between the two.
         """
@@ -202,7 +203,7 @@ def fifo(holds: Iterable[Hold], *, dropped: Iterable[str] = ()) -> list[Violatio
 
     Args:
         holds: Only those with `queued` count.
-        dropped: Who timed out, was cancelled or died, and so lost its place with right.
+        dropped: The waiters that timed out, were cancelled or died, and so lost their places with right.
     """
     excused = set(dropped)
     violations = []

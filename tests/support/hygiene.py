@@ -1,12 +1,12 @@
-"""What must be so after every test, whatever the test was about.
+"""The rules after every test, of any subject.
 
 No key left that should not be and none without a ttl, no connection and no task left over, nothing reported
 to the event loop's exception handler, no token in a log. The fixtures in ``conftest.py`` see to it that every
 async test is looked at.
 
-What a test has abandoned may need a moment to go: an undo that is under way, a task whose cancellation has
-been asked for. So everything is looked at until it is clean, for at most `GRACE`; a clean test waits for
-nothing.
+Objects that a test has abandoned may need a moment to go: an undo that is under way, a task whose
+cancellation has been asked for. So everything is looked at until it is clean, for at most `GRACE`; a clean
+test waits for nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HygieneError(AssertionError):
 
 @dataclass(frozen=True)
 class Leavings:
-    """What a test may leave on a server.
+    """The keys that a test may leave on a server.
 
     Attributes:
         anything: Any key, as long as it has a ttl: the test is about holders that never release.
@@ -96,7 +96,7 @@ class Inspector:
         return sorted(key for key, _ in self._keys() if not is_fence(key) and key not in self._keys_before)
 
     def problems(self, leavings: Leavings) -> list[str]:
-        """What is not as it should be at the end of a test."""
+        """The faults at the end of a test."""
         found = []
         for key, ttl_ms in self._keys():
             if key not in self._keys_before and not leavings.forgive(key, ttl_ms):

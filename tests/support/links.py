@@ -1,4 +1,4 @@
-"""What the proxy is made of: a link is a client's connection and the one to the server that belongs to it."""
+"""The parts of the proxy: a link is a client's connection and the one to the server that belongs to it."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class Link:
 
 
 class ClientSide(asyncio.Protocol):
-    """What asyncio calls for the connection of a client."""
+    """The protocol that asyncio calls for the connection of a client."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -234,7 +234,7 @@ class ClientSide(asyncio.Protocol):
 
 
 class _ServerSide(asyncio.Protocol):
-    """What asyncio calls for the connection to the server."""
+    """The protocol that asyncio calls for the connection to the server."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -251,7 +251,7 @@ class _ServerSide(asyncio.Protocol):
 
 
 def _messages(reader: Reader, data: bytes) -> Iterator[Any]:
-    """What the data complete."""
+    """The messages that the data complete."""
     reader.feed(data)
     while (message := reader.gets()) is not _NOTHING:
         yield message

@@ -19,7 +19,7 @@ MASTERS = 3
 class OneServerAsThree(Acquirable[Lease]):
     """A `Redlock` whose masters are one server, on which each has keys of its own.
 
-    Its client's session is to be opened by `open_three`.
+    Open its client's session by `open_three`.
     """
 
     _label = "Redlock"

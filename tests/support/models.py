@@ -1,4 +1,4 @@
-"""What each kind of lock grants, in plain Python without I/O: the contract as a program.
+"""The grants of each kind of lock, in plain Python without I/O: the contract as a program.
 
 A model knows who holds what until when, by the server's clock, and who waits. It answers what the server must
 answer: whether an acquire made now is granted, whether a lease is still held, who has to get in next. A test
@@ -21,11 +21,11 @@ from tests.support.history import Mode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Want:
-    """What one acquire asks for. What a kind does not know of stays as it is.
+    """The request of one acquire. An option that a kind does not know stays as it is.
 
     Attributes:
-        names: What a `MultiLock` takes at once; of one plain lock, its only name.
-        owner: Who may hold it several times; None for a lock that is not reentrant.
+        names: The names that a `MultiLock` takes at once; of one plain lock, its only name.
+        owner: The owner that may hold it several times; None for a lock that is not reentrant.
         permits: How many of a semaphore.
         mode: A lock without modes is a writer.
         low: Left end of the interval, included.
@@ -44,14 +44,14 @@ class Want:
 
 @dataclass(slots=True)
 class Held:
-    """What one lease has, and until when."""
+    """The hold of one lease, and until when."""
 
     want: Want
     until: float
 
 
 class Model:
-    """Who holds what, and who waits for what.
+    """The holders and the waiters of each name.
 
     Attributes:
         now: The server's clock.
@@ -235,7 +235,7 @@ class RangesModel(Model):
             reserved = self.reserved(want)
             return None if reserved is None else not reserved
         if want.within is None and self._overlaps_waiting(want):
-            return None  # what a new writer or upgradable may do beside one that waits, nobody has promised
+            return None  # nobody has promised how a new writer or upgradable fares beside one that waits
         return True
 
     def due(self) -> set[int]:

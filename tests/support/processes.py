@@ -37,7 +37,7 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 
 Report = dict[str, Any]
-"""What a worker told: its ``event``, and what came with it."""
+"""A report of a worker: its ``event``, and further fields."""
 
 
 def tell(event: str, **details: Any) -> None:
@@ -93,7 +93,7 @@ class Worker:
     """One process. Made by `Workers.start`.
 
     Attributes:
-        told_so_far: What it has told, as far as the test has listened.
+        told_so_far: Its reports, as far as the test has listened.
     """
 
     def __init__(self, target: str, arguments: dict[str, Any], environment: dict[str, str]) -> None:

@@ -34,8 +34,8 @@ class Proxy:
             leave.
         drop_replies: Swallow what the server sends; it has executed it.
         refuse: Reset new connections at once.
-        rate: Bytes a second that each connection takes from its client; None for any number. What is too much
-            waits with the client, as behind a slow line.
+        rate: Bytes a second that each connection takes from its client; None for any number. Bytes beyond
+            that wait with the client, as behind a slow line.
         requests: Every request that came in, whatever became of it.
         connections: How many connections have been made.
     """
@@ -97,8 +97,8 @@ class Proxy:
     def reset_after(self, match: Match = b"", *, nth: int = 1) -> asyncio.Event:
         """Lose the reply to the `nth` matching request from now on.
 
-        Once the server has answered it, its client is reset instead. What the server sent in the same piece
-        before that reply is lost with it.
+        Once the server has answered it, its client is reset instead. Bytes that the server sent in the same
+        piece before that reply are lost with it.
 
         Returns:
             An event that is set when it has happened.
@@ -116,7 +116,7 @@ class Proxy:
             link.deaf = True
 
     def cut(self) -> None:
-        """Reset all open connections, on both sides. What is on its way in the proxy is lost."""
+        """Reset all open connections, on both sides. Bytes on their way in the proxy are lost."""
         for link in list(self._links):
             if not link.stranded:
                 link.cut()
@@ -171,7 +171,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """What `Redis.from_url` takes; credentials and database are those of the upstream URL."""
+        """The URL for `Redis.from_url`; credentials and database are those of the upstream URL."""
         upstream = urlsplit(self._upstream)
         database = "/0" if upstream.scheme == "unix" else upstream.path
         credentials, at, _ = upstream.netloc.rpartition("@")

@@ -20,7 +20,7 @@ SERVICE = "locks"
 _DOWN_AFTER_MS = 300
 _INFO_PERIOD_MS = 200
 """How often Sentinel asks servers for their replicas; 10 s would be its own."""
-# Whoever becomes the master sends its data to others at once.
+# A node that becomes the master sends its data to others at once.
 _AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
 
@@ -90,7 +90,7 @@ class Replicated:
             await until(_follows, server.client())
 
     async def cut_off_replica(self) -> None:
-        """What the master does from now on, the replica will not learn of."""
+        """The replica will not learn of any change of the master from now on."""
         self.replica.pause()
         # Else it would read from its socket what was sent before the master died.
         await self.master.client().execute_command("CLIENT", "KILL", "TYPE", "replica")
@@ -175,7 +175,7 @@ async def _follows(replica: Redis) -> bool:
 
 
 def _fields(reply: Any) -> dict[bytes, Any]:
-    """What redis-py gives as a dict or, before version 6, as the server sent it."""
+    """The fields that redis-py gives as a dict or, before version 6, as the server sent them."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 

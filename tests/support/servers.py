@@ -50,7 +50,7 @@ class SelectionError(Exception):
 
 
 class Server(Protocol):
-    """What every server offers to a test, whoever runs it."""
+    """The methods that every server offers to a test, whoever runs it."""
 
     @property
     def url(self) -> str: ...

@@ -20,7 +20,7 @@ async def eventually(predicate: Callable[[], T], *, within: float = 3.0) -> T: .
 async def eventually(predicate: Callable[[], Any], *, within: float = 3.0) -> Any:
     """Return the predicate's first true result; look again every few milliseconds.
 
-    For what has no event to await, such as the server's side of a connection. What has one is awaited.
+    For what has no event to await, such as the server's side of a connection. An awaitable result is awaited.
 
     Args:
         predicate: A function or a coroutine function.
@@ -46,7 +46,7 @@ async def eventually(predicate: Callable[[], Any], *, within: float = 3.0) -> An
 
 
 def sleeps(session: Session, *, number: int = 1) -> bool:
-    """Whether so many of the session's waiters at least were refused, and sleep now."""
+    """Whether at least that many of the session's waiters were refused, and sleep now."""
     engine = session._engine
     return engine is not None and sum(one.asleep for one in engine.waiting) >= number
 

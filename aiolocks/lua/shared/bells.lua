@@ -4,7 +4,7 @@
 -- that may write to it could list any other key there, for a caller with wider rights to delete.
 
 -- The bell that this entry names, or nil when it names no bell of this name. `seat`: how many characters follow the bell.
--- What follows `queue` before the colon tells several queues of one name apart.
+-- The part after `queue` and before the colon tells several queues of one name apart.
 -- A bell that stands in the queues of several names is called after the first and lists the others in hexadecimal.
 local function bell_in(queue, entry, seat)
   local bell = string.sub(entry, 1, -seat - 1)

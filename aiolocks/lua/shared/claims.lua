@@ -17,7 +17,7 @@ local function granted(run)
   return {1, run.minted, run.attempt > 0 and whole(run.due) or '', run.before, run.attempt, whole(MICROSECONDS)}
 end
 
--- What the token was granted before, if it still has its lease.
+-- The earlier grant of the token, if it still has its lease.
 local function again()
   local run = lease_of(token) and run_of(token)
   return run and granted(run)

@@ -17,7 +17,7 @@ end
 -- Only %.0f prints it in full.
 local function whole(number) return string.format('%.0f', number) end
 
--- Mints the next fencing token from `minted` on, and remembers it, for no shorter than it was to be remembered before.
+-- Mints the next fencing token from `minted` on, and remembers it, for no shorter than before.
 local function seal(fence, minted, ms)
   minted = whole(beyond(fence, minted))
   redis.call('SET', fence, minted, 'PX', math.max(redis.call('PTTL', fence), tonumber(ms)))

@@ -2,8 +2,8 @@
 -- 'token:fencing token:{"fingerprint":"…",…'.
 --
 -- Invariant: value is a hash of the run that left it (its fencing token), at (when that was, microseconds of the
--- server's time), fresh (until when it need not be made anew, ms), until (for how long it is kept, ms), cost (of its run,
--- ms), again (from when on it may be made anew, ms), failed (the last run that could not make it anew), print
+-- server's time), fresh (until when it need not be made again, ms), until (for how long it is kept, ms), cost (of its
+-- run, ms), again (from when on it may be made again, ms), failed (the last run that could not make it again), print
 -- (fingerprint), tag and payload. It outlasts its `until` for the sake of those who waited for that run.
 local AT_ONCE = 16
 

@@ -1,8 +1,9 @@
--- What an operator frees, whoever holds it.
+-- The keys that an operator frees, whoever holds them.
 --
 -- ARGV of every step   1 a fencing token: what was granted behind it belongs to somebody who has come since
 --
--- Invariant: said again, it frees nobody else. What carries no fencing token was written by nobody who could rely on it.
+-- Invariant: said again, it frees nobody else. A value without a fencing token was written by nobody who could rely on
+-- it.
 local BELL_TTL, SUMMONED = 2000, 16
 
 local function type_of(key) return redis.call('TYPE', key).ok end
@@ -27,8 +28,8 @@ local function discard_fence(fence)
 end
 
 -- Wakes the first of those who wait and live, and drops the dead before them. More than one: who may enter depends on
--- the kind, and who may not hangs up his bell anew. The bells are not in KEYS: they stand in the queue, and share its
--- slot. `seat`: how many characters stand behind one; `stays`: a bell that was rung stays, as 'rung'.
+-- the kind, and a waiter that may not hangs up its bell again. The bells are not in KEYS: they stand in the queue, and
+-- share its slot. `seat`: how many characters stand behind one; `stays`: a bell that was rung stays, as 'rung'.
 local function summon(queue, seat, stays)
   discard('zset', queue)
   local rung = {}

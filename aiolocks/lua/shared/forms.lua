@@ -1,5 +1,5 @@
--- What aiolocks writes has a known form. What has another form was written by somebody else: no step takes it for its
--- own, and the step that meets it ends with 'FOREIGN' and the number of its key in KEYS.
+-- Every value that aiolocks writes has a known form. A value of another form was written by another program: no step
+-- takes it for its own, and the step that meets it ends with 'FOREIGN' and the number of its key in KEYS.
 
 local function foreign(key)
   for number = 1, #KEYS do
@@ -7,7 +7,7 @@ local function foreign(key)
   end
 end
 
--- Of a key with another type, the server does not say which one it is. What else it refuses, it refuses again.
+-- Of a key with another type, the server does not say which one it is. Any other error is raised again.
 local redis = {call = function(command, ...)
   local reply = redis.pcall(command, ...)
   if type(reply) ~= 'table' or not reply.err then return reply end

@@ -6,13 +6,13 @@
 --
 -- Invariant: holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to
 -- 'line:fencing token:metadata', from '#key' to how many of them hold that key, and from '#' to the number of such keys.
--- So nothing is counted but with a token that comes or goes; where the two keys differ, it is counted anew (`lines`).
+-- So nothing is counted but with a token that comes or goes; where the two keys differ, it is counted again (`lines`).
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local MOST_TOLD, NOBODY = 8, string.rep('0', 32)
 local CALLED = NOBODY .. NO_SEAT
 local holders, leases, turns, fence, everyone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bell, queue = KEYS[6], KEYS[7]
-local value = turns  -- what the steps of permits keep for as long as somebody holds
+local value = turns  -- the keys that the steps of permits keep for as long as somebody holds
 local freed, rung = {}, {}  -- in this step: keys of which a permit came back, and bells
 
 -- Line, fencing token and metadata of a lease, or nil.

@@ -12,7 +12,7 @@
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
 
--- What the owner of a bell with that seat may wait for.
+-- The waits that the owner of a bell with that seat may have.
 local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside, marks_ms)
   local state = redis.call('GET', bell)
   if not state then return GONE end

@@ -1,7 +1,7 @@
 -- Locks that share their name space with the simple lock, and so keep its keys: the lock key is
 -- 'token:fencing token:metadata', the queue a sorted set of bells, which are gone once they were rung.
 
--- What stands in the lock key if the token holds it, or nil.
+-- The value of the lock key if the token holds it, or nil.
 local function held_by(token, held)
   if held and string.sub(held, 1, #token + 1) == token .. ':' then return held end
   return nil

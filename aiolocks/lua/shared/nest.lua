@@ -4,8 +4,8 @@
 --
 -- Invariants:
 -- - the lock key names the owner, where that of a simple lock has its token, so that each excludes the other;
--- - the nest is a sorted set of the owner's tokens by their deadlines, ms: the lock is his while one of them lasts, and
---   ends with the last. It is made anew with each lock that is taken.
+-- - the nest is a sorted set of the owner's tokens by their deadlines, ms: the lock is the owner's while one of them
+-- lasts, and ends with the last. It is made again with each lock that is taken.
 local lock, fence, queue, nest, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local OWNER = 32
 
@@ -19,12 +19,12 @@ local function purge()
   end
 end
 
--- Whether the lock is the owner's, and the token is one of his that lasts.
+-- Whether the lock is the owner's, and the token is one of the owner's that lasts.
 local function nested(token)
   return held_by(owner_of(token), redis.call('GET', lock)) and redis.call('ZSCORE', nest, token)
 end
 
--- The latest of its deadlines, or nil where there is none. What others have put there has none.
+-- The latest of its deadlines, or nil where there is none. Entries of other programs have none.
 local function latest()
   local rank = -1
   while true do

@@ -1,11 +1,11 @@
--- Permits: so many may hold at once.
+-- Permits: a number of leases may hold at once.
 --
 -- KEYS of every step   1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 --
 -- Invariants:
--- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to
---   'permits:fencing token:metadata', and from 'held' to the sum of their permits: nothing is counted but with a token
---   that comes or goes, so that nothing is counted twice, and where the two differ, it is counted anew;
+-- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to 'permits:fencing
+-- token:metadata', and from 'held' to the sum of their permits: nothing is counted but with a token that comes or
+-- goes, so that nothing is counted twice, and where the two differ, it is counted again;
 -- - value holds the value that it was first made with and the current one; without it, there is one permit.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local MOST_TOLD = 8
@@ -78,8 +78,8 @@ local function free()
   return capacity() - (tonumber(redis.call('HGET', leases, 'held') or 0) or foreign(leases))
 end
 
--- Who holds them, for who is refused: the server's time, microseconds; how many permits there are; and of the leases
--- that end first token, ms left and lease.
+-- The holders, for a refusal: the server's time, microseconds; how many permits there are; and of the leases that end
+-- first token, ms left and lease.
 local function told()
   local found = {whole(MICROSECONDS), capacity()}
   local ending = redis.call('ZRANGE', holders, 0, MOST_TOLD - 1, 'WITHSCORES')
@@ -99,8 +99,8 @@ local function hold(token, permits, minted, metadata, ttl)
   keep(leases, ttl + SLACK)
 end
 
--- Wakes who is next, if there is a permit: of a fair one the first alone, or else the first from a rank on whose bell
--- hangs, except who has just found that there is too little for him. Returns the bells.
+-- Wakes the next, if there is a permit: of a fair one the first alone, or else the first from a rank on whose bell
+-- hangs, except the one that has just found that there is too little for it. Returns the bells.
 local function wake(fair, rank, except)
   if free() < 1 then return {} end
   local last = rank + WALK

@@ -1,13 +1,13 @@
 -- The queue of those who wait: a sorted set of bells, each with a seat of 16 characters, by time of arrival.
 --
 -- Invariants:
--- - a bell is empty while it hangs, 'rung' from when its owner was woken until he is refused or hangs it up anew, and
---   gone when he is dead: nobody is passed over but the dead;
+-- - a bell is empty while it hangs, 'rung' from when its owner was woken until it is refused or hangs it up again, and
+-- gone when its owner is dead: nobody is passed over but the dead;
 -- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung';
--- - while somebody sits there with a seat of his own, no other one of his session takes their bell along.
+-- - while a waiter sits there with a seat of its own, no other one of its session takes their bell along.
 local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000
 local NO_SEAT = string.rep('0', SEAT)  -- of a bell that has one entry only
-local WALK = 64  -- so many of the queue are looked at in one step
+local WALK = 64  -- the most entries of the queue that one step looks at
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
 
@@ -18,7 +18,7 @@ local function ring(bell)
   redis.call('SET', bell, 'rung', 'PX', BELL_TTL)
 end
 
--- Whether who asks with these flags was told that there may be room, also if he does not know of it yet.
+-- Whether a waiter with these flags was told that there may be room, also if it does not know of it yet.
 local function was_woken(flags, bell) return has(flags, 'p') or redis.call('GET', bell) == 'rung' end
 
 -- The first living entry from a rank on, and the state of its bell; drops the dead ones before it.
@@ -34,8 +34,8 @@ local function living(queue, rank)
 end
 
 -- Whether nobody of another bell stands before that entry and lives, or before the end of the queue if it has no such
--- entry, nor anybody at all if its owner is not to wait. If not, and the first one has his own bell: that one, which is
--- for his session to use or to give up. It passes so many of its own bell as a walk goes.
+-- entry, nor anybody at all if its owner is not to wait. If not, and the first one has its bell: that one, which is
+-- for its session to use or to give up. It passes as many of its own bell as a walk goes.
 local function turn_of(queue, bell, entry, waits)
   local first = living(queue, 0)
   local other, rank = first, 0
@@ -50,8 +50,8 @@ local function turn_of(queue, bell, entry, waits)
 end
 
 -- Takes a seat, or keeps the one that there is; the bell hangs from now on. One that hangs is left alone: after a write of
--- its own session, that would not hear it any more. Returns the bell if it did not hang, and its owner may believe that it
--- did (`had_bell`): he is to listen anew.
+-- its own session, that would not hear it any more. Returns the bell if it did not hang, and its owner may believe
+-- that it did (`had_bell`): then the owner must listen again.
 local function sit_down(queue, bell, seat, had_bell)
   redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
@@ -70,7 +70,7 @@ end
 
 -- Gives up a seat of one's own. The bell goes with the last seat that lives by it: who asks does not know of those who
 -- have sat down since. Without seats of their own, it is the session's place and bell, which go if it is `leaving`.
--- Who is `alone` shares his bell with nobody.
+-- A waiter that is `alone` shares its bell with nobody.
 local function stand_up(queue, bell, seat, leaving, alone)
   if seat == NO_SEAT and not leaving then return end
   local stood = redis.call('ZREM', queue, bell .. seat) == 1

@@ -1,12 +1,13 @@
--- Room to wait in: so many may wait, and who is one too many is a duplicate of somebody who lives.
+-- Room to wait in: `room` may wait, and one too many is a duplicate of a waiter that lives.
 --
 -- Invariants:
--- - seen is a hash of who stands in the queue and has asked: for who may wait, the number of his last question; for who
---   has yet to make sure, less than 0, that of his first. It holds as well how many there were, and after how many
+-- - seen is a hash of those that stand in the queue and have asked: for one that may wait, the number of its last
+-- question; for one that has yet to make sure, less than 0, that of its first. It holds as well how many there were,
+-- and after how many
 --   of them a run began last. Numbers, for the server's clock may be set back;
--- - nobody is turned away for the sake of others but those who have asked, or begun, after he came: the dead stand there
---   for a while, and what they were to do may be delivered again before that is over;
--- - who has to make sure of that stands there as well, behind them.
+-- - a newcomer is turned away only because of others that have asked, or begun, after it came: the dead stand there
+-- for a while, and their jobs may be delivered again before that is over;
+-- - a newcomer that has to make sure of that stands there as well, after them.
 local SEEN_TTL = 600000  -- far longer than anybody sleeps between two tries
 
 local function noted(seen, field) return tonumber(redis.call('HGET', seen, field) or 0) end
@@ -16,8 +17,8 @@ local function note(seen, field, sign)
   redis.call('PEXPIRE', seen, SEEN_TTL)
 end
 
--- 'f' for who is one too many; 'w' for who may wait; 'd' for who has to make sure, and the bells at which he has
--- knocked. Those of his own session live.
+-- 'f' for one too many; 'w' for one that may wait; 'd' for one that has to make sure, and the bells at which it has
+-- knocked. Those of its own session live.
 local function standing(seen, room, entry, session)
   local number = noted(seen, entry)
   if room == '' or number > 0 then return 'w', {} end
@@ -38,7 +39,7 @@ local function standing(seen, room, entry, session)
   return #unsure > 0 and 'd' or 'f', rung
 end
 
--- Notes that he has asked, and adds to `rung` the bells of those who have to make sure of him: they are woken.
+-- Notes that it has asked, and adds to `rung` the bells of those that have to make sure of it: they are woken.
 local function be_seen(seen, entry, may_wait, rung)
   if not may_wait then
     if noted(seen, entry) == 0 then note(seen, entry, -1) end
@@ -54,7 +55,7 @@ local function be_seen(seen, entry, may_wait, rung)
   end
 end
 
--- He has left the queue; to run if he has `begun`.
+-- It has left the queue; to run if it has `begun`.
 local function be_gone(seen, entry, begun)
   redis.call('HDEL', seen, entry)
   if redis.call('ZCARD', queue) == 0 then

@@ -1,4 +1,4 @@
--- Runs of a job: so many at once as its limit allows, and each ticket once at a time.
+-- Runs of a job: as many at once as its limit allows, and each ticket once at a time.
 --
 -- KEYS of every step, besides those of permits   7 owner   8 over   and of a ticket   10 run   11 about
 --

@@ -6,8 +6,9 @@ local BELL_TTL, QUEUE_TTL = 2000, 10000
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
 
--- Nothing unless it will wait (w). Returns the bell if that was gone, and its owner may believe that it hangs (q). What the
--- server does not let it write is not written: it is refused all the same, and hears of that as soon as it listens.
+-- Nothing unless it will wait (w). Returns the bell if that was gone, and its owner may believe that it hangs (q). A
+-- write that the server does not allow is left out: the asker is refused all the same, and hears of that as soon as it
+-- listens.
 local function be_seated(queues, bell, flags)
   if not has(flags, 'w') then return nil end
   local hangs, since = redis.call('GET', bell) == '', MICROSECONDS

@@ -3,17 +3,16 @@
 -- KEYS of every step   1 spans   2 ends   3 waits   4 fence   5 queue   6, 7 readers   8, 9 upgradables   10, 11 writers
 --                      12, 13 reservations   14, 15 turns   16, 17 calls   18 bell
 --
--- What is held, and the marks of those who wait, stand in a pair of sorted sets each: of left and of right ends. All
--- spans but those that begin behind b or end before a overlap [a, b]: two counts, whatever number there is.
+-- The spans of holders, and the marks of those who wait, stand in a pair of sorted sets each: of left and of right
+-- ends. All spans but those that begin behind b or end before a overlap [a, b]: two counts, whatever number there is.
 --
--- A writer that waits reserves (p): from then on no reader, upgradable or other writer enters where he wants to. Who is
--- the first of all that wait passes the reservations of others, so that a wide span is not held up by narrow ones for
--- ever. A reader or upgradable that waits for a writer inside gets his turn (t): he passes every reservation, and no
--- writer enters before him. So both sides alternate where both wait, and neither starves.
--- (Phase-fair reader-writer locks: Brandenburg and Anderson 2010.) The first refusal gives a waiter its place in the order.
--- An upgrade passes reservations and turns, whose owners may be waiting for it. It lets only those go first who were
--- called (c): readers whose turn it was when a writer left, and who could enter then.
--- Invariants:
+-- A writer that waits reserves (p): from then on no reader, upgradable or other writer enters where it wants to. The
+-- first of all that wait passes the reservations of others, so that a wide span is not held up by narrow ones for
+-- ever. A reader or upgradable that waits for a writer inside gets its turn (t): it passes every reservation, and no
+-- writer enters before it. So both sides alternate where both wait, and neither starves. (Phase-fair reader-writer
+-- locks: Brandenburg and Anderson 2010.) The first refusal gives a waiter its place in the order. An upgrade passes
+-- reservations and turns, whose owners may be waiting for it. It lets only those go first who were called (c): readers
+-- whose turn it was when a writer left, and who could enter then. Invariants:
 -- - where nothing is held, somebody can enter: a waiter that has its turn, or else the first of all that wait;
 -- - left and right ends of a span stand and go together, in one script: what stands in one set only hides another;
 -- - spans is a hash: token -> 'mode a b fencing-token metadata' of who holds, bell -> 'mode a b mark under' of who waits;
@@ -26,7 +25,7 @@ local SIDES = {
   r = {KEYS[6], KEYS[7]}, u = {KEYS[8], KEYS[9]}, w = {KEYS[10], KEYS[11]},
   p = {KEYS[12], KEYS[13]}, t = {KEYS[14], KEYS[15]}, c = {KEYS[16], KEYS[17]},
 }
-local departed = {}  -- what writers have left in this step
+local departed = {}  -- spans that writers have left in this step
 
 -- Bounds are never made numbers to be written: Lua would print 14 digits of them.
 local function overlapping(side, a, b)
@@ -45,7 +44,7 @@ local function take(side, id)
   redis.call('ZREM', SIDES[side][2], id)
 end
 
--- What stands in spans of one whose deadline has not passed.
+-- The fields in spans of an owner whose deadline has not passed.
 local function read(id, deadlines, pattern)
   local deadline, span = redis.call('ZSCORE', deadlines, id), redis.call('HGET', spans, id)
   if deadline and span and tonumber(deadline) > NOW then return string.match(span, pattern) end
@@ -75,7 +74,7 @@ local function let_go(token, mode, a, b)
   if mode == 'w' then departed[#departed + 1] = {tonumber(a), tonumber(b)} end
 end
 
--- Mode, a, b, mark (p, t or -) and token of the upgradable that is to be upgraded (or -), of who waits; or nil.
+-- Mode, a, b, mark (p, t or -) and token of the upgradable that will be upgraded (or -), of a waiter; or nil.
 local function waiter(of) return read(of, waits, '^(%l) (%S+) (%S+) (%S) (%S+)$') end
 
 -- `ms`: how long its marks last; no shorter than they would have anyway.
@@ -107,7 +106,7 @@ local function purge(seat, at_once)
   return #over + #gone
 end
 
--- Whether that one cannot enter now, with the mark that he has. `first`: nobody has waited for longer.
+-- Whether that one cannot enter now, with the mark that it has. `first`: nobody has waited for longer.
 local function blocked(mode, a, b, mark, under, first)
   local writers, upgradables, passes = overlapping('w', a, b), overlapping('u', a, b), first or mark == 't'
   if writers > 0 then return true end
@@ -119,7 +118,7 @@ local function blocked(mode, a, b, mark, under, first)
   return not first and overlapping('p', a, b) > (mark == 'p' and 1 or 0)
 end
 
--- Adds token, ms left and span of leases in the way, so many as are found at once, but at most `most`.
+-- Adds token, ms left and span of leases in the way, as many as are found at once, but at most `most`.
 local function in_the_way(mode, a, b, under, most, found)
   local sides = mode == 'r' and 'w' or mode == 'u' and 'wu' or under == '-' and 'wur' or 'wr'
   for side in string.gmatch(sides, '.') do
@@ -145,8 +144,8 @@ local function remaining(mode, a, b, under) return in_the_way(mode, a, b, under,
 
 local function is_first(of, seat) return living(queue, 0) == of .. seat end
 
--- Whether he gets his turn, waiting for a writer inside or one that has just left. No upgradable gets it from an upgrade:
--- then others could come and go for ever before a writer.
+-- Whether it gets its turn, waiting for a writer inside or one that has just left. No upgradable gets it from an
+-- upgrade: then others could come and go for ever before a writer.
 local function has_turn(mode, a, b)
   return mode == 'r' or (mode == 'u' and overlapping('u', a, b) == 0)
 end

@@ -11,7 +11,7 @@ local function thief_of(token)
   return well and thief or 0
 end
 
--- What somebody else has written there is left alone: then the holder is not told by whom.
+-- A value that another program has written there is left alone: then the holder is not told by whom.
 local function leave_mark(token, thief, ms)
   local well, marked = pcall(redis.call, 'HLEN', mark)
   if not well then return end

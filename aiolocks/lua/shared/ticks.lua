@@ -29,7 +29,7 @@ local function take_back(run)
   redis.call('HSET', register, 'undone', whole(run.due))
 end
 
--- What is known of the run of that token, or nil.
+-- The facts of the run of that token, or nil.
 local function run_of(token)
   local run = redis.call('HGET', register, 'run:' .. token)
   if not run then return nil end

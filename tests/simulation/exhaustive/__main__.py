@@ -2,7 +2,7 @@
 
 python -m tests.simulation.exhaustive                       all of them, with two clients
 python -m tests.simulation.exhaustive fairlock --clients 3  one of them
-python -m tests.simulation.exhaustive --write               the table of docs/explanation/trust.md, made anew
+python -m tests.simulation.exhaustive --write               the table of docs/explanation/trust.md, made again
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .walk import BrokenError, Walk
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "trust.md"
 BEGIN, END = "<!-- exhaustive -->", "<!-- /exhaustive -->"
 TABLE = ((2, 2, 1), (3, 1, 1), (3, 1, 2))
-"""What the table has, for each sort: clients, waits of each, deaths."""
+"""The rows of the table, for each sort: clients, waits of each, deaths."""
 
 
 def walked(sort: str, clients: int, waits: int, deaths: int, most: int | None, depth: int | None) -> str:

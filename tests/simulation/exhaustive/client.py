@@ -21,7 +21,7 @@ TRIES = ("try", "hand over")
 
 
 class Stage(enum.IntEnum):
-    """What its task is doing."""
+    """The activity of its task."""
 
     OUT = 0
     ASKING = 1

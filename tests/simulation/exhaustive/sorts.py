@@ -14,7 +14,7 @@ RETENTION_MS = 3_600_000
 
 
 class Sort(NamedTuple):
-    """One kind of lock, as so many clients want it.
+    """One kind of lock, as a number of clients want it.
 
     Attributes:
         commands: Those of a client, by its number and the id of its session.
@@ -42,7 +42,7 @@ def _permits(kind: str, value: int | None, *, fair: bool) -> Callable[[int, str]
 
 
 MODES = "rwr"
-"""What the clients of a reader-writer lock want, by number."""
+"""The modes that the clients of a reader-writer lock want, by number."""
 
 
 def _rwlock(modes: str) -> Callable[[int, str], SpanCommands]:

@@ -24,10 +24,10 @@ class Whole(NamedTuple):
     """A state of everything.
 
     Attributes:
-        clients: What each of them knows.
+        clients: The knowledge of each of them.
         arrived: Those who wait, in the order in which the server has noted them down.
         last: The last fencing token.
-        fresh: Somebody has died since time has passed, so what he held still excludes.
+        fresh: A client has died since time has passed, so its holds still exclude.
     """
 
     clients: tuple[State, ...]
@@ -51,7 +51,7 @@ class Walked(NamedTuple):
 
 
 class Walk:
-    """All interleavings of a sort, so many clients of which each wants it so often.
+    """All interleavings of a sort: `clients` clients, each of which wants it `waits` times.
 
     Args:
         waits: How often each of them begins to wait.
@@ -68,7 +68,7 @@ class Walk:
         self._exact = Exact(clients)
 
     def run(self, *, depth: int | None = None, most: int | None = None) -> Walked:
-        """Walks them, up to so many steps, or so many states.
+        """Walks them, up to `depth` steps, or `most` states.
 
         Raises:
             BrokenError: Something that must hold does not; by the fewest steps that lead there.
@@ -162,7 +162,7 @@ class Walk:
         state = clients[number]
         request, pipe = state.pipe[0], state.pipe[1:]
         reply, told = self._exact.execute(number, model.command(request))
-        # What was on the connection before the reply is read before it.
+        # Pushes on the connection before the reply are read before it.
         if state.unheard:
             state = model.heard(state)
             assert state.pipe[: len(pipe) + 1] == (request, *pipe)

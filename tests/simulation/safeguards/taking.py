@@ -20,7 +20,7 @@ class Safeguard:
     """One piece of code.
 
     Attributes:
-        what: What it is for.
+        what: The purpose.
         taken_out: Inside, the code is without it.
         kinds: Those of whose schedules one should fail without it.
         faulty: Whether that takes a fault.

@@ -30,7 +30,7 @@ class Actors:
         hasty: Whether masters have less time to answer than messages may take, which explains errors.
         busy: Seconds that a turn of its loop takes, at most.
         idle: Seconds for which something may be free while a task here waits for it.
-        ledger: What all processes do with what is built with locks.
+        ledger: The work of all processes with the tools that are built with locks.
         patience: Seconds in which a server has answered, also if it is not connected yet.
     """
 

@@ -1,4 +1,5 @@
-"""What must hold in every schedule, looked at whenever somebody asks, gets in, lets go or gives up."""
+"""The rules that must hold in every schedule, looked at whenever somebody asks, gets in, lets go or gives
+up."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ class Attempt:
     """One call of acquire, and what became of it; times of the world.
 
     Attributes:
-        owner: Whose holdings do not exclude each other.
+        owner: The owner, whose holdings do not exclude each other.
         limit: When it must have ended.
         idle: Seconds for which it may wait for something that is free.
-        hold: What it has, once granted.
+        hold: The holdings, once granted.
         firm: Whether it could rely on that when it was told of it.
     """
 
@@ -44,7 +45,7 @@ class Attempt:
     ended: float = math.inf
     free_since: float | None = None
     idle_told: bool = False
-    before: list[Hold] = field(default_factory=list)  # what it had before it was changed into less
+    before: list[Hold] = field(default_factory=list)  # its holding before it was changed into less
 
     @property
     def session(self) -> str:
@@ -69,7 +70,7 @@ class Referee:
         self._given_up: list[Wait] = []  # readers
         self.violations: list[str] = []
         self.excuses = Excuses()
-        self.lost: list[tuple[float, str]] = []  # what servers have lost; until then holders need not know
+        self.lost: list[tuple[float, str]] = []  # until then holders need not know
         self.overlaps: list[str] = []  # two holders of which one's lease was lost
 
     @property
@@ -290,7 +291,7 @@ class Referee:
         writers: list[tuple[float, float]],
         readers: list[tuple[str, str, float]],
     ) -> None:
-        """What only the whole history shows.
+        """Rules that only the whole history shows.
 
         Args:
             seen: When a server first executed something for a token.
@@ -347,7 +348,7 @@ class Referee:
         return any(self.excuses.explain(sort, hold.who, hold.invoked, end) for sort in sorts)
 
     def _as_granted(self, attempt: Attempt, seen: dict[str, float]) -> list[Hold]:
-        """What it got, for each name; not what it became later."""
+        """The grant, for each name; not the later changes."""
         first = [*attempt.before, attempt.hold][0]
         assert first is not None
         # A single try passes nobody either, and has no place that it could lose.

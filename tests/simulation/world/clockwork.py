@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Clockwork:
-    """What happens in the world outside of its processes, in the order of its time; in seconds.
+    """The events in the world outside of its processes, in the order of their time; in seconds.
 
     Attributes:
         now: The time of the world, which no process sees: each has a clock of its own.
@@ -46,7 +46,7 @@ class Clockwork:
         self.after(seconds if first is None else first, again)
 
     def rest(self) -> None:
-        """Nobody is there any more: what happens every so often ends."""
+        """Nobody is there any more: regular events end."""
         self._at_rest = True
 
     @property

@@ -1,7 +1,7 @@
 """A cluster: three masters with a replica each, slots that move, and nodes that fail.
 
-Beside the nodes there is their bus. What one node has learned the others learn a moment later, unless they
-are dead, hang or are cut off: a node goes on as it has last heard. A master that nobody has heard of for
+Beside the nodes there is their bus. News that one node has learned reach the others a moment later, unless
+they are dead, hang or are cut off: a node goes on as it has last heard. A master that nobody has heard of for
 `NODE_TIMEOUT` is replaced by its replica, in a new epoch; it becomes the replica when it hears of that.
 """
 

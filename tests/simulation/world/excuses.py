@@ -1,4 +1,4 @@
-"""What faults explain: which sort of violation, of which process, in which time.
+"""The excuses of faults: which sort of violation, of which process, in which time.
 
 A fault of a process explains what goes wrong in that process, and for how long the others may find something
 idle because of it; a fault of a server explains what goes wrong in every process that uses it. Each sort of

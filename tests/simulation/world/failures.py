@@ -1,4 +1,4 @@
-"""What can befall servers that belong together: slots that move, nodes that die, hang and are cut off."""
+"""The faults of servers that belong together: slots that move, nodes that die, hang and are cut off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TARGETS = {
     "cluster": (*NODES, "a0", "b0", "c0", "c0", "c1"),
     "sentinel": ("m0", "m0", "m0", "m1", *SENTINELS),
 }
-"""What a fault of servers befalls, with how often: most want a name of `c0`."""
+"""The targets of a fault of servers, with how often: most want a name of `c0`."""
 OF_ONE_SERVER = ("no scripts", "out of memory")
 
 
@@ -104,7 +104,7 @@ def _fail_over(run: Run, fault: Fault) -> None:
 
 
 def _lag(run: Run, fault: Fault) -> None:
-    """What the master changes reaches its replica only later."""
+    """A change of the master reaches its replica only later."""
     _group(run).pair_of(fault.target).stalled_until = run.world.now + fault.lasts
 
 

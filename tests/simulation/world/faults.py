@@ -1,4 +1,4 @@
-"""What can befall the processes, the network and the server of a schedule."""
+"""The faults of the processes, the network and the server of a schedule."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Sort:
     Attributes:
         strike: Does it, and undoes it by itself after `lasts`.
         longest: The longest that it lasts, in seconds; 0 if it is over at once.
-        amounts: What to draw its amount from.
+        amounts: The numbers from which its amount is drawn.
         of_server: Whether it befalls the server; a process otherwise.
         after_ttl: Whether it lasts for a ttl longer: until no lease is left.
-        excuses: What it explains, and for how many seconds after its end: where it befalls a process, in that
-            process; where a server, in all. Also what others find idle because of a process, for as long as
-            that process may still be first in the queue.
+        excuses: The excuse that it gives, and for how many seconds after its end: where it befalls a process,
+            in that process; where a server, in all. Also what others find idle because of a process, for as
+            long as that process may still be first in the queue.
         leaves: Whether leases may be left, of which nobody but their ttl frees the name.
     """
 
@@ -67,7 +67,7 @@ class Sort:
         victim = None if self.of_server else fault.target
         # A connection of the plain transport is found silent only when a call on it is not answered.
         slow = any(crew.part == victim and crew.wakeup == "plain" for crew in schedule.crews)
-        # What ends by the server's clock ends later where that is set back.
+        # An end by the server's clock comes later where that is set back.
         left = schedule.ttl + sum(one.amount for one in schedule.faults if one.what == "clock back")
         for sort, seconds in self.excuses.items():
             until = end + (RECOVERY if seconds == NEVER_CONNECTED and slow else seconds)
@@ -198,7 +198,7 @@ def _loading(run: Run, fault: Fault) -> None:
     run.world.clockwork.after(fault.lasts, setattr, server, "loading", False)
 
 
-# What is under way arrives late, is done twice or not at all; nobody is told of it for a while.
+# A request under way arrives late, is done twice or not at all; nobody is told of it for a while.
 _LATE = dict.fromkeys((Excused.UNANSWERED, Excused.IDLE, Excused.RESULT), RECONNECTED)
 # A process that no server hears.
 _APART = dict.fromkeys((Excused.ERROR, Excused.IDLE, Excused.PLACE, Excused.RESULT), NEVER_CONNECTED)

@@ -1,4 +1,4 @@
-"""What all servers have in common that know of each other: who hears whom, deaths and returns."""
+"""The part that all servers share that know of each other: who hears whom, deaths and returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Group:
     """Nodes of which some are pairs of a master and a replica.
 
     Args:
-        name: What its randomness is named after.
+        name: The name of its randomness.
     """
 
     def __init__(self, world: World, losses: Losses, *, name: str) -> None:

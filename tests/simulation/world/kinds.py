@@ -33,11 +33,11 @@ NAMES = ("x", "y", "z")
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """What is asked for at once.
+    """The request of one acquire.
 
     Attributes:
         names: Of the lock, or of several at once.
-        mode: What it excludes.
+        mode: The claims that it excludes.
         low: Left end of an interval.
         high: Right end of an interval, which is not part of it.
         permits: How many permits of a semaphore.
@@ -69,20 +69,21 @@ class Kind:
     Attributes:
         wanted: Draws what a task wants.
         lock: Describes it: `lock(session, want, **options)`; of several servers, there is a session for each.
-        doings: What a holder may do beside holding, with how often.
+        doings: The acts of a holder beside holding, with how often.
         capacity: How many permits there are.
         strict: Whether it is had in the order of arrival.
         spans: Whether it has readers and writers.
         phased: Whether its readers and writers take turns.
         nests: Whether its holder may have it again.
-        topology: What it is on: `one` server, independent `masters`, a `cluster`, or behind `sentinel`.
+        topology: The servers under it: `one` server, independent `masters`, a `cluster`, or behind
+            `sentinel`.
         hosts: The servers that it is on.
         stepwise: Whether it is taken one part after the other: a waiter may find by its poll that it is free.
         apart: Whether the keys of a lease may be on two nodes for a while.
         replicas: How many replicas must have a lease before it counts.
         limited: Whether it has keys, each with its cap.
         whole: All that there is.
-        work: What is built with locks, by its name in `works`; then there is no `lock` of its own.
+        work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
     """
@@ -150,7 +151,7 @@ def _semaphore(*, fair: bool) -> Callable[..., Any]:
 
 
 class _Permits:
-    """So many permits of a semaphore, acquired as a lock is."""
+    """A number of permits of a semaphore, acquired as a lock is."""
 
     def __init__(self, semaphore: Semaphore, permits: int) -> None:
         self._semaphore = semaphore

@@ -16,7 +16,7 @@ TENANTS = ("a", "a", "a", "a", "b", "c", "")
 
 
 def keys_of(rng: random.Random) -> tuple[str, ...]:
-    """What one task wants."""
+    """The keys that one task wants."""
     tenant = rng.choice(TENANTS)
     return ("all", tenant) if tenant else ("all",)
 

@@ -32,12 +32,12 @@ from .table import number, put
 FIRST = 2_000_000
 """The first seed."""
 PIECE = 50
-"""So many schedules a process is given at a time."""
+"""The number of schedules that a process is given at a time."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """What came of some schedules of one sort.
+    """The result of some schedules of one sort.
 
     Attributes:
         steps: Turns of loops, and requests that servers have answered.
@@ -118,14 +118,14 @@ def _hashed(*texts: str) -> str:
 def rounds(
     kinds: Sequence[str], each: int, *, first: int = FIRST, digest: bool = False
 ) -> Iterator[list[Piece]]:
-    """So many schedules of each sort, with faults and without: a piece of each, then the next of each."""
+    """`each` schedules of each sort, with faults and without: a piece of each, then the next of each."""
     for start in range(first, first + each, PIECE):
         end = min(start + PIECE, first + each)
         yield [Piece(kind, faulty, start, end, digest) for kind in kinds for faulty in (False, True)]
 
 
 def counted(work: Sequence[Sequence[Piece]], jobs: int) -> Iterator[list[Count]]:
-    """What has come of each sort, after each round; in so many processes."""
+    """The result of each sort, after each round; in `jobs` processes."""
     results = _results([piece for one in work for piece in one], jobs)
     sums: list[Count] = []
     for pieces in work:

@@ -95,7 +95,7 @@ class Network:
     async def connect(
         self, process: str, loop: SimulatedLoop, protocol: asyncio.Protocol, address: Address
     ) -> SocketTransport:
-        """What `connect` does for a process: a round trip, and then the transport, or `OSError`."""
+        """The part of `connect` for a process: a round trip, and then the transport, or `OSError`."""
         number = self._made[process] = self._made.get(process, 0) + 1
         clockwork = self.clockwork
         rng = clockwork.part(f"{process}/wire{number}")
@@ -142,7 +142,7 @@ class _Once:
 
 
 class Wire:
-    """One connection. What is sent in one direction arrives in order.
+    """One connection. Bytes that are sent in one direction arrive in order.
 
     Attributes:
         transport: The process's end.
@@ -167,7 +167,7 @@ class Wire:
         self._rng = rng
         self.transport: SocketTransport | None = None
         self.peer: Peer | None = None
-        self.early: list[bytes] = []  # what came before the process had its end
+        self.early: list[bytes] = []  # the bytes that came before the process had its end
         self.ended_early: list[OSError | None] = []
         self._latest = [0.0, 0.0]  # when what was sent last arrives: at the server, at the process
         self.deaf = False  # half open: what the process sends is heard by nobody

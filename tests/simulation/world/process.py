@@ -23,7 +23,7 @@ class Process:
         touched: Called when the time at which it goes on may have changed.
 
     Attributes:
-        problems: What was reported to its loop's exception handler.
+        problems: The errors that were reported to its loop's exception handler.
         frozen: Whether it is stopped, as by SIGSTOP: its clock goes on, and what it receives piles up.
         dead: Whether it was killed: it is never stepped again.
     """
@@ -47,7 +47,7 @@ class Process:
         self._network = network
         self._rate = rate
         self._busy = busy
-        self._free_at = 0.0  # what it computes is done then
+        self._free_at = 0.0  # its computation is done then
         self._then = (clockwork.now, 1000.0 + self.random.random())  # a time of the world, and its own
         self._next_at: float | None = None  # not known
         self._told = touched

@@ -1,4 +1,4 @@
-"""What is replaced: where randomness comes from, and the clock of which a world knows nothing."""
+"""The replacements: where randomness comes from, and the clock of which a world knows nothing."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _everything(server: Replicated) -> Iterator[tuple[bytes, Any, int | None]]:
 
 
 def _by_token(entries: Any) -> dict[str, set[object]]:
-    """What stands of each token, with its end."""
+    """The entries of each token, with its end."""
     found: dict[str, set[object]] = defaultdict(set)
     for key, value, end in entries:
         if type(value) is bytes:
@@ -76,8 +76,8 @@ def _by_token(entries: Any) -> dict[str, set[object]]:
 class Pair:
     """Two servers, of which one is the master and the other its replica, or is to become it.
 
-    Invariant: what the master changes reaches the replica in its order, or not at all: then the replica
-    takes over, or copies all that there is.
+    Invariant: changes of the master reach the replica in their order, or not at all: then the replica takes
+    over, or copies all that there is.
 
     Args:
         lag: Seconds that a change takes to the replica, at most.

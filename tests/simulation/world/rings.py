@@ -1,6 +1,7 @@
 """Tasks that take several locks, some of them in any order: who waits for whom for ever.
 
-What sessions say of deadlocks is held against that: each is ended in time, and none is named that is none.
+The reports of sessions about deadlocks are held against that: each is ended in time, and none is named that
+is none.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ POOL: Final = (
 
 @dataclass
 class Doing:
-    """What a task holds now, and waits for."""
+    """The holds and the wait of a task now."""
 
     holds: list[One] = field(default_factory=list)
     wants: One | None = None

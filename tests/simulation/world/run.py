@@ -47,12 +47,12 @@ AFTERWARDS = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a schedule.
+    """The result of a schedule.
 
     Attributes:
-        violations: What must not have been; empty if all is well.
+        violations: The violations; empty if all is well.
         overlaps: Two holders, as may be where a server has lost what it had.
-        trace: What happened; made into text when somebody reads it.
+        trace: The events; made into text when somebody reads it.
         lasted: Seconds of the world.
         steps: Turns of loops, and requests that servers have answered.
     """
@@ -134,12 +134,12 @@ class Run:
                         self.referee.wrong(f"without a ttl: {key.decode()}")
 
     def _may_stay(self, key: str) -> bool:
-        """What has no end, and what the dead leave of a queue for ten minutes."""
+        """Keys without an end, and those that the dead leave of a queue for ten minutes."""
         lasting = self.schedule.kind.lasting
         return (bool(lasting) and lasting in key) or (self._may_be_remembered and ".seen:" in key)
 
     def _outlasts(self, key: str) -> bool:
-        """What has an end, but outlasts the world."""
+        """Keys that have an end, but outlast the world."""
         return any(part in key for part in self.schedule.kind.remembered)
 
     @property

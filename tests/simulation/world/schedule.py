@@ -26,7 +26,7 @@ class Round:
         timeout: How long it waits; None: for ever; 0: it asks once.
         cancel: When it is cancelled, counted from when it asks; None: never.
         hold: How long it holds it.
-        doing: What it does beside holding.
+        doing: The act beside holding.
     """
 
     part: str
@@ -81,7 +81,7 @@ class Fault:
         lasts: For how long.
         what: Its name, as in `faults`.
         target: Which process or server.
-        amount: What it says depends on the fault.
+        amount: The meaning depends on the fault.
         servers: Those that a process is cut off from; empty: all.
     """
 

@@ -12,7 +12,7 @@ _DETAIL = re.compile(r"p\d+(\.w\d+)?(\.r\d+)?\+?|[0-9]+(\.[0-9]+)?|\b[0-9a-f]{16
 
 
 def sort_of(violation: str) -> str:
-    """What kind of failure it is, without times and names."""
+    """The kind of failure, without times and names."""
     return _DETAIL.sub("…", violation)
 
 

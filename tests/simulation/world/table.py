@@ -17,7 +17,7 @@ def put(name: str, lines: Sequence[str], page: Path = TRUST) -> None:
 
 
 def lines(name: str, page: Path = TRUST) -> list[str]:
-    """What stands between the marks of this name, without blank lines."""
+    """The lines between the marks of this name, without blank lines."""
     rest = page.read_text().partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
     return [line for line in rest.splitlines() if line]
 

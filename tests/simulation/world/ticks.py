@@ -40,7 +40,7 @@ class Ran:
 
 
 class Ticks:
-    """What all processes have run, by one policy."""
+    """The runs of all processes, by one policy."""
 
     def __init__(self, referee: Referee, rng: random.Random, *, travel: float) -> None:
         self._referee = referee
@@ -91,7 +91,7 @@ class Ticks:
             ran.over = referee.now
 
     def died(self, process: str) -> None:
-        """Whatever it ran is over."""
+        """Its runs are over."""
         for ran in self._ran:
             if ran.who.partition(".")[0] == process:
                 ran.over = min(ran.over, self._referee.now)

@@ -1,4 +1,4 @@
-"""What a schedule runs on: the servers of a world, and the clients that lead to them."""
+"""The ground of a schedule: the servers of a world, and the clients that lead to them."""
 
 from __future__ import annotations
 

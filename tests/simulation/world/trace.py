@@ -1,4 +1,4 @@
-"""What has happened, in order, for people to read."""
+"""The events, in order, for people to read."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Trace:
         }
 
     def text(self, *, whole: bool = False) -> str:
-        """All of it; what opens connections and channels only if it is to be `whole`."""
+        """All of it; the opening of connections and channels only if it must be `whole`."""
         names: dict[str, str] = {}
         lines = []
         for when, where, what in self._events:

@@ -20,7 +20,7 @@ class SocketTransport(asyncio.Transport):
         self._loop = loop
         self._protocol = protocol
         self._received: list[bytes] = []
-        self._end: list[OSError | None] = []  # what follows the bytes: the end, with an error or without
+        self._end: list[OSError | None] = []  # the end after the bytes, with an error or without
         self._closing = False
         self._paused = False
 

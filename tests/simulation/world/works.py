@@ -1,4 +1,5 @@
-"""What is built with the locks: calls whose result is shared, unique jobs, numbered crowds, fenced values.
+"""The tools that are built with the locks: calls whose result is shared, unique jobs, numbered crowds, fenced
+values.
 
 Each is a task's round as a user would write it, and a ledger of what all processes have done, which says what
 must not have been.
@@ -57,7 +58,7 @@ class Execution:
 
 @dataclass
 class Ledger:
-    """What all processes of a schedule have done.
+    """The acts of all processes of a schedule.
 
     Attributes:
         dead: Processes that were killed.
@@ -124,7 +125,7 @@ class Ledger:
         return run.number
 
     def judge(self) -> None:
-        """What only the whole shows."""
+        """Rules that only the whole shows."""
         self.ticks.judge()
         if self.unsure or self.dead or self.referee.excuses.begun(Excused.RESULT):
             return
@@ -137,7 +138,7 @@ class Ledger:
 
 
 async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
-    """A call whose result all have who ask for it meanwhile, or later, while it is made anew."""
+    """A call whose result all have who ask for it meanwhile, or later, while it is made again."""
     keep = KEEP if one.want.permits > 1 else 0.0
     stale = KEEP if one.want.permits > 2 else 0.0
     asked = ledger.referee.now
@@ -199,7 +200,7 @@ async def _write(ledger: Ledger, session: Session, one: Round, ttl: float, patie
     async with Lock(session, "x", ttl=ttl).acquire(blocking_timeout=one.timeout) as lease:
         began = ledger.referee.now
         before: list[Any] = await register.read() or []
-        # Who reads under a later lock sees what was written under an earlier one.
+        # A task that reads under a later lock sees every write under an earlier one.
         newest, ledger.newest = ledger.newest, max(ledger.newest, before[-1] if before else 0)
         if before and before[-1] < newest and not ledger.explained(Excused.LEASE, began, one.part):
             ledger.referee.wrong(f"{one.part} reads {before[-1]} after {newest} was read")

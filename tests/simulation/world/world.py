@@ -23,7 +23,7 @@ class World:
     """One run of everything.
 
     Args:
-        seed: What all randomness comes from.
+        seed: The seed of all randomness.
         source: Where the code of the process that runs now draws from.
     """
 
@@ -61,7 +61,7 @@ class World:
         """Steps until that is so.
 
         Raises:
-            StuckError: It is not so at the world's time `limit`, or after so many steps.
+            StuckError: It is not so at the world's time `limit`, or after `steps` steps.
         """
         clockwork = self.clockwork
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""What is asked of, and said to, the server as a whole."""
+"""The commands to the server as a whole."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ slot_of = lru_cache(maxsize=4096)(key_slot)
 
 @dataclass(frozen=True)
 class Layout:
-    """What never changes in a cluster.
+    """The part of a cluster that never changes.
 
     Attributes:
         shards: The names of the nodes of each: the master of the beginning and its replica.
@@ -41,7 +41,7 @@ class Layout:
 
 @dataclass
 class View:
-    """What one node believes.
+    """The beliefs of one node.
 
     Invariant: each claim stands with the epoch in which it was made, and a larger epoch wins. So two views
     can be merged in any order, and as often as one likes.

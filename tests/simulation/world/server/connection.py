@@ -1,4 +1,4 @@
-"""What is said about a connection, on it."""
+"""The commands about a connection, on it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Command:
     alone: bool
 
     def takes(self, length: int) -> bool:
-        """Whether a request may have so many words."""
+        """Whether a request may have that many words."""
         return self.least <= length <= self.most
 
     def keys_of(self, words: tuple[bytes, ...]) -> tuple[bytes, ...]:

@@ -47,7 +47,7 @@ class Replicated(Server):
         super()._changed(store, key, event)
 
     def tell(self) -> None:
-        """What has changed since goes to the replica."""
+        """The changes since the last time go to the replica."""
         if not self._dirty:
             return
         self.told += 1
@@ -93,7 +93,7 @@ class Replicated(Server):
     # -- a replica
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """What the master has changed."""
+        """The changes of the master."""
         for number, key, value, end in changes:
             store = self.store(number)
             if value is None:

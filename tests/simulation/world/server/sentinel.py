@@ -14,7 +14,7 @@ SERVICE = b"locks"
 
 @dataclass
 class Belief:
-    """What one sentinel believes.
+    """The beliefs of one sentinel.
 
     Attributes:
         master: The name of the server that is the master.

@@ -81,7 +81,7 @@ class Server:
         self.scripts: dict[bytes, bytes] = {}
         self.tracking = Tracking()
         self.clients: dict[int, Client] = {}
-        self.talking: list[Client] = []  # those to which something is to be sent
+        self.talking: list[Client] = []  # those to which something must be sent
         self.listening: set[int] = set()  # the ids of those that have subscribed to something
         self._numbers = itertools.count(1)
         self._executing: Client | None = None

@@ -76,7 +76,7 @@ class Client:
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.queue: list[tuple[bytes, ...]] | None = None  # of a transaction
-        self.spoiled = False  # what was queued contains an error
+        self.spoiled = False  # the queued requests contain an error
         self.asking = False
         self.select(0)
 
@@ -85,7 +85,7 @@ class Client:
         self.store = self.server.store(number)
 
     def say(self, reply: Any) -> None:
-        """Puts it behind what is to be sent."""
+        """Puts it after the messages that are sent already."""
         if not self.closed:
             if not self.out:
                 self.server.talking.append(self)

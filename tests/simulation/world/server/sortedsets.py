@@ -16,7 +16,7 @@ _ABOVE = b"\xff" * 64
 
 
 _NONE = SortedSet()
-"""What stands at a key that is not there; never written to."""
+"""The value at a key that is not there; never written to."""
 
 
 def _set(client: Client, key: bytes) -> SortedSet:

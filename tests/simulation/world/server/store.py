@@ -88,7 +88,7 @@ class Store:
         self.ends: dict[bytes, int] = {}
 
     def find(self, key: bytes) -> Any:
-        """What stands there, or None."""
+        """The value there, or None."""
         value = self.values.get(key)
         if value is not None and (end := self.ends.get(key)) is not None and end <= self._now_ms():
             if self._expires():
@@ -97,7 +97,7 @@ class Store:
         return value
 
     def find_as(self, key: bytes, kind: type) -> Any:
-        """What stands there if it is of this type, or None."""
+        """The value there if it is of this type, or None."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -109,7 +109,7 @@ class Store:
         return value
 
     def make(self, key: bytes, kind: type) -> Any:
-        """What stands there, or a new one of this type."""
+        """The value there, or a new one of this type."""
         value = self.find_as(key, kind)
         if value is None:
             value = self.values[key] = kind()

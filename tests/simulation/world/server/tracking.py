@@ -26,7 +26,7 @@ class Tracking:
 
     def __init__(self) -> None:
         self._readers: dict[bytes, dict[int, Client]] = {}
-        self._later: list[bytes] = []  # what the executing connection is told after its reply
+        self._later: list[bytes] = []  # the messages for the executing connection after its reply
 
     def remember(self, client: Client, keys: Iterable[bytes]) -> None:
         """The connection has read these."""
