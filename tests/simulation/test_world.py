@@ -7,6 +7,7 @@ A schedule that fails is made smaller; what is printed then runs it again. See
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ import pytest
 
 from tests.simulation import defects
 from tests.simulation.found import FOUND
+from tests.simulation.small import crew, one
+from tests.simulation.small import schedule as small_schedule
 from tests.simulation.world.kinds import KINDS
+from tests.simulation.world.network import Delays
 from tests.simulation.world.run import Runner
 from tests.simulation.world.schedule import drawn
 from tests.simulation.world.shrink import command, shrink
@@ -60,6 +64,25 @@ def test_a_holder_knows_of_a_loss_that_the_server_tells_of(runner: Runner, kind:
     for seed in range(1_000_000, 1_000_000 + SCHEDULES):
         outcome = runner.run(drawn(kind, seed, faulty=True, sorts=("deletion", "flush")))
         assert outcome.violations == (), command(outcome.schedule)
+
+
+@pytest.mark.parametrize("wakeup", ["tracking", "keyspace"])
+def test_a_leader_that_steps_down_is_followed_after_two_round_trips(runner: Runner, wakeup: str) -> None:
+    """One that gives up and tells the next, and one in which the next asks; bytes need 10 ms each way."""
+    steady = Delays(0.01, 0.01)
+    terms = (one("p0.w0.r0", 0.0, 1.0), one("p0.w0.r1", 0.3, 0.4))
+    crews = (crew(wakeup, steady, *terms), crew(wakeup, steady, one("p1.w0.r0", 0.5, 0.3)))
+    outcome = runner.run(small_schedule("leadership", 1, 5.0, *crews))
+    assert outcome.violations == ()
+    told = re.findall(
+        r"^ *([\d.]+) ms  \S+ +(run \d begins|term \d+ ends)$", outcome.trace.text(whole=True), re.MULTILINE
+    )
+    begun = [float(at) for at, what in told if what.startswith("run")]
+    ended = [float(at) for at, what in told if what.startswith("term")]
+    assert len(begun) == len(ended) == 3
+    # The script that releases is not known yet when the first leader steps down.
+    assert begun[1] - ended[0] == pytest.approx(60, abs=0.01)
+    assert begun[2] - ended[1] == pytest.approx(40, abs=0.01)
 
 
 @pytest.mark.soak
