@@ -132,7 +132,7 @@ class Census:
         yield from (self._foreign_before | self._foreign).values()
 
     def get(self, place: Place) -> LockInfo | None:
-        """What was read there last."""
+        """The content at the last look."""
         found = self._read.get(place)
         return None if found is None else found[1]
 

@@ -109,7 +109,7 @@ async def start(connect: Connect, way: str) -> AsyncIterator[Start]:
 
 @pytest.fixture
 def by_hand(server: Server) -> Iterator[ByHand]:
-    """Who holds locks of the shared server without a session of the library."""
+    """A client that holds locks of the shared server without a session of the library."""
     holder = ByHand(server)
     yield holder
     holder.close()

@@ -1,4 +1,4 @@
-"""What the tests of the single flight have in common."""
+"""The part that the tests of the single flight share."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def turned(flight: SingleFlight, end: asyncio.Event, error: Exception | No
 
 
 async def turned_first(session: Session, work: Work) -> Any:
-    """What was made by who had the turn, or that it is old: another has had it."""
+    """The value of the one that had the turn, or that it is old: another has had it."""
     async with SingleFlight(session).turn("k") as turn:
         return await work() if turn.first else "old"
 

@@ -210,7 +210,7 @@ async def test_t_n_10_password_and_user(own_server: OwnServer, connect: Connect,
 
 
 async def test_t_n_10_credentials_that_rotate(own_server: OwnServer, connect: Connect) -> None:
-    """A provider is asked anew for each connection."""
+    """A provider is asked again for each connection."""
     server = await own_server(arguments=("--requirepass", "first"))
 
     class Rotating(CredentialProvider):
@@ -411,7 +411,7 @@ async def test_t_n_10_a_server_that_resets_connections_is_not_taken_for_one_with
 async def test_t_n_10_tls_that_is_slow_is_waited_for(
     own_server: OwnServer, authority: trustme.CA, trusted: str
 ) -> None:
-    """Whoever asks it in plain text meanwhile gets no answer."""
+    """A client that asks it in plain text meanwhile gets no answer."""
     server = await own_server()
     async with (
         tls_front(server, authority, "127.0.0.1") as port,

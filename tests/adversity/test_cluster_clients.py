@@ -1,4 +1,4 @@
-"""What clients of a cluster come with, and what the cluster tells of itself."""
+"""The arguments of a cluster's clients, and the facts that the cluster tells of itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What befalls a cluster while locks are used: slots move, nodes die, scripts are forgotten."""
+"""The faults of a cluster while locks are used: slots move, nodes die, scripts are forgotten."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.servers import ServerKind
 from tests.support.waiting import eventually
 
 CONTRACT = (LockTimeoutError, BackendError, LockLostError, LockNotOwnedError)
-"""What a lock may end with, whatever befalls the server."""
+"""The errors with which a lock may end, in any fault of the server."""
 
 NAMES = [f"order:{number}" for number in range(50)]
 CYCLES = 2000
@@ -107,7 +107,7 @@ async def cycle(
 async def cycles(
     sessions: list[Session], number: int, *, patience: float
 ) -> tuple[list[Hold], list[BaseException]]:
-    """So many, over all the names, by 20 tasks at a time."""
+    """`number` of them, over all the names, by 20 tasks at a time."""
     holds: list[Hold] = []
     errors: list[BaseException] = []
     left = iter(range(number))

@@ -87,7 +87,7 @@ async def test_the_largest_token_of_any_slot_is_that_of_all(
 
 
 async def test_no_set_is_held_up_for_ever_by_another(sessions: list[Session]) -> None:
-    """Whatever order the names are given in, and whoever waits for whom."""
+    """For any order of the names, and any order of the waiters."""
     sets = [["a", "b", "c"], ["c", "b"], ["d", "a"], ["b", "d"], ["a"], ["c", "d"]]
     holds: list[Hold] = []
 

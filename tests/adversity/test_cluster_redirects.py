@@ -1,4 +1,4 @@
-"""What a caller is told of the redirects of a cluster's nodes, also of those that nobody can read."""
+"""The error of a caller after redirects of a cluster's nodes, also after those that nobody can read."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def nested(*acquirables: Any, barrier: asyncio.Barrier, after: float = 0.0) -> C
 
 
 async def named(sessions: Sessions, number: int, *, within: float = WITHIN) -> LockEvent:
-    """What is told of a deadlock of that many tasks, in time."""
+    """The report of a deadlock of that many tasks, in time."""
     begun = time.monotonic()
     async with asyncio.timeout(within + 1):
         while not any(told.events for told in sessions.told):

@@ -57,7 +57,7 @@ async def test_over_the_plain_transport_it_is_the_same(connect: Connect, through
     register = FencedRegister(connect(Formed(through, form), decode_responses=True), "a")
     for value in VALUES:
         if isinstance(value, bytes) and value == b"\x00\xff":
-            continue  # what is no text, such a client cannot read
+            continue  # such a client cannot read bytes that are no text
         await register.write(value, 7)
         assert await register.read() == value
 

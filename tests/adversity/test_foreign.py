@@ -1,4 +1,4 @@
-"""What somebody else has written under a key of a lock: an error at once that names the key.
+"""Another program has written under a key of a lock: an error at once that names the key.
 
 A key is taken over whole, by any type of value and also by one of our own type, while nobody holds the name,
 while somebody holds it, and while somebody waits.
@@ -66,7 +66,7 @@ OTHERS: dict[str, Put] = {
 }
 VALUES = {**STRINGS, **OTHERS}
 FENCES = ("17", "1")
-"""What could be a fencing token is one."""
+"""A number that could be a fencing token is one."""
 
 PAIRS = [f"{side}.{end}" for side in ("readers", "upgradables", "writers", "reservations") for end in "ab"]
 KINDS: dict[str, tuple[Callable[..., Any], str, list[str]]] = {

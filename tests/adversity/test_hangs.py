@@ -35,7 +35,7 @@ WAITS = (None, 0, 1, 2.5)
 """Seconds for which an acquire waits."""
 
 Step = Callable[[], Awaitable[None]]
-"""What is done while the server hangs."""
+"""The step that is done while the server hangs."""
 
 
 async def _acquire(session: Session, name: str, ttl: float, wait: float | None) -> Step:
@@ -144,7 +144,7 @@ async def hang(
 ) -> tuple[list[str], list[object]]:
     """All steps on a server that hangs, each in a session of its own: what others wait for helps none.
 
-    The keys that are left so many seconds after the server goes on, and what became of the steps.
+    The keys that are left `seconds` after the server goes on, and the results of the steps.
     """
     async with AsyncExitStack() as stack:
         steps, over = [], asyncio.Event()

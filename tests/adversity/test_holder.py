@@ -1,4 +1,4 @@
-"""What happens to holders: blocked, stopped, killed, forked, out of touch.
+"""The faults of holders: blocked, stopped, killed, forked, out of touch.
 
 T-H-1 to T-H-8 of the list of faults.
 """
@@ -54,7 +54,7 @@ return 1
 
 
 async def test_t_h_1_loop_blocked_for_longer_than_the_ttl(client: Redis, redis: Redis) -> None:
-    """What the holder is told first thing afterwards, before any I/O, is that it holds no more."""
+    """The first thing that the holder is told afterwards, before any I/O, is that it holds no more."""
     witness = Witness()
     told_after = math.inf
     async with Session(client, listeners=[witness]) as session:
@@ -349,7 +349,7 @@ async def test_t_h_5_server_that_came_back_without_its_data(own_server: OwnServe
     with elapsed() as took, pytest.raises(LockLostError, match="no longer has it"):
         await _until_lost(lease)
     assert took.seconds < 0.5 + SLACK
-    assert not await Lock(client, "a").locked()  # nothing was made anew
+    assert not await Lock(client, "a").locked()  # nothing was made again
 
 
 async def _until_lost(lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""The fair lock: nobody overtakes, nobody who waits loses his place, and who drops out delays nobody.
+"""The fair lock: nobody overtakes, no waiter loses its place, and a waiter that drops out delays nobody.
 
 Row 65 of the list of faults, pitfall 39, and the invariant I3.
 """
@@ -26,7 +26,7 @@ QUEUE = "aiolocks:fairlock.queue:{%s}"
 HOLDERS = "aiolocks:fairlock:{%s}"
 SEAT = 16
 WAITER_LEASE = 2.0
-"""Seconds for which a waiter gives no sign of life before he counts as dead."""
+"""Seconds for which a waiter gives no sign of life before it counts as dead."""
 DELAY = 2.6
 """Seconds by which the dead may delay the living."""
 
@@ -40,7 +40,7 @@ def seats(by_hand: ByHand, name: str = "a") -> list[str]:
 
 
 async def wait_in_turn(url: str, way: str, number: int, of: int, waiters: int, every: float) -> None:
-    """In a process of its own: so many waiters, who come at their times, and tell who was when inside."""
+    """In a process of its own: `waiters` waiters, which come at their times, and tell who was when inside."""
     async with Redis.from_url(url) as redis, Session(redis, wakeup=wakeup(way)) as session:
         lock = FairLock(session, "a")
         holds: list[dict[str, Any]] = []
@@ -131,7 +131,8 @@ async def wait_in_vain(url: str, way: str, names: list[str]) -> None:
 async def test_t_p_1_dead_heads_delay_the_next_by_one_lease_of_a_waiter(
     server: Server, workers: Workers, start: Start, way: str
 ) -> None:
-    """One killed, ten at once, ten by turns with the living, and one stopped, who gets it once he goes on."""
+    """One killed, ten at once, ten by turns with the living, and one stopped, which gets it once it goes
+    on."""
     names = {"killed": 1, "ten killed": 10, "by turns": 5, "stopped": 1}
     holder, here = start(backoff=Backoff()), start(backoff=Backoff())
     held: dict[str, Lease] = {}
@@ -209,7 +210,7 @@ async def test_t_p_3_places_are_kept_for_a_minute(start: Start, by_hand: ByHand)
 async def test_t_p_3_place_kept_by_who_was_stopped_for_a_moment(
     server: Server, workers: Workers, start: Start, by_hand: ByHand, way: str
 ) -> None:
-    """Shorter than the lease of a waiter; nobody passes him."""
+    """Shorter than the lease of a waiter; nobody passes it."""
     lease = await FairLock(start(), "a").acquire()
     process = await workers.start(wait_in_vain, url=server.url, way=way, names=["a"])
     await process.told("asleep")

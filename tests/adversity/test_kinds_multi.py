@@ -187,7 +187,7 @@ async def test_i4_quiet_hand_over_that_somebody_else_spoils(
 
 @pytest.mark.parametrize("many", [False, True], ids=["Lock", "MultiLock"])
 async def test_i4_turn_of_one_who_cannot_have_it(start: Start, by_hand: ByHand, many: bool) -> None:
-    """Who has just woken others lets them go first; but what they need besides is held."""
+    """A task that has just woken others lets them go first; but what they need besides is held."""
     here, elsewhere = start(), start()
     lock: Any = MultiLock(here, NAMES[1:3]) if many else Lock(here, NAMES[1])
     by_hand.acquire(NAMES[0])
@@ -195,7 +195,7 @@ async def test_i4_turn_of_one_who_cannot_have_it(start: Start, by_hand: ByHand, 
     waiting = await waiter(elsewhere, MultiLock(elsewhere, NAMES[:2]).acquire())
     for _ in range(5):
         await lease.release()
-        await turns_of_the_loop(30)  # he is woken meanwhile, and refused
+        await turns_of_the_loop(30)  # it is woken meanwhile, and refused
         lease = await in_within(AT_ONCE, begin(lock.acquire()))
     by_hand.release(NAMES[0])
     await lease.release()
@@ -205,8 +205,8 @@ async def test_i4_turn_of_one_who_cannot_have_it(start: Start, by_hand: ByHand, 
 async def test_i4_whoever_can_have_it_does_not_wait(start: Start) -> None:
     """Any sets and single names, over sessions of waiters, released and cancelled at random.
 
-    Now and then (1 step in some thousands) whoever waits for several names is not told and has to poll: a
-    place that was passed over in another queue, while its owner was on his way, comes after those that came
+    Now and then (1 step in some thousands) a task that waits for several names is not told and has to poll: a
+    place that was passed over in another queue, while its owner was on its way, comes after those that came
     meanwhile.
     """
     chance = random.Random()

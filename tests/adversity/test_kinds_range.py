@@ -171,7 +171,7 @@ async def test_shrink_of_a_reader_lets_a_writer_in_beside_other_readers(start: S
     lock, other = RangeLock(here, "a"), RangeLock(elsewhere, "a")
     async with lock.reader(0, 5) as lease, lock.reader(8, 20):
         writer = await waiter(elsewhere, other.writer(3, 8).acquire())
-        assert await other.reader(4, 5).try_acquire() is None  # he has reserved
+        assert await other.reader(4, 5).try_acquire() is None  # it has reserved
         await lease.shrink(0, 3)
         await (await in_within(AT_ONCE, writer)).release()
 
@@ -213,7 +213,8 @@ async def test_i4_whoever_can_have_it_does_not_wait(start: Start) -> None:
     under: dict[Any, Any] = {}  # upgrades, and the tasks that wait for them, to the upgradable leases
 
     def unjustified() -> list[Any]:
-        """Who waits though nobody stands in his way, inside, or before him and waiting with reason."""
+        """Waiters that wait though nobody stands in their way, inside, or before them and waiting with
+        reason."""
         blocking: dict[Any, tuple[str, tuple[float, float]]] = dict(held)
         rest = dict(waiting)
         while True:
@@ -253,7 +254,7 @@ async def test_i4_whoever_can_have_it_does_not_wait(start: Start) -> None:
             )
 
     def free_of_upgrades() -> list[Any]:
-        """What may be let go of, shrunk or upgraded."""
+        """Leases that may be let go of, shrunk or upgraded."""
         return [lease for lease in held if not any(lease is upgraded for upgraded in under.values())]
 
     async def step() -> None:

@@ -52,7 +52,7 @@ async def test_t_p_12_nested_and_released_in_any_order(start: Start, keys: Calla
             await lease.release()  # idempotent: it lets go of no other
             assert await elsewhere_refused(elsewhere)
         assert not waiting.done()
-        another = await lock.try_acquire()  # who waits keeps the owner out as little
+        another = await lock.try_acquire()  # a waiter keeps the owner out as little
         assert another is not None
         assert await leases[-1].owned()
         await leases[-1].release()
@@ -102,7 +102,7 @@ async def test_t_p_12_lost_in_the_midst_of_nesting(start: Start, by_hand: ByHand
 
 @pytest.mark.leaves_keys("aiolocks:lock.nest:*")
 async def test_t_p_12_lost_and_taken_by_another_in_the_midst(start: Start, by_hand: ByHand) -> None:
-    """What the other has is not touched by the exits, and an inner acquire waits for it as anybody."""
+    """The other's lease is not touched by the exits, and an inner acquire waits for it as anybody."""
     session = start()
     with pytest.raises(LockLostError):
         async with ReentrantLock(session, "a", on_lost="cancel") as outer:
@@ -119,7 +119,7 @@ async def test_t_p_12_lost_and_taken_by_another_in_the_midst(start: Start, by_ha
 
 
 async def test_t_p_12_a_nest_that_outlives_its_lock_counts_for_nothing(start: Start, by_hand: ByHand) -> None:
-    """The lock was taken anew by the same owner: leases of before are no part of it."""
+    """The lock was taken again by the same owner: leases of before are no part of it."""
     here, elsewhere = start(), start()
     old = await ReentrantLock(here, "a", owner="one", on_lost="ignore").acquire()
     by_hand.redis.delete(KEY)
@@ -194,7 +194,7 @@ async def test_t_p_12_release_by_another_task(start: Start) -> None:
 async def test_t_p_12_a_child_waits_for_its_parent(start: Start) -> None:
     lock = ReentrantLock(start(), "a")
     async with lock, lock:
-        child_of_call = asyncio.create_task(lock.acquire())  # type: ignore[arg-type] # who calls owns it: the parent
+        child_of_call = asyncio.create_task(lock.acquire())  # type: ignore[arg-type] # the caller owns it: the parent
         assert (await in_within(AT_ONCE, child_of_call)).depth == 3
         await child_of_call.result().release()
 

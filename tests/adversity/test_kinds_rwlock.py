@@ -1,4 +1,4 @@
-"""The reader-writer lock: neither side starves, and whoever dies frees what was his at his own time.
+"""The reader-writer lock: neither side starves, and the leases of the dead end at their own times.
 
 Rows 67 and 68 of the list of faults (T-P-4, T-P-5), pitfalls 41 to 44.
 """
@@ -38,7 +38,7 @@ from tests.support.waiting import eventually
 log = logging.getLogger(__name__)
 TTL = 1.0
 RESERVATION = 2.0
-"""Seconds that the reservation of a waiting writer outlives him."""
+"""Seconds that the reservation of a waiting writer outlives the writer."""
 
 
 # -- nobody starves ------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ async def read_or_write(url: str, way: str, mode: str, tasks: int, seconds: floa
 async def loop(
     session: Session, mode: str, tasks: int, seconds: float, pause: float, first: Callable[[], object]
 ) -> None:
-    """So many tasks take it again and again, each hold of so many seconds; until they are cancelled."""
+    """`tasks` tasks take it again and again, each hold of `seconds`; until they are cancelled."""
     lock = getattr(RWLock(session, "a"), mode)
 
     async def one(number: int) -> None:
@@ -91,7 +91,7 @@ async def crowd(
 
 
 async def enter(mode: str, session: Session, times: int) -> None:
-    """One who pauses gets in, so many times; how soon is a matter for the benchmarks."""
+    """A task that pauses gets in, `times` times; how soon is a matter for the benchmarks."""
     lock = getattr(RWLock(session, "a"), mode)
     for _ in range(times):
         async with lock.acquire(blocking_timeout=10):
@@ -104,7 +104,7 @@ async def enter(mode: str, session: Session, times: int) -> None:
 async def test_t_p_5_writer_among_readers_that_never_pause(
     server: Server, workers: Workers, start: Start, way: str
 ) -> None:
-    """He waits for those inside, and for nobody who comes later."""
+    """It waits for those inside, and for nobody that comes later."""
     here, elsewhere = start(backoff=Backoff()), start(backoff=Backoff())
     async with crowd(server, workers, here, way, "reader", seconds=0.05):
         await enter("writer", elsewhere, 15)
@@ -273,7 +273,7 @@ async def wait_to_write(url: str, way: str, name: str) -> None:
 async def test_t_p_5_dead_writer_that_waited_frees_the_readers(
     server: Server, workers: Workers, start: Start, way: str
 ) -> None:
-    """Killed, and stopped: within the lease of his reservation."""
+    """Killed, and stopped: within the lease of its reservation."""
     here = start(backoff=Backoff())
 
     async def one(name: str) -> None:
@@ -309,7 +309,7 @@ async def upgrade_and_stay(url: str, way: str, name: str) -> None:
 async def test_t_p_5_dies_in_the_midst_of_an_upgrade(
     server: Server, workers: Workers, start: Start, way: str
 ) -> None:
-    """While he waits for it, and while he has it."""
+    """While it waits for it, and while it has it."""
     here = start(backoff=Backoff())
 
     async def waits() -> None:
@@ -516,14 +516,14 @@ async def test_downgrade_wakes_readers_and_no_writer(start: Start, same: bool) -
         await (await in_within(AT_ONCE, task)).release()
     await asyncio.sleep(0.02)
     assert not writer.done()
-    assert await other.reader.try_acquire() is None  # he has reserved
+    assert await other.reader.try_acquire() is None  # it has reserved
     lease.ensure_held()
     await lease.release()
     await (await in_within(AT_ONCE, writer)).release()
 
 
 async def test_downgrade_leaves_no_gap_for_a_writer(start: Start) -> None:
-    """He who tries without end never gets in between."""
+    """A writer that tries without end never gets in between."""
     here, elsewhere = start(), start()
     lock, other = RWLock(here, "a"), RWLock(elsewhere, "a")
     lease = await lock.writer.acquire()

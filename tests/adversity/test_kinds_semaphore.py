@@ -360,7 +360,7 @@ async def test_waiters_for_more_than_is_left_after_a_resize(
 
 
 async def test_i3_fair_one_who_wants_many_is_not_overtaken(start: Start) -> None:
-    """By those who want few and could have them; they are let in behind him, together and at once."""
+    """By those that want few and could have them; they are let in after it, together and at once."""
     sessions = [start() for _ in range(3)]
     locks = [Semaphore(session, "a", 4, fair=True) for session in sessions]
     held = [await locks[0].acquire() for _ in range(4)]
@@ -391,7 +391,7 @@ async def test_i3_fair_one_who_wants_many_is_not_overtaken(start: Start) -> None
 
 
 async def test_i3_fair_one_who_wants_many_and_gives_up(start: Start) -> None:
-    """Then those behind him are let in at once."""
+    """Then those after it are let in at once."""
     sessions = [start() for _ in range(3)]
     locks = [Semaphore(session, "a", 4, fair=True) for session in sessions]
     held = [await locks[0].acquire() for _ in range(4)]
@@ -414,7 +414,7 @@ async def test_i3_fair_one_who_wants_many_and_gives_up(start: Start) -> None:
 
 
 async def test_i4_fits_the_second_but_not_the_first(start: Start) -> None:
-    """Without fairness he is let in; the first goes on waiting, and is not forgotten."""
+    """Without fairness it is let in; the first goes on waiting, and is not forgotten."""
     sessions = [start() for _ in range(3)]
     locks = [Semaphore(session, "a", 4) for session in sessions]
     for first, second in ((1, 2), (1, 1)):
@@ -431,7 +431,7 @@ async def test_i4_fits_the_second_but_not_the_first(start: Start) -> None:
 
 
 async def test_i4_fits_the_third_but_not_those_before(start: Start) -> None:
-    """They pass it on to him, and do not go on waking each other."""
+    """They pass it on to that one, and do not go on waking each other."""
     sessions = [start() for _ in range(4)]
     locks = [Semaphore(session, "a", 6) for session in sessions]
     held = [await locks[0].acquire(5), await locks[0].acquire(1)]
@@ -455,7 +455,7 @@ async def test_i4_fits_the_third_but_not_those_before(start: Start) -> None:
 
 
 async def test_i4_turn_of_one_who_cannot_have_it(start: Start) -> None:
-    """Who has just woken others lets them go first; but they were there, and found too little."""
+    """A task that has just woken others lets them go first; but they were there, and found too little."""
     here, second, third = start(), start(), start()
     held = [await Semaphore(here, "a", 4).acquire(n) for n in (2, 1, 1)]
     many = [
@@ -481,7 +481,7 @@ async def test_i4_turn_of_one_who_cannot_have_it(start: Start) -> None:
 async def test_i4_two_released_at_once_and_one_waits_for_the_like(
     start: Start, turns: int, same: bool
 ) -> None:
-    """He gets the one; the other is for who waits for something else."""
+    """It gets the one; the other is for the waiter for something else."""
     here = start()
     there = here if same else start()
     lock = Semaphore(here, "a", 6)
@@ -499,7 +499,7 @@ async def test_i4_two_released_at_once_and_one_waits_for_the_like(
 
 
 async def maximal(value: int, fair: bool, held: list[Any], waiting: dict[asyncio.Task[Any], int]) -> None:
-    """Those who got in go to `held`; ends when nobody waits who could have what he wants, and soon."""
+    """Those that got in go to `held`; ends when no waiter is left that could have its permits, and soon."""
 
     def rest() -> bool:
         held.extend([(task.result(), waiting.pop(task)) for task in list(waiting) if task.done()])

@@ -1,4 +1,4 @@
-"""Whatever may let somebody in wakes him: of every kind, in the same session and from another.
+"""Each event that may let a waiter in wakes it: of every kind, in the same session and from another.
 
 Pitfall 42, and the invariant I4. All who wait here are patient: they would sleep for seconds, were it not for
 their bells.
@@ -39,12 +39,12 @@ GIVES_UP = 0.5
 
 @dataclass
 class Scene:
-    """Who waits, and what is to let them in.
+    """The waiters, and the event that lets them in.
 
     Attributes:
-        enter: Who gets in at once.
-        act: What lets them in.
-        stay: Who goes on waiting.
+        enter: The waiters that get in at once.
+        act: The event that lets them in.
+        stay: The waiters that go on waiting.
         clear: Leases and waiters to be done away with then.
     """
 
@@ -100,7 +100,7 @@ async def last_reader_beside_one_of_another_interval(here: Session, there: Sessi
 
 
 def writer_gives_up(how: str, *, where: str) -> Any:
-    """Who waits to read behind him goes on."""
+    """A reader that waits after it goes on."""
 
     async def scene(here: Session, there: Session) -> Scene:
         reader = await RWLock(here, "a").reader.acquire()
@@ -122,7 +122,7 @@ def writer_gives_up(how: str, *, where: str) -> Any:
 
 
 async def first_of_two_writers_gives_up(here: Session, there: Session) -> Scene:
-    """The other takes over the reservation, for as long as he waits; a reader waits still."""
+    """The other takes over the reservation, for as long as it waits; a reader waits still."""
     reader = await RWLock(here, "a").reader.acquire()
     (first,) = await wait_for(here, RWLock(here, "a").writer.acquire())
     (second,) = await wait_for(there, RWLock(there, "a").writer.acquire())
@@ -203,7 +203,7 @@ def resized(*, fair: bool) -> Any:
 
 
 def too_little_for_the_first(*, gives_up: bool) -> Any:
-    """Unfair: he who can have it has it. Fair: as soon as the first has given up."""
+    """Unfair: the waiter that can have it has it. Fair: as soon as the first has given up."""
 
     async def scene(here: Session, there: Session) -> Scene:
         held = [
@@ -318,7 +318,7 @@ async def test_i4_whatever_lets_in_wakes(
     "scene", ["permits released", "writer released", "shrunk", "downgraded", "resized", "resized, fair"]
 )
 async def test_i4_cancelled_and_has_woken_somebody_here(start: Start, scene: str, mode: Mode) -> None:
-    """The server tells nobody of bells that are rung by his own session: its answer does, whoever left."""
+    """The server tells a session nothing of bells that this session rings: its answer does, whoever left."""
     here = start()
     await Semaphore(here, "other", 1).resize(
         2
@@ -385,7 +385,7 @@ KINDS: dict[str, Callable[[Session, float], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_i4_expiry_is_found_by_who_waits(start: Start, kind: str) -> None:
-    """By the first at the end of the lease, though nobody tells him, and then by the next at once."""
+    """By the first at the end of the lease, though nobody tells it, and then by the next at once."""
     make, ttl = KINDS[kind], 0.6
     sessions = [start() for _ in range(3)]
     lock = make(sessions[0], ttl)
@@ -489,7 +489,7 @@ async def test_i4_head_granted_on_the_way_and_release_behind_it(start: Start, th
 async def test_i4_a_server_that_has_forgotten_the_scripts(
     start: Start, connect: Connect, kind: str, knows: bool
 ) -> None:
-    """What was sent by its digest comes again in full, behind what went behind it: nobody is forgotten."""
+    """A script that was sent by its digest comes again in full, after later requests: nobody is forgotten."""
     here, elsewhere = start(), start()
     make, admin = KINDS[kind], connect()
     for there in (here, elsewhere):

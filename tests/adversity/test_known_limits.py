@@ -1,4 +1,4 @@
-"""What a lock does not promise: the lines of the page on known limits that no other test shows."""
+"""The limits of a lock: the lines of the page on known limits that no other test shows."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ async def test_an_observer_without_permission_is_told_why(own_server: OwnServer,
 
 
 async def observe(url: str, of: int) -> None:
-    """In a process of its own: so many observers, who tell what they have seen when a term says "end"."""
+    """In a process of its own: `of` observers, which tell what they have seen when a term says "end"."""
     async with Redis.from_url(url) as redis:
 
         async def one(session: Session) -> list[int]:

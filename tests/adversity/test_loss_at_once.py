@@ -57,7 +57,7 @@ async def forced(redis: Redis) -> None:
 
 @contextlib.asynccontextmanager
 async def held(session: Session, kind: str = "lock") -> AsyncIterator[Any]:
-    """A body that is to be lost inside, and has been armed."""
+    """A body that will be lost inside, and has been armed."""
     loop = asyncio.get_running_loop()
     with pytest.raises(LockLostError):
         async with KINDS[kind](session, ttl=TTL) as lease:
@@ -126,7 +126,7 @@ async def test_a_short_hold_costs_no_command_more(connect: Connect) -> None:
 
 
 async def test_a_push_that_says_nothing_is_one_question(connect: Connect) -> None:
-    """What another client writes there is none of a loss: the lease goes on."""
+    """A write of another client there is none of a loss: the lease goes on."""
     redis = connect()
     async with Session(connect()) as session, Lock(session, "a", ttl=TTL) as lease:
         await asyncio.sleep(ARMED)

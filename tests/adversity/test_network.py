@@ -1,4 +1,4 @@
-"""What the network does to requests and replies: loses them, delays them, falls silent.
+"""The faults of the network: it loses requests and replies, delays them, falls silent.
 
 T-N-1 to T-N-5, T-N-9 and T-N-10 of the list of faults; what a broken connection leaves behind is in
 `test_connections.py`.
@@ -219,7 +219,7 @@ async def test_t_n_1_reply_to_any_other_request_lost(
 async def test_t_n_3_each_step_sent_twice_leaves_what_it_leaves_sent_once(
     client: Redis, through: Proxy, redis: Redis
 ) -> None:
-    """What a client sent is sent once more, verbatim: the same reply, the same keys."""
+    """A request of a client is sent once more, verbatim: the same reply, the same keys."""
     lock = Lock(client, "a", ttl=5)
 
     async def state() -> dict[bytes, tuple[bytes, int]]:
@@ -601,7 +601,8 @@ async def test_t_n_9_half_open_connection(client: Redis, through: Proxy) -> None
 async def test_t_n_9_a_half_open_connection_is_given_up_for_a_new_one(
     connect: Connect, through: Proxy
 ) -> None:
-    """What was swallowed is never answered; requests that have time left get another connection."""
+    """Requests that were swallowed are never answered; requests that have time left get another
+    connection."""
     client = connect(through)
     await warm(client)
     lease = await Lock(client, "held", ttl=6).acquire()

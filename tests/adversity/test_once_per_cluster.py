@@ -96,7 +96,7 @@ ONE_AFTER_ANOTHER = {
 }  # fmt: skip
 AT_ONCE = dict.fromkeys(RECIPES, 1) | {"at least waiting": 3, "try run 1": 2}
 WAIT = {"at least waiting": 2, "try run 1": 1, "single flight": 2}
-"""Of three machines that start at once, so many wait for the end of the run."""
+"""The number of three machines that wait for the end of the run, when all start at once."""
 
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 

@@ -1,4 +1,4 @@
-"""What answers is no Redis, or one behind something that ends connections: waits end in time all the same."""
+"""The peer is no Redis, or one behind something that ends connections: waits end in time all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of redis-py's lock does not have to know of any more, with ours in its place."""
+"""The pitfalls of redis-py's lock that its users need not know any more, with ours in its place."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_one_keeps_out_the_other(connect: Connect, holder: Any, other: Any
     assert not await tried.acquire(blocking=False)
     assert await tried.locked()
     assert not await tried.owned()
-    tried.local.token = held.local.token  # what one has taken, the other can release
+    tried.local.token = held.local.token  # a lock that one has taken, the other can release
     assert await tried.owned()
     assert await tried.extend(5)
     await tried.release()

@@ -59,7 +59,7 @@ class Masters:
         return [server for server in self.servers if server.state is ServerState.RUNNING]
 
     async def carried(self, key: str = KEY) -> list[bytes | None]:
-        """What stands on each of those that are up, without the metadata."""
+        """The lease on each of those that are up, without the metadata."""
         values = []
         for server in self.up():
             async with server.client() as client:
@@ -279,7 +279,7 @@ async def test_what_was_adopted_and_released_is_free_on_a_master_that_was_slow_t
     await eventually(is_free)
 
 
-@pytest.mark.leaves_keys  # what a connection that was given up for dead still carried
+@pytest.mark.leaves_keys  # requests that a connection given up for dead still carried
 async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
     locks = [await warm(five.clients(), ttl=1, node_timeout=0.1) for _ in range(2)]
     five.servers[0].pause()
@@ -498,7 +498,7 @@ async def test_two_sides_of_a_partition_share_one_master(five: Masters, proxy, c
 
 
 async def contend(urls: list[str], name: str, leases: int, ttl: float) -> None:
-    """Takes it so many times, whatever happens to the masters."""
+    """Takes it `leases` times, whatever happens to the masters."""
     clients = [Redis.from_url(url) for url in urls]
     lock = Redlock(clients, name, ttl=ttl, on_lost="ignore")
     had = 0
@@ -512,7 +512,7 @@ async def contend(urls: list[str], name: str, leases: int, ttl: float) -> None:
         granted = time.monotonic()
         had += 1
         await asyncio.sleep(random.choice((0, 0.001, 0.005)))
-        # Whatever it still says now may be relied on until now.
+        # Any number that it still gives now may be relied on until now.
         deadline = time.monotonic() + lease.remaining() if lease.remaining() else granted
         released, confirmed = time.monotonic(), float("inf")
         with suppress(LockError):

@@ -40,7 +40,7 @@ async def split(servers: list[EmbeddedServer]) -> None:
 
 
 async def refused(lock: Redlock, times: int) -> float:
-    """Seconds that so many tries took, none of which got in."""
+    """Seconds that that many tries took, none of which got in."""
     began = time.monotonic()
     for _ in range(times):
         assert await lock.try_acquire() is None

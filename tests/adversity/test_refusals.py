@@ -1,4 +1,4 @@
-"""What a server says when it will not: T-N-11, each error produced for real.
+"""The refusals of a server: T-N-11, each error produced for real.
 
 Transient ones are tried again for as long as there is time, for others one is told at once; a lease outlives
 both until its own deadline.
@@ -273,4 +273,4 @@ async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
             error = await rejected(waiting)
     await lease.release()
     assert "password is wrong" in str(error)
-    assert took.seconds < 0.6 + 0.3  # it listens so often
+    assert took.seconds < 0.6 + 0.3  # it listens that often

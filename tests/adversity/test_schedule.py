@@ -385,7 +385,7 @@ async def test_cancelled_anywhere_the_keeper_leaves_no_run_and_loses_no_tick(
             await asyncio.sleep(0)
 
         async def keep() -> None:
-            # The coroutine of the keeper, for so many ticks: the sweep wants one that ends.
+            # The coroutine of the keeper, for a number of ticks: the sweep wants one that ends.
             before = len(ran)
             keeper = schedule._keeper()
             async with asyncio.TaskGroup() as group:

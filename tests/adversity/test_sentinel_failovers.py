@@ -34,7 +34,7 @@ Held = tuple[Lease, float, float]
 
 @dataclass
 class History:
-    """What the holders and the waiters of all failovers saw."""
+    """The observations of the holders and the waiters of all failovers."""
 
     holds: list[Hold] = field(default_factory=list)
     refused: int = 0
@@ -107,7 +107,7 @@ class Failover:
         return lease, invoked, time.monotonic()
 
     async def _is_refused(self) -> None:
-        """What asks for a replica gets nothing while there is none."""
+        """A request for a replica gets nothing while there is none."""
         name = f"{REFUSED}:{self._number}"
         try:
             await Lock(self._here, name, ttl=TTL, replicas=1).acquire(blocking_timeout=0.2)

@@ -1,4 +1,4 @@
-"""What a server and its administrators do to locks: T-S-1 to T-S-8 and T-S-12 of the list of faults.
+"""The acts of a server and its administrators on locks: T-S-1 to T-S-8 and T-S-12 of the list of faults.
 
 Its clock is in `test_clock.py`, its refusals are in `test_refusals.py`.
 """
@@ -260,7 +260,7 @@ async def test_t_s_6_taken_away_by_an_administrator(
         assert took.seconds < 0.2 + SLACK
     with pytest.raises(LockNotOwnedError):
         await lease.release()
-    # What is not ours stays.
+    # Keys that are not ours stay.
     assert await redis.get(key) == (b"theirs" if action == "overwritten" else None)
     if action == "renamed":
         assert (await redis.get("moved")).decode().startswith(lease.token)

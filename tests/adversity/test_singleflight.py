@@ -59,7 +59,7 @@ ACQUIRE, PUBLISH = sent(commands._ACQUIRE), sent(commands._PUBLISH)
 
 
 async def call_many(url: str, way: str, number: int, callers: int) -> None:
-    """In a process of its own: so many callers; the work ends when the test says so."""
+    """In a process of its own: `callers` callers; the work ends when the test says so."""
     async with Redis.from_url(url) as redis, Session(redis, wakeup=wakeup(way)) as session:
         flight = SingleFlight(session, ttl=10)
 
@@ -115,7 +115,7 @@ async def test_callers_of_one_session_join_without_a_request(session: Session) -
 
 
 async def test_all_who_wait_in_however_many_processes_are_told_at_once(start: Start) -> None:
-    """More than a step on the server wakes. Who is not told sleeps for seconds."""
+    """More than a step on the server wakes. A waiter that is not told sleeps for seconds."""
     runner, *others = (start() for _ in range(21))
     work = Work()
     first = begin(SingleFlight(runner).do("k", work))
@@ -172,7 +172,7 @@ async def test_who_comes_later_runs_it_anew(session: Session, keys: Keys) -> Non
 async def test_who_comes_when_it_has_ended_elsewhere_gets_nothing_old(
     redis: Redis, session: Session, connect: Connect
 ) -> None:
-    """Although those whom he finds waiting in his session have not heard of the end yet, and get that."""
+    """Although the waiters that it finds in its session have not heard of the end yet, and get that."""
     async with Session(connect(), wakeup="poll", backoff=Backoff(initial=1, maximum=1, jitter=0)) as slow:
         for ways in (made, turned_first):
             work, mine = Work("old"), Work("new")
@@ -418,7 +418,7 @@ async def test_what_can_be_no_value_is_an_error_for_all(start: Start, kind: str)
 
 
 async def test_a_cancelled_caller_ends_only_his_own_wait(start: Start) -> None:
-    """The one whose function runs, one who has joined him, and one elsewhere."""
+    """The one whose function runs, one that has joined it, and one elsewhere."""
     here, there = start(), start()
     work = Work()
     leader, follower, staying = (begin(SingleFlight(here).do("k", work)) for _ in range(3))

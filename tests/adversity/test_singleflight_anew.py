@@ -1,4 +1,4 @@
-"""A value that is made anew behind the backs of its readers: none of them waits, and one session makes it."""
+"""A value that is replaced in the background: no reader waits, and one session makes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(value: Any) -> Work:
 
 
 async def old_value(flight: SingleFlight, redis: Redis) -> None:
-    """What stands there has been kept for long enough."""
+    """The value there has been kept for long enough."""
     assert await flight.do("k", made("old")) == "old"
     await redis.hset(VALUE, "fresh", 1)
 

@@ -115,7 +115,7 @@ async def test_without_keep_those_here_have_the_value_and_those_elsewhere_learn_
     assert not caught.value.here
     assert (work.begun, theirs.begun) == (1, 0)
     assert "Decimal is not JSON serializable" in caplog.text
-    assert await SingleFlight(there).do("k", theirs) == "theirs"  # nothing was to be kept
+    assert await SingleFlight(there).do("k", theirs) == "theirs"  # nothing had to be kept
 
 
 async def test_a_value_that_another_serializer_writes_is_kept(session: Session, connect: Connect) -> None:

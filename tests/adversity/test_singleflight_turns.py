@@ -71,7 +71,7 @@ async def test_a_turn_that_is_lost_is_the_next_ones(start: Start, redis: Redis) 
 
 @TRACKING
 async def test_who_waits_elsewhere_for_a_turn_may_leave(start: Start) -> None:
-    """Also he who asks for the others of his session, and he who has just been told to."""
+    """Also the one that asks for the others of its session, and the one that has just been told to."""
     calls, end = await in_turn(start)
     calls[3].cancel()
     calls[1].cancel()
@@ -129,7 +129,7 @@ async def test_who_comes_later_has_a_turn_of_his_own_and_do_is_another_matter(se
 async def test_who_leads_for_the_first_time_when_it_has_ended_elsewhere_is_the_first(
     redis: Redis, session: Session, connect: Connect
 ) -> None:
-    """He came later than that, and knows of it only from who has asked before him, and has left."""
+    """It came later than that, and knows of it only from the one that has asked before it, and has left."""
     async with Session(connect(), wakeup="poll", backoff=Backoff(initial=1, maximum=1, jitter=0)) as slow:
         work, mine = Work("old"), Work("new")
         call = begin(turned_first(session, work))

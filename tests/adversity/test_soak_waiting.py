@@ -103,7 +103,8 @@ async def acquire(lock: Lock, chance: random.Random) -> Lease | None:
 
 
 async def hold(who: str, lease: Lease, invoked: float, chance: random.Random, history: TextIO) -> None:
-    """What cannot be known exactly is judged in its favour: its clock is read before what it has left."""
+    """Facts that cannot be known exactly are judged in its favour: its clock is read before the time that it
+    has left."""
     granted = time.monotonic()
     deadline = granted + lease.remaining()
     await asyncio.sleep(1.5 * TTL if chance.random() < 0.002 else chance.choice([0, 0.001, 0.005]))
@@ -192,7 +193,7 @@ class Nemesis:
 
 
 def read(directory: Path) -> list[Hold]:
-    """What is there: the last line of a process that was killed may be cut."""
+    """The lines that are there: the last line of a process that was killed may be cut."""
     lines = [line for file in directory.iterdir() for line in file.read_text().splitlines(keepends=True)]
     return [Hold(**json.loads(line)) for line in lines if line.endswith("\n")]
 

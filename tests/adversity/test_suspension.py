@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="moves CLOCK_BOO
 
 
 class Machine:
-    """What the workers take for the machine that they run on."""
+    """The machine on which the workers believe to run."""
 
     def __init__(self, clock: Clock, fifo: Path) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ async def read_on(url: str, pipe: str) -> None:
         async with Redis.from_url(url) as redis:
             try:
                 async with Lock(redis, "a", ttl=TTL):
-                    await asyncio.sleep(0.05)  # what listens is set up
+                    await asyncio.sleep(0.05)  # the listener is set up
                     tell("inside")
                     await something
                     tell("next line")
@@ -141,7 +141,7 @@ async def test_a_body_is_cancelled_before_its_next_line(
 
 async def stay_inside(url: str) -> None:
     async with Redis.from_url(url) as redis, Lock(redis, "a", ttl=TTL) as lease:
-        await asyncio.sleep(0.05)  # what listens is set up
+        await asyncio.sleep(0.05)  # the listener is set up
         await until_suspended(TTL / 2)
         tell("resumed", remaining=lease.remaining(), state=lease.state.name)
         await eventually(lambda: lease.remaining() > TTL * 0.9)

@@ -64,7 +64,7 @@ async def run(
             process.kill()
             await process.wait()
     assert process.returncode is not None
-    # What asyncio's debug mode says of a busy machine is not what is looked for.
+    # The words of asyncio's debug mode about a busy machine are not looked for.
     said = [line for line in err.decode().splitlines(keepends=True) if not line.startswith("Executing <")]
     return process.returncode, out.decode(), "".join(said)
 
@@ -172,7 +172,7 @@ async def main():
     global leases
     leases = [kept]
     await redis.flushall()
-    await redis.aclose()                              # what the same script without aiolocks would have to do
+    await redis.aclose()                              # as the same script without aiolocks would have to do
 
 import logging; logging.getLogger("aiolocks").setLevel(logging.ERROR)
 asyncio.run(main())

@@ -114,7 +114,8 @@ async def update(redis: Redis, job: UniqueJob, seconds: float) -> None:
 
 
 async def update_in_bulk(url: str, updates: int, spread: float, seconds: float) -> None:
-    """In a process of its own: so many updates, half of them at once, the others spread over some seconds."""
+    """In a process of its own: `updates` updates, half of them at once, the others spread over some
+    seconds."""
     chance = random.Random()
     async with Redis.from_url(url, max_connections=updates) as redis, Session(redis) as session:
         job = UniqueJob(session, "bulk")
@@ -159,7 +160,7 @@ ACKNOWLEDGE = """
 redis.call('LREM', KEYS[1], 1, ARGV[1])
 return redis.call('INCR', KEYS[2])
 """
-"""What was delivered is taken from the list of its worker, and counted."""
+"""A job that was delivered is taken from the list of its worker, and counted."""
 
 
 async def consume(url: str, name: str) -> None:
@@ -218,7 +219,7 @@ class Crew:
         return None
 
     async def kill(self, session: str) -> None:
-        """That one, in whatever it does. What it had not acknowledged is delivered again."""
+        """That one, in whatever it does. A job that it had not acknowledged is delivered again."""
         name, worker = self.by_session.pop(session)
         worker.kill()
         await worker.finish(status=-9)
@@ -285,12 +286,12 @@ async def wait_to_run(url: str) -> None:
 async def test_t_p_11_the_place_of_a_waiter_that_was_killed_is_free_after_two_seconds(
     server: Server, workers: Workers, session: Session, by_hand: ByHand
 ) -> None:
-    """What he was to do is not lost, however soon it is delivered again: nobody believes that he lives."""
+    """Its job is not lost, however soon it is delivered again: nobody believes that the worker lives."""
     job = UniqueJob(session, KEY)
     async with job.run(waiting=1):
         process = await workers.start(wait_to_run, url=server.url)
         await eventually(lambda: by_hand.redis.zcard(place(".queue")) == 1, within=SOON)
-        await asyncio.sleep(2.2)  # as long as he lives, he keeps it
+        await asyncio.sleep(2.2)  # as long as it lives, it keeps it
         assert await asyncio.wait_for(begin(job.try_run(waiting=1)), SOON) is None
         process.kill()
         began = time.monotonic()
@@ -310,7 +311,7 @@ def unsure(by_hand: ByHand) -> bool:
 async def test_a_waiter_that_is_stopped_for_a_moment_is_waited_for(
     server: Server, workers: Workers, session: Session, by_hand: ByHand
 ) -> None:
-    """He is not known to live, nor to be dead: as soon as he goes on, the other one is a duplicate."""
+    """It is not known to live, nor to be dead: as soon as it goes on, the other one is a duplicate."""
     job = UniqueJob(session, KEY)
     async with job.run(waiting=1):
         process = await workers.start(wait_to_run, url=server.url)
@@ -344,7 +345,7 @@ async def test_who_comes_during_a_run_waits_for_his_own(session: Session, connec
 
 
 async def test_a_newcomer_never_passes_who_waits(session: Session, connect: Connect) -> None:
-    """It is free, and he who waits has not heard of it yet."""
+    """It is free, and the waiter has not heard of it yet."""
     here, there = UniqueJob(session, KEY), UniqueJob(connect(), KEY)
     for room in (0, 1):
         lease = await here.run()
@@ -430,7 +431,7 @@ async def outlive(process: Worker, session: Session, mode: Mode) -> None:
     newer = await job.enqueue(mode, on_conflict="skip")
     assert (newer is None) is keeps
     async with await asyncio.wait_for(job.perform(ticket), 3 * TTL + SOON):
-        assert process._process.returncode == -9  # as long as he lives, it never runs beside itself
+        assert process._process.returncode == -9  # as long as it lives, it never runs beside itself
         assert await job.enqueue(mode, on_conflict="skip") is None
     with pytest.raises(DuplicateJobError):
         await job.perform(ticket)

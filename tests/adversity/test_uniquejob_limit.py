@@ -1,4 +1,5 @@
-"""So many jobs of a kind at once: never more, never one lost, and no ticket beside itself, whoever dies."""
+"""Jobs of a kind with a limit: never more at once, never one lost, and no ticket beside itself, whoever
+dies."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.leaves_keys(
 
 
 async def work(url: str, way: str, times: int, history: str, seed: int) -> None:
-    """In a process of its own: run the job in one form or the other, so many times, and note it down."""
+    """In a process of its own: run the job in one form or the other, `times` times, and note it down."""
     chance = random.Random(seed)
     async with Redis.from_url(url) as redis, Session(redis, wakeup=wakeup(way)) as session:
         job = UniqueJob(session, KEY, ttl=TTL, limit=LIMIT)

@@ -85,7 +85,8 @@ async def and_then(turns: int, act: Callable[[], object]) -> None:
 
 
 async def test_i4_own_bell_rung_by_somebody_of_the_same_session(start: Start) -> None:
-    """B waits, its bell hung up; C of the same session is quicker, by a try. What C lets go of is B's."""
+    """B waits, its bell hung up; C of the same session is quicker, by a try. The lock that C lets go of is
+    B's."""
     elsewhere, here = start(), start()
     for _ in range(20):
         holder = await Lock(elsewhere, "a").acquire()
@@ -217,7 +218,8 @@ async def test_i4_local_hand_over_to_somebody_who_is_cancelled(
 async def test_i4_local_hand_over_by_who_has_just_woken_others(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has woken another lets it go first; but what it gets after that it hands on as ever."""
+    """A session that has woken another lets it go first; but a lock that it gets after that it hands on as
+    ever."""
     monkeypatch.setattr("aiolocks._core.turns._YIELDING", 0.5)  # as if all that follows took no time
     here, second, third = start(), start(), start()
     lease = await Lock(here, "a").acquire()

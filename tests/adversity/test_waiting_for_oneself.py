@@ -1,6 +1,7 @@
 """A task that waits for what it holds itself: told where the wait can never end, and nowhere else.
 
-What all kinds share is in `tests/conformance/test_in_the_way.py`; this is what differs from kind to kind.
+The common part of all kinds is in `tests/conformance/test_in_the_way.py`; this is what differs from kind to
+kind.
 """
 
 from __future__ import annotations

@@ -397,7 +397,7 @@ class OneByOne:
     """The transport of a session, on which each request is executed before the next one is written.
 
     Attributes:
-        requests: What was written since.
+        requests: The requests that were written since.
         after: Called behind each with their number.
     """
 
@@ -508,7 +508,7 @@ async def test_t_w_6_any_name_is_heard(
 ) -> None:
     client: dict[str, Any] = {"db": database, "protocol": protocol, "decode_responses": decode}
     holder, waiter = start(**client), start(wakeup=wakeup(way), **client)
-    neighbours = ("lock1", "ab", "two", "n")  # whom patterns would take for some of them
+    neighbours = ("lock1", "ab", "two", "n")  # and a waiter that patterns would take for some of them
     others = [await Lock(holder, name).acquire() for name in neighbours]
     leases = [await Lock(holder, name).acquire() for name in NAMES]
     waiting = [asyncio.create_task(Lock(waiter, name).acquire()) for name in NAMES]

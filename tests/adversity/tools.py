@@ -1,4 +1,4 @@
-"""What the tests of faults have in common."""
+"""The part that the tests of faults share."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ FORMS: dict[str, Callable[..., Redis]] = {
 
 @dataclass(frozen=True)
 class Formed:
-    """What `connect` takes: where to, and in which of the `FORMS`."""
+    """The arguments of `connect`: where to, and in which of the `FORMS`."""
 
     proxy: Proxy
     form: str
@@ -324,10 +324,10 @@ def arguments(*pairs: str) -> Sequence[str]:
 # -- waiting -------------------------------------------------------------------------------------------------
 
 UNTOLD = 0.6
-"""Seconds after which a waiter has noticed what it was not told: so often it listens."""
+"""Seconds after which a waiter has noticed a push that it missed: the interval in which it listens."""
 
 PATIENT = Backoff(initial=5, maximum=5, jitter=0)
-"""Whoever misses a wakeup sleeps for seconds: only bells are quick."""
+"""A waiter that misses a wakeup sleeps for seconds: only bells are quick."""
 
 AT_ONCE = 0.5
 """Seconds: far less than the sleep of a patient waiter, or than a bell lasts without its heartbeat."""
@@ -337,7 +337,7 @@ WAYS = ("tracking", "keyspace")
 
 
 def wakeup(way: str) -> Any:
-    """What a session takes to be woken in this way, on whatever server."""
+    """The option by which a session is woken in this way, on any server."""
     return KeyspaceWakeup(configure=True) if way == "keyspace" else way
 
 
@@ -348,14 +348,14 @@ class Start(Protocol):
 
 
 def asleep(session: Session, *, number: int = 1) -> bool:
-    """Whether so many of the session's waiters sleep, their bells hung up and heard."""
+    """Whether `number` of the session's waiters sleep, their bells hung up and heard."""
     engine = session._engine
     waiting = engine.waiting if engine is not None else ()
     return sum(one._stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
 
 
 def at_rest(session: Session, *, number: int) -> bool:
-    """Whether so many of the session wait, each of them asleep, his bell heard, or behind one of them."""
+    """Whether `number` of the session wait, each of them asleep, its bell heard, or after one of them."""
     waiting = waiting_in(session)
     return len(waiting) == number and all(map(rests, waiting))
 
@@ -409,7 +409,7 @@ def rings(session: Session) -> list[str]:
 
 @dataclass(frozen=True)
 class Several:
-    """So many permits of a semaphore, as if they were a lock."""
+    """A number of permits of a semaphore, as if they were a lock."""
 
     semaphore: Semaphore
     number: int
@@ -427,7 +427,7 @@ async def turns_of_the_loop(number: int) -> None:
 
 
 async def in_within(seconds: float, waiting: asyncio.Task[Lease]) -> Lease:
-    """What it gets, if that is not later."""
+    """The lease that it gets, if that is not later."""
     done, _ = await asyncio.wait({waiting}, timeout=seconds)
     if not done:
         waiting.cancel()

@@ -23,10 +23,10 @@ class Trouble:
 
     Attributes:
         lasting: Enter it, be in it, leave it.
-        said: What the error says about it.
+        said: The text of the error about it.
         transient: Whether it is expected to pass.
         hurts_holders: Whether renewals and releases are refused too.
-        arguments: What the server is started with.
+        arguments: The options of the server.
     """
 
     name: str
