@@ -187,11 +187,15 @@ class LockNotOwnedError(LockError):
     Attributes:
         name: Name of the lock.
         reason: Why it is not held.
+        stolen_by: The holder that took it by force, as in `LockLostError`.
     """
 
-    def __init__(self, kind: str, name: str, reason: str) -> None:
+    stolen_by: HolderInfo | None = None
+
+    def __init__(self, kind: str, name: str, reason: str, *, stolen_by: HolderInfo | None = None) -> None:
         self.name = name
         self.reason = reason
+        self.stolen_by = stolen_by
         super().__init__(f"{kind} {name!r} is not owned: {reason}")
 
 

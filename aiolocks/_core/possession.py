@@ -326,15 +326,19 @@ class Possession:
 
     def _taken_away(self, answer: Kept) -> None:
         """The server does not have it as the holder."""
-        if isinstance(answer, Stolen):
-            from .stealing import holder_in  # noqa: PLC0415 - of few losses, and an import takes its time
+        if not (isinstance(answer, Stolen) and self._lost_to(answer.thief)):
+            self.lose("the server no longer has it as the holder")
 
-            thief = holder_in(answer.thief)
-            # An owner that took it again may find the mark of an earlier loss.
-            if thief is not None and (thief.fencing_token or 0) > self.fencing_token:
-                self.lose_to(thief)
-                return
-        self.lose("the server no longer has it as the holder")
+    def _lost_to(self, lease: bytes) -> bool:
+        """Whether it was lost to the holder of that lease, which has taken its place by force."""
+        from .stealing import holder_in  # noqa: PLC0415 - of few losses, and an import takes its time
+
+        thief = holder_in(lease)
+        # An owner that took it again may find the mark of an earlier loss.
+        if thief is None or (thief.fencing_token or 0) <= self.fencing_token:
+            return False
+        self.lose_to(thief)
+        return True
 
     def _not_renewed(self, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
@@ -483,7 +487,7 @@ class Possession:
                 self._give_back()
             if self._state is LeaseState.RELEASED:
                 return None
-            return LockNotOwnedError(self.label, self.name, self.reason)
+            return self._not_owned()
         if self._releasing is None:
             # The order matters: no renewal may be sent after the release, and the next local waiter's try
             # must be sent right after it.
@@ -502,9 +506,10 @@ class Possession:
         await outlast(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             return releasing.fault.error
-        if self._state is LeaseState.LOST:
-            return LockNotOwnedError(self.label, self.name, self.reason)
-        return None
+        return self._not_owned() if self._state is LeaseState.LOST else None
+
+    def _not_owned(self) -> LockNotOwnedError:
+        return LockNotOwnedError(self.label, self.name, self.reason, stolen_by=self.stolen_by)
 
     def _give_back(self) -> None:
         """The server may still have a lease that was lost by the local clock, or with the session.
@@ -524,6 +529,8 @@ class Possession:
         if releasing.fault is not None:
             self.lose("its release was not confirmed in time; the ttl frees it")
             self._give_back()
+        elif releasing.thief and self._lost_to(releasing.thief):
+            pass
         elif releasing.freed:
             self._end(LeaseState.RELEASED, "it was released")
             self._engine.events.released(self, self._engine.now() - self.granted_at)

@@ -17,7 +17,7 @@ class Releasing:
     """Sends a release until the server confirms it or its time has passed.
 
     A release that is repeated because its first reply was lost, and is then told "not the holder", was
-    executed the first time: that is a success.
+    executed the first time: that is a success, unless the server knows the one that has taken its place.
 
     Args:
         until: Loop time at which the lease ends anyway.
@@ -38,6 +38,7 @@ class Releasing:
         "freed",
         "overtaken",
         "rung",
+        "thief",
     )
 
     def __init__(
@@ -58,6 +59,7 @@ class Releasing:
         self._call: Call[Released] | None = None
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
+        self.thief = b""  # the lease that has taken its place by force
         self.rung: Sequence[bytes] = ()  # the bells of who was woken
         self.overtaken = False  # the next request came before: the server did not know the script
         self.fault: Fault | None = None
@@ -82,6 +84,7 @@ class Releasing:
         assert call is not None
         self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
+        self.thief = released.thief
         self.overtaken = self._followed and call.in_full
         self._finish()
         self._engine.wake_own(released)

@@ -3,7 +3,8 @@
 --
 -- KEYS  1 lock   2 fence   3 queue   4 bell (only from who leaves the queue with it)
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')   4 at least, ms (absent: free at once)
--- Returns {1 when freed, 0 when the token does not hold the lock} and, if one was rung, its bell
+-- Returns {1 when freed, 0 when the token does not hold the lock, or the lease that has taken its place} and, if one was
+--      rung, its bell
 --
 -- Invariants:
 -- - at most one is woken: the first whose bell stands; those before it are dead or were woken already;
@@ -32,6 +33,8 @@ if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
     held = false
   end
   freed = 1
+else
+  freed = thief_of(ARGV[1])
 end
 if bell then
   redis.call('ZREM', queue, bell)

@@ -2,12 +2,12 @@
 --
 -- KEYS  n locks   n fences
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms
--- Returns 1 when renewed, 0 when the token does not hold all of them
+-- Returns 1 when renewed, 0 when the token does not hold all of them, or the lease that has taken its place
 --
 -- Invariant: writes with PEXPIRE alone, so that it works on a server that is out of memory.
 local n = tonumber(ARGV[1])
 for i = 1, n do
-  if not held_by(ARGV[2], redis.call('GET', KEYS[i])) then return 0 end
+  if not held_by(ARGV[2], redis.call('GET', KEYS[i])) then return thief_of(ARGV[2], KEYS[i]) end
 end
 for i = 1, n do
   redis.call('PEXPIRE', KEYS[i], ARGV[3])

@@ -4,7 +4,7 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes the next, l leaves the queue with its bell
 --       5 at least, ms (absent: free at once)
--- Returns {1 when freed, 0 when the token does not hold, bells rung…}
+-- Returns {1 when freed, 0 when the token does not hold, or the lease that has taken its place, bells rung…}
 --
 -- Invariant: a lease that is kept has a token of nobody, NOBODY before that of its last holder, and lasts until
 -- `at least` after the grant, which is told by its fencing token; a clock that was set back since does not lengthen that.
@@ -25,4 +25,4 @@ end
 stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))
 local rung = {}
 if has(ARGV[4], 'r') then rung = wake(ARGV[3] ~= NO_SEAT, 0) end
-return {held and 1 or 0, unpack(rung)}
+return {held and 1 or thief_of(ARGV[1]), unpack(rung)}

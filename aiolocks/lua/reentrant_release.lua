@@ -3,7 +3,7 @@
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from a waiter that leaves the queue with it)
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')
--- Returns {1 when it was one of the owner's, or else 0, bells rung…}
+-- Returns {1 when it was one of the owner's, or else 0, or the lease that has taken the owner's place, bells rung…}
 purge()
 local freed = 0
 if nested(ARGV[1]) then
@@ -15,6 +15,8 @@ if nested(ARGV[1]) then
   else
     redis.call('DEL', lock)
   end
+else
+  freed = thief_of(owner_of(ARGV[1]))
 end
 if bell then
   redis.call('ZREM', queue, bell)

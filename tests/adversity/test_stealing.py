@@ -90,6 +90,29 @@ async def test_it_is_taken_from_its_holder_before_those_who_wait(
     assert "task 'victim' {'order': 17}" in line.message
 
 
+@pytest.mark.parametrize("kind", [*KINDS, MultiLock])
+@pytest.mark.parametrize("how", ["at its end", "by a release", "by a renewal"])
+async def test_a_holder_that_is_told_nothing_learns_of_the_thief_when_it_asks(
+    kind: Any, how: str, connect: Connect
+) -> None:
+    """And one of several locks, of which one was taken."""
+    async with Session(connect(), wakeup="poll") as victims, Session(connect()) as thieves:
+        one = Lock if kind is MultiLock else kind
+        lock = MultiLock(victims, ["b", "a"], ttl=TTL) if kind is MultiLock else kind(victims, "a", ttl=TTL)
+        with pytest.raises((LockLostError, LockNotOwnedError), match=r"it was stolen by \S+ pid") as caught:
+            if how == "by a release":
+                lease = await lock.acquire()
+                thief = await others_lock(one, thieves).acquire(steal=True)
+                await lease.release()
+            async with lock:
+                thief = await others_lock(one, thieves).acquire(steal=True)
+                await asyncio.sleep(10 if how == "by a renewal" else 0)
+        assert caught.type is (LockNotOwnedError if how == "by a release" else LockLostError)
+        assert caught.value.stolen_by is not None
+        assert caught.value.stolen_by.fencing_token == thief.fencing_token
+        await thief.release()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_of_the_same_session_learns_of_it_in_that_step(kind: Any, redis: Redis) -> None:
     async with Session(redis) as session:

@@ -43,7 +43,9 @@ NO_FENCES = (
 )
 """Numbers that no clock can have minted."""
 
-TELLING_OF_THIEVES = ("lock_renew", "reentrant_renew", "permits_renew")
+TELLING_OF_THIEVES = tuple(
+    f"{kind}_{step}" for kind in ("lock", "reentrant", "permits", "multi") for step in ("renew", "release")
+)
 
 _NOT_ENOUGH = object()
 
@@ -410,6 +412,7 @@ class MultiScripts(Scripts):
             shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks", "shared/seats")
         elif step in ("multi_locked", "queue_arm"):
             shared = ()
+        shared += ("shared/stolen",) if step in TELLING_OF_THIEVES else ()
         return b"".join(
             self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in (*shared, step)
         )

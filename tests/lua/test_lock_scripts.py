@@ -532,6 +532,16 @@ async def test_release_by_another_is_refused_and_changes_nothing(lock) -> None:
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
 
 
+async def test_release_names_the_one_that_has_taken_it_by_force(lock) -> None:
+    await lock.acquire(ME)
+    await lock.steal(OTHER)
+    thief = await lock.value()
+
+    assert await lock.release(ME) == [thief]
+    assert await lock.release(OTHER) == [1]
+    assert await lock.release(OTHER) == [0]
+
+
 async def test_release_of_what_is_gone_creates_nothing(lock) -> None:
     assert await lock.release(ME) == [0]
     assert await lock.state() == NOTHING
@@ -1593,6 +1603,7 @@ MUTATIONS = [
     ("lock_release", "then return {freed, first} end", "then redis.call('ZREM', queue, first) break end"),
     ("lock_release", "entry and bell_in(queue, entry, 0)", "entry"),
     ("lock_release", "{freed, first}", "{1, first}"),
+    ("lock_release", "freed = thief_of(ARGV[1])", "freed = 0"),
     ("lock_release", "{freed, first}", "{freed}"),
     # Without that line it would never end.
     ("lock_release", "redis.call('ZREM', queue, first)", "break"),

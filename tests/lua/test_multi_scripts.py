@@ -545,6 +545,20 @@ async def test_renew_is_refused_where_any_of_them_is_lost_and_changes_nothing(lo
             assert await other.expires_in(lock=MINUTE)
 
 
+async def test_a_holder_is_told_of_the_one_that_has_taken_any_of_them_by_force(locks) -> None:
+    for one in locks.all:
+        await locks.clear()
+        await locks.acquire(ME)
+        await one.steal(OTHER)
+        thief = await locks.redis.get(one.lock)
+
+        assert await locks.renew(ME) == thief
+        assert await locks.release(ME) == [thief]
+        assert await locks.release(ME) == [thief]
+        await one.redis.delete(one.key("stolen"))
+        assert await locks.release(ME) == [0]
+
+
 async def test_renew_by_another_is_refused_and_changes_nothing(locks) -> None:
     await locks.acquire(OTHER)
     state = await locks.state()
@@ -928,9 +942,15 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_release",
-        "freed == n and 1 or 0",
-        "freed > 0 and 1 or 0",
+        "freed == n and 1 or thief",
+        "freed > 0 and 1 or thief",
         "test_release_frees_what_the_token_holds_and_nothing_else",
+    ),
+    Mutation(
+        "multi_release",
+        "elseif thief == 0 then",
+        "else",
+        "test_a_holder_is_told_of_the_one_that_has_taken_any_of_them_by_force",
     ),
     Mutation(
         "multi_release",

@@ -439,6 +439,15 @@ async def test_release_said_twice_leaves_what_it_left_once(lock) -> None:
         assert await lock.state() == state
 
 
+async def test_release_names_the_one_that_has_taken_the_owners_place_by_force(lock) -> None:
+    await lock.acquire(ME)
+    await lock.steal(OTHER)
+    thief = await lock.value()
+
+    assert await lock.release(ME) == [thief]
+    assert await lock.release(OTHER) == [1]
+
+
 async def test_release_by_another_is_refused_and_changes_nothing(lock) -> None:
     await lock.acquire(OTHER)
     await lock.arm("x")

@@ -85,7 +85,7 @@ async def test_it_is_taken_from_its_holder_who_is_told_by_whom(lock) -> None:
     assert int(fencing) > int(first)
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
     assert await lock.simple.renew(SIMPLE) == await lock.value() == b"%b:%b:new" % (THIRD.encode(), fencing)
-    assert await lock.simple.release(SIMPLE) == [0]
+    assert await lock.simple.release(SIMPLE) == [await lock.value()]
     assert await lock.simple.renew(THIRD) == 1
     assert await lock.lasts(lock.mark, HOUR)  # for as long as the lease of the first could have lasted
     assert await lock.simple.renew(OTHER) == 0
@@ -111,6 +111,7 @@ async def test_it_is_taken_from_an_owner_with_all_of_its_leases(lock) -> None:
     assert not await lock.redis.exists(lock.nest)
     thief = b"%b:%b:{}" % (SIMPLE.encode(), fencing)
     assert [await lock.renew(token) for token in (ME, ALSO)] == [thief, thief]
+    assert [await lock.release(token) for token in (ME, ALSO)] == [[thief], [thief]]
 
 
 async def test_an_owner_takes_it_from_another(lock) -> None:
@@ -150,7 +151,7 @@ async def test_a_permit_is_taken_from_its_holder(permits) -> None:
     assert await permits.held() == {ME.encode(): 1}
     assert await permits.states("x") == [b""]  # it goes on waiting
     assert await permits.renew(OTHER) == b"%b:%b:new" % (ME.encode(), fencing)
-    assert await permits.release(OTHER) == [0]
+    assert await permits.release(OTHER) == [b"%b:%b:new" % (ME.encode(), fencing)]
     assert about(await permits.redis.pttl(permits.key("stolen")), HOUR)
     assert await permits.steal(ME, metadata="other") == [1, fencing, 1, b""]
     assert await permits.lease(ME) == b"1:%b:new" % fencing
@@ -207,6 +208,7 @@ async def test_where_others_have_written_nobody_is_told(lock) -> None:
 
     assert (await lock.simple.steal(THIRD))[0] == 1
     assert await lock.simple.renew(SIMPLE) == 0
+    assert await lock.simple.release(SIMPLE) == [0]
     assert await lock.redis.get(lock.mark) == b"theirs"
 
 

@@ -144,6 +144,34 @@ async def test_a_release_whose_first_reply_was_lost_is_a_success(offline, transp
     assert lease.state is RELEASED
 
 
+@pytest.mark.parametrize("unconfirmed", [False, True])
+async def test_a_release_that_names_the_thief_is_a_loss_however_often_it_was_sent(
+    offline, transport, unconfirmed
+) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    release = await transport.asked("release")
+    release.unconfirmed = unconfirmed
+    release.reply([b'%b:%d:{"host":"h","pid":7}' % (b"b2" * 16, lease.fencing_token + 1)])
+
+    with pytest.raises(LockNotOwnedError, match="it was stolen by h pid 7") as caught:
+        await task
+    assert caught.value.stolen_by is not None
+    assert caught.value.stolen_by.pid == 7
+    assert lease.state is LOST
+
+
+async def test_the_thief_of_an_earlier_lease_is_none_of_this_one(offline, transport) -> None:
+    lease = await hold(offline, transport)
+    task = releasing(lease)
+    release = await transport.asked("release")
+    release.unconfirmed = True
+    release.reply([b"%b:%d:{}" % (b"b2" * 16, lease.fencing_token - 1)])
+
+    await task
+    assert lease.state is RELEASED
+
+
 async def test_a_release_is_repeated_after_a_passing_fault(offline, transport, clock) -> None:
     lease = await hold(offline, transport)
     task = releasing(lease)

@@ -105,13 +105,15 @@ class Released:
     Attributes:
         freed: The token did hold it.
         rung: The bells of who was woken, if anybody was.
+        thief: The lease that has taken its place by force, as `Stolen.thief`; empty where none is known.
     """
 
-    __slots__ = ("freed", "rung")
+    __slots__ = ("freed", "rung", "thief")
 
-    def __init__(self, *, freed: bool, rung: Sequence[bytes]) -> None:
+    def __init__(self, *, freed: bool, rung: Sequence[bytes], thief: bytes = b"") -> None:
         self.freed = freed
         self.rung = rung
+        self.thief = thief
 
 
 @final
@@ -160,8 +162,9 @@ def answer(raw: Any) -> Answer:
 
 
 def released(raw: Any) -> Released:
-    """Reads `{1 or 0[, bell …]}`."""
-    return Released(freed=bool(raw[0]), rung=raw[1:])
+    """Reads `{1, 0 or the lease that has taken its place[, bell …]}`."""
+    thief = raw[0] if isinstance(raw[0], bytes) else b""
+    return Released(freed=raw[0] == 1, rung=raw[1:], thief=thief)
 
 
 def fencing_token(raw: Any) -> int | None:

@@ -18,7 +18,7 @@ _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
 _ANNOTATE: Final = Script("leadership_annotate", *_SHARED, mid_move="mid_move_terms")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_terms")
 _LOOK: Final = Script("leadership_look", "forms", "fence")
-_RELEASE: Final = Script("permits_release", *_SHARED, mid_move="mid_move_terms")
+_RELEASE: Final = Script("permits_release", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
 _RENEW: Final = Script("permits_renew", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
 _STEAL: Final = Script("permits_steal", *_PERMITS, "stolen", "terms")
 

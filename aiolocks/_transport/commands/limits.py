@@ -26,7 +26,7 @@ _ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_limit
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_limits")
 _LOCKED: Final = Script("limits_locked", *_SHARED)
 _OWNED: Final = Script("permits_owned", *_SHARED, mid_move="mid_move_limits")
-_RELEASE: Final = Script("permits_release", *_SHARED, mid_move="mid_move_limits")
+_RELEASE: Final = Script("permits_release", *_SHARED, "stolen", mid_move="mid_move_limits")
 _RENEW: Final = Script("permits_renew", *_SHARED, "stolen", mid_move="mid_move_limits")
 
 

@@ -18,7 +18,7 @@ _ANNOTATE: Final = Script("lock_annotate", mid_move="mid_move_lock")
 _ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned", mid_move="mid_move_lock")
-_RELEASE: Final = Script("lock_release", "bells", mid_move="mid_move_lock")
+_RELEASE: Final = Script("lock_release", "bells", "stolen", mid_move="mid_move_lock")
 _RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock")
 _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
 

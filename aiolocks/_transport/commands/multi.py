@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 from ..calls import Command, JoinableRelease, Script
 from ..keys import key
-from .answers import Answer, Kept, Released, answer, fencing_token, released, truth
+from .answers import Answer, Kept, Released, answer, fencing_token, kept, released, truth
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps, arming
@@ -19,8 +19,8 @@ _ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move=
 _ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
 _LOCKED: Final = Script("multi_locked")
 _OWNED: Final = Script("multi_owned", "forms", "bells", "locks", mid_move="mid_move_multi")
-_RELEASE: Final = Script("multi_release", "forms", "bells", "locks", mid_move="mid_move_multi")
-_RENEW: Final = Script("multi_renew", "forms", "bells", "locks", mid_move="mid_move_multi")
+_RELEASE: Final = Script("multi_release", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi")
+_RENEW: Final = Script("multi_renew", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi")
 
 
 @final
@@ -68,7 +68,7 @@ class MultiCommands(Steps):
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms))
-        return Command(_RENEW, self._locks + self._fences, args, truth, lane=token)
+        return Command(_RENEW, self._locks + self._fences, args, kept, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

@@ -34,6 +34,7 @@ from .answers import (
     Kept,
     Refused,
     Released,
+    Stolen,
     released,
 )
 from .listening import listening
@@ -141,14 +142,16 @@ class MultiSlotCommands(StepsOfAName):
         """Each of the nodes would have to be asked for all: it is renewed as if nothing was heard."""
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        return self._together([part.renew(token, ttl_ms) for part in self._parts], all, lane=token)
+        return self._together([part.renew(token, ttl_ms) for part in self._parts], _kept_by_all, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         def ended(answers: list[Released]) -> Released:
             freed = all(answer.freed for answer in answers)
-            return Released(freed=freed, rung=[bell for answer in answers for bell in answer.rung])
+            thief = next((answer.thief for answer in answers if answer.thief), b"")
+            rung = [bell for answer in answers for bell in answer.rung]
+            return Released(freed=freed, rung=rung, thief=thief)
 
         commands = [part.release(token, ttl_ms, ring=ring, leave=leave) for part in self._parts]
         return self._together(commands, ended, lane=token)
@@ -190,6 +193,11 @@ class MultiSlotCommands(StepsOfAName):
     def _several(self, course: Callable[[], Steps[Any]], *, lane: str) -> Command[Any]:
         keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
         return Several(course, keys, lane=lane)
+
+
+def _kept_by_all(answers: Sequence[Kept]) -> Kept:
+    stolen = (answer for answer in answers if isinstance(answer, Stolen))
+    return next(stolen, all(answers))
 
 
 def _told_by_all(answers: Sequence[Sequence[int]]) -> int:

@@ -24,7 +24,7 @@ _ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_permi
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_permits")
 _AVAILABLE: Final = Script("permits_available", *_SHARED)
 _OWNED: Final = Script("permits_owned", *_SHARED, mid_move="mid_move_permits")
-_RELEASE: Final = Script("permits_release", *_SHARED, mid_move="mid_move_permits")
+_RELEASE: Final = Script("permits_release", *_SHARED, "stolen", mid_move="mid_move_permits")
 _RENEW: Final = Script("permits_renew", *_SHARED, "stolen", mid_move="mid_move_permits")
 _STEAL: Final = Script("permits_steal", *_SHARED, "stolen")
 _RESIZE: Final = Script("permits_resize", *_SHARED)

@@ -19,7 +19,7 @@ _ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nes
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
 _LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
 _OWNED: Final = Script("reentrant_owned", *_SHARED, mid_move="mid_move_nest")
-_RELEASE: Final = Script("reentrant_release", *_SHARED, mid_move="mid_move_nest")
+_RELEASE: Final = Script("reentrant_release", *_SHARED, "stolen", mid_move="mid_move_nest")
 _RENEW: Final = Script("reentrant_renew", *_SHARED, "stolen", mid_move="mid_move_nest")
 _STEAL: Final = Script("reentrant_steal", *_SHARED, "stolen")
 
