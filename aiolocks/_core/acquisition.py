@@ -503,19 +503,21 @@ class Acquisition:
     def need_not_ask(self, until: float | None) -> None:
         """The gate: before that time, nothing that the server knows of comes to its end."""
         self._naps.refused_until = until
-        self._log_long_wait(self._engine.now())
+        now, end = self._engine.now(), self._wait_ends()
+        self._log_long_wait(now)
         if self._stage is Stage.SLEEPING:
-            self._cancel_sleep()
-            end = self._wait_ends()
-            wake = self._naps.again(self._engine.now(), yielding_until=self._gate.yielding_until, end=end)
+            wake = self._naps.again(now, yielding_until=self._gate.yielding_until, end=end)
             self._sleep_until(wake, end)
 
     def sleep_unheard(self) -> None:
         """The gate: nobody will tell it when to ask."""
-        self._cancel_sleep()
-        self._sleep()
+        if self._stage is Stage.SLEEPING:
+            now, end, backoff = self._engine.now(), self._wait_ends(), self._engine.settings.backoff
+            wake = self._naps.unheard(now, backoff, yielding_until=self._gate.yielding_until, end=end)
+            self._sleep_until(wake, end)
 
     def _sleep_until(self, wake: float | None, end: float | None) -> None:
+        self._cancel_sleep()
         if wake is None:
             assert end is not None
             self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time)

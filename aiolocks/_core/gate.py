@@ -302,6 +302,7 @@ class Gate:
             return None
         if not self.place.armed:
             self.place.listened_for()
+        self.place.unseated = 0  # with each heartbeat at least, a waiter whose bell is gone again asks
         return waiter.claim.listener()
 
     def listened(self, answer: int) -> None:

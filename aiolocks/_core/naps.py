@@ -48,6 +48,16 @@ class Naps:
         self.taken += 1
         return self.again(now, yielding_until=yielding_until, end=end)
 
+    def unheard(
+        self, now: float, backoff: Backoff, *, yielding_until: float, end: float | None
+    ) -> float | None:
+        """The same for the nap that goes on, in which nobody will tell the sleeper when it may be free.
+
+        It ends no later than it would have: a nap that began again each time this is said would have no end.
+        """
+        self._poll_at = min(self._poll_at, now + backoff.delay(self.taken))
+        return self.again(now, yielding_until=yielding_until, end=end)
+
     def again(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
         """The same for the nap that goes on, of which more is known by now."""
         wake = self._poll_at

@@ -142,7 +142,7 @@ class Multiplexed(asyncio.Protocol):
         self._stall = _STALL
         self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._heard = 0.0  # loop time at which the server last sent anything
+        self._heard = 0.0  # loop time at which the server last sent a reply, or a part of one
         self._hung_up = False  # the present connection was ended by this side
         self._spares: Spares | None = None
         self._outflow: Outflow | None = None  # the last long request on the present connection
@@ -354,14 +354,14 @@ class Multiplexed(asyncio.Protocol):
     # -- receiving
 
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
-        self._heard = self._loop.time()
+        reader, answered = self._reader, False
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _NOT_ENOUGH:
                 if type(reply) is hiredis.PushNotification and reply[0] not in _REPLIES_AS_PUSHES:
                     self._wakeups.pushed(reply)
                     continue
+                answered = True
                 if not self._inflight:
                     raise driver.InvalidResponse("a reply to nothing that was asked")
                 call = self._inflight.popleft()
@@ -376,6 +376,9 @@ class Multiplexed(asyncio.Protocol):
         except driver.InvalidResponse as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
             self._abort()
+        # Pushes do not show that the server hears this side: a connection may be open in one direction only.
+        if answered or reader.has_data():
+            self._heard = self._loop.time()
         if self._alone and self._ready and not self._inflight:
             self._outflow = None
             self._flush()

@@ -44,6 +44,7 @@ from tests.adversity.tools import (
     elapsed,
     look_at,
     rejected,
+    wakeup,
     warm,
     with_own_connections,
 )
@@ -613,6 +614,32 @@ async def test_t_n_9_a_half_open_connection_is_given_up_for_a_new_one(
     assert lease.state is LeaseState.HELD
     await lease.release()
     assert took.seconds < 2.5
+
+
+async def test_t_n_9_pushes_do_not_hide_that_requests_are_swallowed(
+    connect: Connect, through: Proxy, redis: Redis
+) -> None:
+    """A connection that is open in one direction: the server tells of what others do, and hears nothing."""
+    async with Session(connect(through), wakeup=wakeup("keyspace")) as session:
+        lease = await Lock(session, "held", ttl=8).acquire()
+        await asyncio.sleep(0.2)  # until then the server is asked to tell of its key
+        deafen(through)
+
+        async def change() -> None:
+            while True:
+                await redis.pexpire("aiolocks:lock:{held}", 8000)
+                await asyncio.sleep(0.2)
+
+        changing = asyncio.create_task(change())
+        try:
+            with elapsed() as took:
+                async with Lock(session, "a").acquire(blocking_timeout=6):
+                    took.stop()
+        finally:
+            changing.cancel()
+        assert lease.state is LeaseState.HELD
+        await lease.release()
+    assert took.seconds < 3
 
 
 @pytest.mark.soak

@@ -185,6 +185,19 @@ DEFECTS = (
         "20000157, 30000262",
         "b77500f",
     ),
+    Defect(
+        "A connection on which the server hears nothing is not made again while the server tells of changes.",
+        "rings",
+        "90000120",
+        "COMMIT",
+    ),
+    Defect(
+        "A waiter whose bell is gone again and again puts off its poll with each heartbeat, and waits "
+        "for ever.",
+        "multilock",
+        "90000182",
+        "COMMIT",
+    ),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.found_in_groups import IN_GROUPS
+from tests.simulation.found_in_listening import IN_LISTENING
 from tests.simulation.found_in_spans import IN_SPANS
 from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
@@ -199,4 +200,5 @@ FOUND: dict[str, Schedule] = {
     ),
     **IN_SPANS,
     **IN_GROUPS,
+    **IN_LISTENING,
 }

@@ -41,6 +41,15 @@ def test_what_it_hears_meanwhile_moves_the_end_of_a_nap_but_never_past_its_poll(
     assert naps.taken == 1
 
 
+def test_a_nap_in_which_nothing_will_be_heard_any_more_ends_though_that_is_said_again_and_again() -> None:
+    naps = Naps()
+    nap(naps, heard=True)
+    ends = [naps.unheard(now, STEPS, yielding_until=0.0, end=None) for now in (101.0, 101.6, 102.2, 102.8)]
+
+    assert ends == [103, 103, 103, 103]
+    assert naps.taken == 1
+
+
 @pytest.mark.parametrize(
     ("refused_until", "wake"), [(100.5, 100.5 + BEYOND), (103, 101), (90, 101), (None, 101)]
 )

@@ -1,0 +1,128 @@
+"""Schedules that found a defect of waiters that listen; see `found.py`."""
+
+from __future__ import annotations
+
+from tests.simulation.small import crew, fault, one, schedule
+from tests.simulation.world.kinds import Want
+from tests.simulation.world.network import FAR, SPIKY
+from tests.simulation.world.schedule import Schedule
+
+IN_LISTENING: dict[str, Schedule] = {
+    "a connection on which the server hears nothing is kept while the server goes on telling": schedule(
+        "rings",
+        90000120,
+        5.0,
+        crew(
+            "keyspace",
+            FAR,
+            one("p0.w1.r0", 0.03422563323893387, 0.01440843902707483),
+            one("p0.w1.r1", 0.004310442743904508, 3.692657596406159),
+            one("p0.w1.r2", 0.18642010057192038, 0.03366572078498684),
+            one("p0.w1.r3", 0.030054320312307158, 0.0),
+            one("p0.w3.r0", 0.0, 3.0838961453726506),
+        ),
+        crew(
+            "keyspace",
+            FAR,
+            one("p1.w0.r0", 0.007528896988530995, 5.947493541910715),
+        ),
+        jitter=0.1,
+        faults=(
+            fault("half open", "p1", 2.0193703047394673),
+            fault("half open", "p0", 2.9111748729649007),
+        ),
+    ),
+    "a waiter whose bell is gone again and again puts off its poll with each heartbeat": schedule(
+        "multilock",
+        90000182,
+        5.0,
+        crew(
+            "tracking",
+            SPIKY,
+            one(
+                "p0.w0.r0",
+                0.14773804051887346,
+                0.004113914167267645,
+                want=Want(names=("x", "y", "z")),
+                timeout=0.0,
+                cancel=0.5963485281880985,
+            ),
+            one(
+                "p0.w0.r1",
+                0.10826429507785625,
+                0.0740833958404755,
+                want=Want(names=("x", "y")),
+                timeout=0.0,
+                cancel=0.025897566354798746,
+            ),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            SPIKY,
+            one("p1.w0.r0", 0.2915280958063355, 0.17666777872167722, want=Want(names=("x", "z"))),
+            one("p1.w1.r0", 0.047820830782357535, 0.0, timeout=0.0),
+            one("p1.w1.r1", 0.0, 0.08949448958195028, want=Want(names=("x", "z")), cancel=0.3521183089538479),
+            one("p1.w1.r2", 0.0036159787603868843, 0.0, want=Want(names=("x", "y", "z")), timeout=0.0),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            SPIKY,
+            one("p2.w0.r0", 0.0, 0.057131943475393326, cancel=0.41220621715519185),
+            one(
+                "p2.w2.r0",
+                0.021652928750226584,
+                0.003962030439928557,
+                want=Want(names=("y", "z")),
+                timeout=0.0,
+            ),
+            one("p2.w3.r0", 0.0, 1.0333954717243186, want=Want(names=("x", "y", "z"))),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            SPIKY,
+            one(
+                "p3.w0.r0",
+                0.0,
+                0.0843910913087137,
+                want=Want(names=("x", "y", "z")),
+                cancel=0.0028454357482996287,
+            ),
+            one(
+                "p3.w1.r0",
+                0.09962123966788596,
+                0.08043704715536706,
+                want=Want(names=("x", "y", "z")),
+                timeout=0.0,
+            ),
+            one("p3.w1.r1", 0.1828235684421874, 0.0, timeout=0.0),
+            one("p3.w1.r2", 0.2483268659045373, 0.18730499512736803, want=Want(names=("y",)), doing="adopt"),
+            one("p3.w2.r0", 0.010980848163046947, 0.0, want=Want(names=("y", "z"))),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            SPIKY,
+            one("p4.w0.r0", 0.0, 2.5604316302286785, want=Want(names=("z",)), timeout=0.0),
+            one("p4.w1.r0", 0.000462022356285722, 0.005800820559504419, timeout=0.0),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            SPIKY,
+            one(
+                "p5.w1.r0",
+                0.10809851090751736,
+                0.0,
+                want=Want(names=("x", "y", "z")),
+                timeout=0.0,
+                doing="adopt",
+            ),
+            one("p5.w2.r1", 0.0032940195140292302, 0.15484394207019123, want=Want(names=("y", "z"))),
+            busy=0.01,
+        ),
+        faults=(fault("read only", "redis", 0.1330250280372215, 0.7855441881743884, 0.0),),
+    ),
+}
