@@ -189,14 +189,14 @@ DEFECTS = (
         "A connection on which the server hears nothing is not made again while the server tells of changes.",
         "rings",
         "90000120",
-        "COMMIT",
+        "3d61ddf",
     ),
     Defect(
         "A waiter whose bell is gone again and again puts off its poll with each heartbeat, and waits "
         "for ever.",
         "multilock",
         "90000182",
-        "COMMIT",
+        "3d61ddf",
     ),
 )
 
