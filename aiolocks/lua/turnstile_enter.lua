@@ -7,7 +7,7 @@
 --
 -- Invariants:
 -- - places is a sorted set of tokens by place, with the ttl of the window, which nobody sets again; the next place is
--- one after the last one there: nothing is counted but with a token that is added, so that nothing is counted twice;
+--   one after the last one there: nothing is counted but with a token that is added, so that nothing is counted twice;
 -- - the one that began the window stays; of the others, those are forgotten first that went through first.
 local places, token = KEYS[1], ARGV[1]
 

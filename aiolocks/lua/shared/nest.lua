@@ -5,7 +5,7 @@
 -- Invariants:
 -- - the lock key names the owner, where that of a simple lock has its token, so that each excludes the other;
 -- - the nest is a sorted set of the owner's tokens by their deadlines, ms: the lock is the owner's while one of them
--- lasts, and ends with the last. It is made again with each lock that is taken.
+--   lasts, and ends with the last. It is made again with each lock that is taken.
 local lock, fence, queue, nest, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local OWNER = 32
 

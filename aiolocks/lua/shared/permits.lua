@@ -4,8 +4,8 @@
 --
 -- Invariants:
 -- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to 'permits:fencing
--- token:metadata', and from 'held' to the sum of their permits: nothing is counted but with a token that comes or
--- goes, so that nothing is counted twice, and where the two differ, it is counted again;
+--   token:metadata', and from 'held' to the sum of their permits: nothing is counted but with a token that comes or
+--   goes, so that nothing is counted twice, and where the two differ, it is counted again;
 -- - value holds the value that it was first made with and the current one; without it, there is one permit.
 local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
 local MOST_TOLD = 8

@@ -2,7 +2,7 @@
 --
 -- Invariants:
 -- - a bell is empty while it hangs, 'rung' from when its owner was woken until it is refused or hangs it up again, and
--- gone when its owner is dead: nobody is passed over but the dead;
+--   gone when its owner is dead: nobody is passed over but the dead;
 -- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung';
 -- - while a waiter sits there with a seat of its own, no other one of its session takes their bell along.
 local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000

@@ -2,11 +2,10 @@
 --
 -- Invariants:
 -- - seen is a hash of those that stand in the queue and have asked: for one that may wait, the number of its last
--- question; for one that has yet to make sure, less than 0, that of its first. It holds as well how many there were,
--- and after how many
---   of them a run began last. Numbers, for the server's clock may be set back;
+--   question; for one that has yet to make sure, less than 0, that of its first. It holds as well how many there were,
+--   and after how many of them a run began last. Numbers, for the server's clock may be set back;
 -- - a newcomer is turned away only because of others that have asked, or begun, after it came: the dead stand there
--- for a while, and their jobs may be delivered again before that is over;
+--   for a while, and their jobs may be delivered again before that is over;
 -- - a newcomer that has to make sure of that stands there as well, after them.
 local SEEN_TTL = 600000  -- far longer than anybody sleeps between two tries
 
