@@ -1,6 +1,6 @@
 """Every sort of client, and what becomes of locks when clients and sessions are closed.
 
-Row 24 of the list of faults goes on here (T-N-10), and T-C-13.
+T-N-10 and T-C-13 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server whose wall clock steps: T-S-9, T-S-10 and T-F-2 of the list of faults.
+"""A server whose wall clock steps: T-S-9, T-S-10 and T-F-2 of `tests/FAULTS.md`.
 
 No lock can do anything about a clock that jumps ahead of all leases. Its holders find out, and their fencing
 tokens tell who came later.

@@ -1,6 +1,6 @@
 """Connections that break: what is still on its way on them, and what others keep.
 
-T-N-6 to T-N-8 of the list of faults, and T-H-7 as far as it is about connections.
+T-N-6 to T-N-8 of `tests/FAULTS.md`, and T-H-7 as far as it is about connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fencing tokens rise through the loss of everything: T-F-1 of the list of faults.
+"""Fencing tokens rise through the loss of everything: T-F-1 of `tests/FAULTS.md`.
 
 T-F-2, about clocks, is in `test_clock.py`.
 """

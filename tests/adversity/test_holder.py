@@ -1,6 +1,6 @@
 """The faults of holders: blocked, stopped, killed, forked, out of touch.
 
-T-H-1 to T-H-8 of the list of faults.
+T-H-1 to T-H-8 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

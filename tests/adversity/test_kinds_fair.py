@@ -1,6 +1,6 @@
 """The fair lock: nobody overtakes, no waiter loses its place, and a waiter that drops out delays nobody.
 
-Row 65 of the list of faults, pitfall 39, and the invariant I3.
+T-P-1 to T-P-3 and the invariant I3 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A server that is out of memory and evicts nothing: what holds goes on holding, and can let go.
 
-Row T-S-8 of the list of faults (pitfall 54), for every kind.
+T-S-8 of `tests/FAULTS.md`, for every kind.
 """
 
 from __future__ import annotations

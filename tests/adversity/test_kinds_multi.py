@@ -1,6 +1,6 @@
 """Several locks at once: all or none, whatever else is locked meanwhile.
 
-Rows 70 and 71 of the list of faults (T-P-7, T-P-8), pitfall 40.
+T-P-7 and T-P-8 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The range lock: what overlaps excludes, to the last bit of a double, and nothing else knows of it.
 
-Row 72 of the list of faults (T-P-9), pitfall 45.
+T-P-9 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reentrant lock: whose it is, how deep, and what its end is in the midst of it.
 
-Row 75 of the list of faults (T-P-12), pitfall 47.
+T-P-12 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reader-writer lock: neither side starves, and the leases of the dead end at their own times.
 
-Rows 67 and 68 of the list of faults (T-P-4, T-P-5), pitfalls 41 to 44.
+T-P-4 and T-P-5 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

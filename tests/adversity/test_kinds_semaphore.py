@@ -1,6 +1,6 @@
 """The semaphore: never more out than there are, and none ever lost.
 
-Row 69 of the list of faults (T-P-6), pitfall 46, and the invariant I5.
+T-P-6 and the invariant I5 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

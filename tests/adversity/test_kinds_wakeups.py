@@ -1,7 +1,7 @@
 """Each event that may let a waiter in wakes it: of every kind, in the same session and from another.
 
-Pitfall 42, and the invariant I4. All who wait here are patient: they would sleep for seconds, were it not for
-their bells.
+The invariant I4 of `tests/FAULTS.md`. All who wait here are patient: they would sleep for seconds, were it
+not for their bells.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The faults of the network: it loses requests and replies, delays them, falls silent.
 
-T-N-1 to T-N-5, T-N-9 and T-N-10 of the list of faults; what a broken connection leaves behind is in
+T-N-1 to T-N-5, T-N-9 and T-N-10 of `tests/FAULTS.md`; what a broken connection leaves behind is in
 `test_connections.py`.
 """
 

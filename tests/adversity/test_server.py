@@ -1,4 +1,4 @@
-"""The acts of a server and its administrators on locks: T-S-1 to T-S-8 and T-S-12 of the list of faults.
+"""The acts of a server and its administrators on locks: T-S-1 to T-S-8 and T-S-12 of `tests/FAULTS.md`.
 
 Its clock is in `test_clock.py`, its refusals are in `test_refusals.py`.
 """

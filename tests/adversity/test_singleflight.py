@@ -1,6 +1,6 @@
 """The single flight: however many want it, one makes it, and whoever goes away or dies spoils it for nobody.
 
-Row 73 of the list of faults (T-P-10), pitfalls 50 and 52.
+T-P-10 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns: one does the work, and those who waited need not; whoever fails or leaves passes it on.
 
-Of T-P-10 of the list of faults, what concerns who has no value to share.
+T-P-10 of `tests/FAULTS.md`, as far as callers have no value to share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Jobs that run once: no update is lost, no ticket runs beside itself, and the dead hold up nobody.
 
-Row 74 of the list of faults (T-P-11), and pitfall 51.
+T-P-11 of `tests/FAULTS.md`.
 """
 
 from __future__ import annotations

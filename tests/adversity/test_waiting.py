@@ -1,7 +1,7 @@
 """Those who wait: a free lock is never idle while one of them sleeps, however many there are, whoever dies.
 
-Rows 14, 22, 65 and 81 of the list of faults, as far as they are about the queue between processes, and its
-invariant I4. Most waiters here are patient: they would sleep for seconds, were it not for their bells.
+T-C-14, T-N-8, T-P-1 and T-W-7 of `tests/FAULTS.md`, as far as they are about the queue between processes, and
+the invariant I4. Most waiters here are patient: they would sleep for seconds, were it not for their bells.
 """
 
 from __future__ import annotations

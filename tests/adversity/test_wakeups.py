@@ -1,6 +1,6 @@
 """Bells that are not heard: what wakes waiters may be off, deaf, late, refused or taken away.
 
-T-W-1 to T-W-7 of the list of faults, and rows 30 and 31 as far as they are about waiters.
+T-W-1 to T-W-7 of `tests/FAULTS.md`, and T-S-4 and T-S-5 as far as they are about waiters.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ LINE = SHELL[1]
 WORKFLOWS: dict[str, dict[str, Any]] = {
     path.stem: yaml.safe_load(path.read_text()) for path in (HIDDEN / "workflows").iterdir()
 }
-PAGES = sorted(HIDDEN.glob("*.md"))
+PAGES = [ROOT / f"{name}.md" for name in ("CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
 
 
 def steps(name: str, job: str) -> list[dict[str, Any]]:
@@ -87,7 +87,6 @@ def test_nothing_is_published_that_was_not_tested() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_of_the_pages_lead_somewhere(page: Path) -> None:
-    assert {found.name for found in PAGES} == {"CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"}
     for link in read(page).links:
         assert (page.parent / link).exists(), link
     for code in read(page).inline_code:

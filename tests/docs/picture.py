@@ -1,0 +1,121 @@
+"""The picture of the packages, drawn from their imports: `python -m tests.docs.picture` draws it again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "aiolocks"
+PICTURE = ROOT / "docs/assets/architecture.svg"
+
+PARTS = {
+    "cli": ("aiolocks.cli", "the commands"),
+    "contrib": ("aiolocks.contrib", "frameworks, databases, metrics"),
+    "testing": ("aiolocks.testing", "a private server, pytest"),
+    "_primitives": ("aiolocks._primitives", "one kind of lock in each file"),
+    "_core": ("aiolocks._core", "sessions, waiting, leases: no Redis"),
+    "_transport": ("aiolocks._transport", "connections and commands, redis-py"),
+    "lua": ("aiolocks/lua", "one atomic step in each file"),
+    "errors": ("aiolocks.errors", "one tree of errors"),
+}
+_WIDTH, _HEIGHT, _GAP, _RISE = 230, 62, 20, 56
+_STYLE = (
+    "text{font:13px system-ui,sans-serif;fill:#222}.name{font-weight:600}.note{font-size:11px;fill:#555}"
+    "rect{fill:#eef3fb;stroke:#3b6fb6}line{stroke:#777;stroke-width:1.5}path{fill:#777}"
+    "@media(prefers-color-scheme:dark){text{fill:#eee}.note{fill:#bbb}rect{fill:#22303f;stroke:#7aa7e0}"
+    "line{stroke:#aaa}path{fill:#aaa}}"
+)
+
+
+def imports() -> dict[str, set[str]]:
+    """The parts that each part imports at run time."""
+    found: dict[str, set[str]] = {part: set() for part in PARTS}
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).with_suffix("").parts
+        if place[0] in found:
+            for target in _imported(ast.parse(path.read_text("utf-8")), place[:-1]):
+                if target in found and target != place[0]:
+                    found[place[0]].add(target)
+    found["_transport"].add("lua")  # which reads the files
+    return found
+
+
+def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(package) + 1:
+            whole = (*package[: len(package) + 1 - node.level], *(node.module or "").split("."))
+            parts = tuple(part for part in whole if part)
+            yield from parts[:1] or (alias.name for alias in node.names)
+        yield from _imported(node, package)
+
+
+def arrows() -> list[tuple[str, str]]:
+    """Those imports that do not follow from others: A to C is left out where A leads to B and B to C."""
+    found = imports()
+
+    def reached(part: str) -> set[str]:
+        return found[part].union(*(reached(one) for one in found[part]))
+
+    return [
+        (one, other)
+        for one in PARTS
+        for other in PARTS
+        if other in found[one] and not any(other in reached(step) for step in found[one] - {other})
+    ]
+
+
+def rows() -> list[list[str]]:
+    """The parts by the longest way down to a part that imports none; the highest row first."""
+    lead = {one: [to for at, to in arrows() if at == one] for one in PARTS}
+
+    def depth(part: str) -> int:
+        return 1 + max(map(depth, lead[part]), default=-1)
+
+    depths = {part: depth(part) for part in PARTS}
+    return [
+        [part for part in PARTS if depths[part] == level] for level in range(max(depths.values()), -1, -1)
+    ]
+
+
+def drawing() -> str:
+    """The picture, as SVG."""
+    layers = rows()
+    across = max(len(row) for row in layers) * (_WIDTH + _GAP) - _GAP + 4
+    down = len(layers) * (_HEIGHT + _RISE) - _RISE + 4
+    corners = {
+        part: (
+            (across - len(row) * (_WIDTH + _GAP) + _GAP) / 2 + place * (_WIDTH + _GAP),
+            2 + level * (_HEIGHT + _RISE),
+        )
+        for level, row in enumerate(layers)
+        for place, part in enumerate(row)
+    }
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" role="img">',
+        "<title>The packages of aiolocks, and which imports which</title>",
+        f"<style>{_STYLE}</style>",
+    ]
+    for one, other in arrows():
+        (x1, y1), (x2, y2) = corners[one], corners[other]
+        begin, end, foot = x1 + _WIDTH / 2, x2 + _WIDTH / 2, y2
+        lines.append(
+            f'<line x1="{begin:g}" y1="{y1 + _HEIGHT:g}" x2="{end:g}" y2="{foot - 8:g}"/>'
+            f'<path d="M{end:g} {foot:g}l-5 -9h10z"/>'
+        )
+    for part, (name, note) in PARTS.items():
+        x, y = corners[part]
+        lines.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
+            f'<text class="name" x="{x + 12:g}" y="{y + 26:g}">{escape(name)}</text>'
+            f'<text class="note" x="{x + 12:g}" y="{y + 46:g}">{escape(note)}</text>'
+        )
+    return "\n".join([*lines, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawing(), encoding="utf-8")
