@@ -48,7 +48,7 @@ def step(name: str, *shared: str) -> Callable[[Request], bool]:
 
 ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew", "stolen")
-RELEASE = step("lock_release", "bells")
+RELEASE = step("lock_release", "bells", "stolen")
 HAND_OVER = step("lock_acquire", "hand_over_lock")
 ADOPT = step("lock_adopt")
 LISTEN = step("waiters_listen", "forms", "bells", "fence", "listening")
