@@ -33,6 +33,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that is woken while its try is under way tries again.",
         python("_core.acquisition:Acquisition.prompt", without="self._ask_again = True", instead="pass"),
         ("semaphore",),
+        unseen="its refusal has seated it, and the server rings its bell for what is given back after that; "
+        "this makes it ask a moment sooner",
     ),
     "a renewal that came late": Safeguard(
         "A bell that is hung up again after its waiter got in is taken down.",
