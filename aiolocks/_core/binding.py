@@ -145,6 +145,7 @@ class Binding(Generic[LeaseT]):
         self._gate.entrusted(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
         if grant.lost:
+            self._seized(claim, grant)  # again: a task may have been granted it here in the same turn
             self.engine.events.stolen(possession, grant)
         return self._lease_type(self, possession, grant)
 

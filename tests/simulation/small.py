@@ -21,9 +21,19 @@ def one(
     timeout: float | None = None,
     cancel: float | None = None,
     doing: str = "",
+    steal: bool = False,
 ) -> Round:
     """A task that wants the lock once."""
-    return Round(part=part, after=after, want=want, timeout=timeout, cancel=cancel, hold=hold, doing=doing)
+    return Round(
+        part=part,
+        after=after,
+        want=want,
+        timeout=timeout,
+        cancel=cancel,
+        hold=hold,
+        doing=doing,
+        steal=steal,
+    )
 
 
 def crew(

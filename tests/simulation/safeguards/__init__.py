@@ -10,6 +10,7 @@ from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
 from .of_scripts import OF_SCRIPTS
+from .of_thefts import OF_THEFTS
 from .of_topologies import OF_TOPOLOGIES
 from .taking import Safeguard
 
@@ -17,6 +18,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_SCRIPTS,
     **OF_LIMITS,
     **OF_SCHEDULES,
+    **OF_THEFTS,
     **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,

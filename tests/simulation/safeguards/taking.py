@@ -48,6 +48,7 @@ def scripts() -> list[Script]:
         "permits",
         "spans",
         "multi",
+        "leadership",
         "reentrant",
         "redlock",
         "schedule",

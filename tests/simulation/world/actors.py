@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from aiolocks import LeaseState, LockTimeoutError, Session
-from aiolocks.errors import BackendError, LockError
+from aiolocks.errors import BackendError, LockError, LockLostError
 
 from .checkers import Attempt, Referee
 from .excuses import Excused
@@ -113,12 +113,28 @@ class Actors:
         explained = any(excuses.explain(sort, one.part, began, now) for sort in sorts)
         if not advised and (explained or (self._hasty and isinstance(error, LockError))):
             return
+        if isinstance(error, LockLostError) and self._was_stolen(one, error):
+            return
         self._referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
+
+    def _was_stolen(self, one: Round, error: LockLostError) -> bool:
+        """Whether it was lost to another task by force; then the error must name that one."""
+        own = [attempt for attempt in self.attempts if attempt.who.rstrip("+") == one.part]
+        thefts = [theft for attempt in own if (theft := self._referee.thefts.of(attempt)) is not None]
+        told = error.stolen_by
+        if thefts and not (told and any(told.fencing_token == theft.fencing_token for theft in thefts)):
+            self._referee.wrong(f"{one.part} was not told of the task that took it: {error}")
+        return bool(thefts)
 
     def _attempt(self, one: Round, want: Want, **how: Any) -> Attempt:
         referee = self._referee
         attempt = Attempt(
-            who=one.part, want=want, invoked=referee.now, single=one.timeout == 0, idle=self._idle, **how
+            who=one.part,
+            want=want,
+            invoked=referee.now,
+            single=one.timeout == 0 or one.steal,
+            idle=self._idle,
+            **how,
         )
         if one.timeout:
             # It is noticed when a turn is over, and its task told in the next one.
@@ -135,7 +151,9 @@ class Actors:
         lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **self._options)
         owned = self._kind.nests or one.doing == "upgrade"
         attempt = self._attempt(one, one.want, owner=one.part if owned else None)
-        lease = await self._acquire(attempt, lambda: lock.acquire(blocking_timeout=one.timeout))
+        attempt.steals = one.steal
+        how = {"steal": True} if one.steal else {"blocking_timeout": one.timeout}
+        lease = await self._acquire(attempt, lambda: lock.acquire(**how))
         async with self._holding(attempt, lease):
             await self._do(one, lock, attempt, lease)
 

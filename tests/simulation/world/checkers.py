@@ -14,6 +14,7 @@ from . import limited
 from .clockwork import Clockwork
 from .excuses import Excused, Excuses
 from .kinds import Kind, Want
+from .thefts import Thefts
 
 LATE = 0.02
 """Seconds by which a wait may outlast its time-out."""
@@ -38,6 +39,7 @@ class Attempt:
     limit: float = math.inf
     idle: float = math.inf
     single: bool = False
+    steals: bool = False
     lease: Any = None
     token: str = ""
     hold: Hold | None = None
@@ -71,6 +73,7 @@ class Referee:
         self.violations: list[str] = []
         self.excuses = Excuses()
         self.lost: list[tuple[float, str]] = []  # until then holders need not know
+        self.thefts = Thefts()
         self.overlaps: list[str] = []  # two holders of which one's lease was lost
 
     @property
@@ -135,6 +138,8 @@ class Referee:
         self._ended_in_time(attempt)
         self.waiting.pop(attempt, None)
         attempt.firm = attempt.relied_on
+        if attempt.steals and not self.excuses.any:
+            self._tells_its_own(attempt)
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)
@@ -142,6 +147,13 @@ class Referee:
             for waiter in self.waiting:  # one gets in after the other, each when it has heard or polled
                 waiter.free_since = None
         self._look()
+
+    def _tells_its_own(self, thief: Attempt) -> None:
+        """A session knows at once what one of its tasks has taken from another one."""
+        for other in self.holding:
+            theft = self.thefts.of(other) if other.session == thief.session else None
+            if theft and theft.fencing_token == thief.lease.fencing_token and other.relied_on:
+                self.wrong(f"{other.who} relies on what its own session has taken from it")
 
     def weakened(self, attempt: Attempt, want: Want) -> None:
         """It is about to be less: from now on it may be relied on for that only."""
@@ -226,6 +238,8 @@ class Referee:
 
     def _void(self, attempt: Attempt) -> bool:
         """Whether a server has lost it, and its holder need not know yet."""
+        if self.thefts.excuses(attempt, self.now):
+            return True
         tokens = {attempt.token, attempt.lease.token}
         return any(
             self.now < until and any(token in stored for token in tokens) for until, stored in self.lost
@@ -303,7 +317,8 @@ class Referee:
         kind = self._kind
         if kind.limited:
             found += self._limited(seen)
-        if not (kind.capacity > 1 or kind.limited or kind.spans or kind.nests or self.lost):
+        unordered = kind.capacity > 1 or kind.limited or kind.spans or kind.nests or kind.steals
+        if not (unordered or self.lost):
             firm = [attempt for attempt in self.ended if attempt.firm]
             found += _rising([hold for attempt in firm for hold in self._as_granted(attempt, seen)])
         if kind.strict:
@@ -353,7 +368,7 @@ class Referee:
         assert first is not None
         # A single try passes nobody either, and has no place that it could lose.
         queued = attempt.ended if attempt.single else seen.get(attempt.token[:16])
-        if self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
+        if attempt.steals or self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
             queued = None
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
 

@@ -83,6 +83,7 @@ class Kind:
         replicas: How many replicas must have a lease before it counts.
         limited: Whether it has keys, each with its cap.
         whole: All that there is.
+        steals: Whether some of its tasks take it by force.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
@@ -104,6 +105,7 @@ class Kind:
     replicas: int = 0
     limited: bool = False
     whole: Want = Want()
+    steals: bool = False
     work: str = ""
     lasting: str = ""
     remembered: tuple[str, ...] = ()
@@ -245,6 +247,7 @@ KINDS: dict[str, Kind] = {
             hosts=MASTERS[:3],
             stepwise=True,
         ),
+        Kind(name="steals", wanted=_one, lock=_simple(Lock), doings=("extend", "detach"), steals=True),
         Kind(name="singleflight", wanted=_permits, lock=_none, work="share"),
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),

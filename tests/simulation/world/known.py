@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from .checkers import Attempt
     from .node import Node
     from .run import Run
+    from .thefts import Theft
 
 ARMED_AFTER = 0.06
 """Seconds after its grant for which a lease is held without the server having to tell of its loss."""
@@ -25,23 +27,40 @@ def expect(run: Run, node: Node, what: str) -> None:
 
     Of the kinds whose keys nobody but the holder changes: another change takes the place of the news.
     """
-    schedule, referee = run.schedule, run.referee
+    for crew, attempt in _told(run, LOSSES[what]):
+        if node.server.has(attempt.lease.token):
+            _is_to_know(run, crew, attempt)
+
+
+def expect_theft(run: Run, theft: Theft) -> None:
+    """The same of a holder from which another session has taken it by force."""
+    for crew, attempt in _told(run, LOSSES["deletion"]):
+        if attempt.token.startswith(theft.victim) and crew.part != theft.thief.partition(".")[0]:
+            _is_to_know(run, crew, attempt)
+
+
+def _told(run: Run, wakeups: Collection[str]) -> Iterator[tuple[Crew, Attempt]]:
+    """The holders of which the server knows that it is to tell them of each change."""
+    schedule, now = run.schedule, run.world.now
     kind = schedule.kind
     simple = kind.topology == "one" and kind.capacity == 1 and not (kind.work or kind.nests or kind.spans)
     if not simple or any(fault.what not in LOSSES for fault in schedule.faults):
         return
-    now = run.world.now
     for crew in schedule.crews:
-        if crew.wakeup not in LOSSES[what]:
+        if crew.wakeup not in wakeups:
             continue
         turns = TURNS * crew.busy
-        for attempt in tuple(referee.holding):
+        for attempt in tuple(run.referee.holding):
             lease = attempt.lease
             if attempt.session != crew.part or lease is None or attempt.hold is None:
                 continue
             armed = attempt.hold.granted + ARMED_AFTER + 2 * crew.delays.longest + turns
-            if armed < now and lease.token == attempt.token and node.server.has(lease.token):
-                run.world.clockwork.after(_within(crew), partial(_look, run, attempt, lease, now))
+            if armed < now and lease.token == attempt.token:
+                yield crew, attempt
+
+
+def _is_to_know(run: Run, crew: Crew, attempt: Attempt) -> None:
+    run.world.clockwork.after(_within(crew), partial(_look, run, attempt, attempt.lease, run.world.now))
 
 
 def _within(crew: Crew) -> float:

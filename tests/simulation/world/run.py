@@ -132,6 +132,8 @@ class Run:
                 for key in sorted(store.values.keys() - store.ends.keys()):
                     if not self._may_stay(key.decode()):
                         self.referee.wrong(f"without a ttl: {key.decode()}")
+        if self.schedule.kind.steals:
+            self.referee.thefts.look(self, node)
 
     def _may_stay(self, key: str) -> bool:
         """Keys without an end, and those that the dead leave of a queue for ten minutes."""
@@ -200,11 +202,11 @@ class Run:
         """The server loses what it has: of that, nothing more is promised but the fencing."""
         values = [value for store in node.server.stores.values() for value in store.values.values()]
         stored = " ".join(repr(getattr(value, "order", value)) for value in values)
-        until = self.world.now + self._noticed_within()
+        until = self.world.now + self.noticed_within()
         self.referee.lost.append((until, stored))
         self.world.clockwork.at(until, self.referee.exclude)
 
-    def _noticed_within(self) -> float:
+    def noticed_within(self) -> float:
         """Seconds in which a holder finds out that the server has lost its lease: with its next renewal, or
         where that may not get through, with the end of its lease."""
         ttl, now = self.schedule.ttl, self.world.now
@@ -324,7 +326,7 @@ class Run:
         world.clockwork.rest()
         self.ledger.judge()
         detached = any(
-            one.doing in ("detach", "adopt")
+            one.doing in ("detach", "adopt") or one.steal
             for crew in self.schedule.crews
             for worker in crew.workers
             for one in worker.rounds

@@ -36,6 +36,7 @@ class Round:
     cancel: float | None
     hold: float
     doing: str = ""
+    steal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,7 @@ class Schedule:
 
 
 def _described(one: Round) -> str:
-    text = f"{one.part}: after {one.after:.3f} s wants {one.want}"
+    text = f"{one.part}: after {one.after:.3f} s wants {one.want}{' by force' if one.steal else ''}"
     text += "" if one.timeout is None else f", for {one.timeout:.3f} s" if one.timeout else ", once"
     text += "" if one.cancel is None else f", cancelled after {one.cancel:.3f} s"
     return f"{text}; holds for {one.hold:.3f} s" + (f", {one.doing}" if one.doing else "")
@@ -240,6 +241,10 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
         faulty=faulty,
         sorts=tuple(sorts),
     )
+    if schedule.kind.steals:
+        from .thefts import with_thefts
+
+        schedule = with_thefts(schedule)
     schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:
         from . import failures, faults
