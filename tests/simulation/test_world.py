@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from statistics import median
 
 import pytest
 
@@ -19,7 +20,8 @@ from tests.simulation.found import FOUND
 from tests.simulation.small import crew, one
 from tests.simulation.small import schedule as small_schedule
 from tests.simulation.world.kinds import KINDS
-from tests.simulation.world.network import Delays
+from tests.simulation.world.losses import FIRST, measured, round_trips
+from tests.simulation.world.network import NEAR, Delays
 from tests.simulation.world.run import Runner
 from tests.simulation.world.schedule import drawn
 from tests.simulation.world.shrink import command, shrink
@@ -27,7 +29,7 @@ from tests.simulation.world.table import lines
 
 SCHEDULES = 10
 """Of each kind, with faults and without, in every run of the tests, and half as many where servers belong
-together: 380, some 30 s on one core."""
+together: 490, some 40 s on one core."""
 MANY = 2_500
 """Of each kind, with faults and as many without, with `-m soak`: 120 000 in all. `python -m
 tests.simulation.world.many --each 2500 --jobs` runs as many in several processes."""
@@ -64,6 +66,14 @@ def test_a_holder_knows_of_a_loss_that_the_server_tells_of(runner: Runner, kind:
     for seed in range(1_000_000, 1_000_000 + SCHEDULES):
         outcome = runner.run(drawn(kind, seed, faulty=True, sorts=("deletion", "flush")))
         assert outcome.violations == (), command(outcome.schedule)
+
+
+def test_it_knows_after_one_and_a_half_round_trips(runner: Runner) -> None:
+    seeds = range(FIRST, FIRST + 2 * SCHEDULES)
+    found = measured(runner.run(drawn("lock", seed, faulty=True, sorts=("deletion",))) for seed in seeds)
+    trips = round_trips(NEAR, found[NEAR])
+    assert len(trips) > 2
+    assert median(trips) < 2.0
 
 
 @pytest.mark.parametrize("wakeup", ["tracking", "keyspace"])

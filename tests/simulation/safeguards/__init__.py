@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
 from .of_deadlocks import OF_DEADLOCKS
+from .of_graces import OF_GRACES
 from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
@@ -19,6 +20,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_LIMITS,
     **OF_SCHEDULES,
     **OF_THEFTS,
+    **OF_GRACES,
     **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,

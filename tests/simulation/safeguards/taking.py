@@ -95,7 +95,7 @@ def python(where: str, *, without: str, instead: str = "") -> Callable[[], Abstr
         for part in owners:
             owner = getattr(owner, part)
         original = vars(owner)[name]
-        source = textwrap.dedent(inspect.getsource(original))
+        source = textwrap.dedent(inspect.getsource(getattr(original, "fget", original)))  # of a property
         assert without in source, f"{where}: there is no {without!r}"
         made: dict[str, Any] = {}
         code = compile(

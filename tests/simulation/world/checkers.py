@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.support.history import Hold, Violation, Wait, fencing, fifo, phases, reservations
 
@@ -15,6 +15,9 @@ from .clockwork import Clockwork
 from .excuses import Excused, Excuses
 from .kinds import Kind, Want
 from .thefts import Thefts
+
+if TYPE_CHECKING:
+    from .schedule import Crew
 
 LATE = 0.02
 """Seconds by which a wait may outlast its time-out."""
@@ -74,6 +77,8 @@ class Referee:
         self.excuses = Excuses()
         self.lost: list[tuple[float, str]] = []  # until then holders need not know
         self.thefts = Thefts()
+        self.told_of: dict[Attempt, tuple[float, Crew]] = {}  # losses that the server tells of, and when
+        self.known_after: list[tuple[Crew, float]] = []  # how long that took, to the end of the body
         self.overlaps: list[str] = []  # two holders of which one's lease was lost
 
     @property
@@ -172,6 +177,9 @@ class Referee:
         if attempt.hold.released < math.inf:
             return  # it has ended under another lease, that adopted it
         self._told(attempt.who, "lets go")
+        if attempt in self.told_of and not attempt.relied_on:
+            since, crew = self.told_of.pop(attempt)
+            self.known_after.append((crew, self.now - since))
         end = self.now if attempt.relied_on else min(self.now, attempt.hold.deadline)
         attempt.hold = replace(attempt.hold, released=end)
         attempt.lease = None
@@ -368,7 +376,8 @@ class Referee:
         assert first is not None
         # A single try passes nobody either, and has no place that it could lose.
         queued = attempt.ended if attempt.single else seen.get(attempt.token[:16])
-        if attempt.steals or self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
+        displaced = attempt.steals or self.thefts.befell(attempt)
+        if displaced or self.excuses.explain(Excused.PLACE, attempt.who, attempt.invoked, first.granted):
             queued = None
         return [replace(first, name=name, queued=queued) for name in attempt.want.names]
 

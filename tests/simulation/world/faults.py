@@ -250,7 +250,9 @@ EMPTYING = {"flush", "empty restart", "late restart"}
 
 def strike(rng: random.Random, schedule: Schedule) -> Schedule:
     """The schedule with some faults, of some of their sorts."""
-    sorts = list(schedule.sorts) or rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3, 5)))
+    sorts = list(schedule.sorts or schedule.kind.faults) or rng.sample(
+        sorted(FAULTS), rng.choice((1, 1, 2, 3, 5))
+    )
     hosts = schedule.kind.hosts
     several = len(hosts) > 1
     if EMPTYING.intersection(sorts):

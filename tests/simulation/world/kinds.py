@@ -29,6 +29,8 @@ PERMITS = 3
 MASTERS = tuple(f"redis{number}" for number in range(5))
 """The servers of a Redlock; some schedules have the first three."""
 NAMES = ("x", "y", "z")
+SILENT = ("black hole", "half open", "freeze of the server", "freeze")
+"""Faults after which a holder hears nothing of its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ class Kind:
         whole: All that there is.
         steals: Whether some of its tasks take it by force.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
+        faults: The only ones that befall it, unless others are asked for; empty: all.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
     """
@@ -107,6 +110,7 @@ class Kind:
     whole: Want = Want()
     steals: bool = False
     work: str = ""
+    faults: tuple[str, ...] = ()
     lasting: str = ""
     remembered: tuple[str, ...] = ()
 
@@ -252,6 +256,7 @@ KINDS: dict[str, Kind] = {
         Kind(name="uniquejob", wanted=_one, lock=_none, work="update"),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
         Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
+        Kind(name="grace", wanted=_one, lock=_none, work="unwind", faults=SILENT),
         Kind(name="rings", wanted=_one, lock=_none, work="entangle"),
         Kind(
             name="schedule",

@@ -60,6 +60,7 @@ def _told(run: Run, wakeups: Collection[str]) -> Iterator[tuple[Crew, Attempt]]:
 
 
 def _is_to_know(run: Run, crew: Crew, attempt: Attempt) -> None:
+    run.referee.told_of.setdefault(attempt, (run.world.now, crew))
     run.world.clockwork.after(_within(crew), partial(_look, run, attempt, attempt.lease, run.world.now))
 
 

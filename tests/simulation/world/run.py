@@ -53,6 +53,7 @@ class Outcome:
         violations: The violations; empty if all is well.
         overlaps: Two holders, as may be where a server has lost what it had.
         trace: The events; made into text when somebody reads it.
+        known_after: For each loss that a server has told of, seconds until the body of its holder ended.
         lasted: Seconds of the world.
         steps: Turns of loops, and requests that servers have answered.
     """
@@ -63,6 +64,7 @@ class Outcome:
     trace: Any
     lasted: float
     steps: int
+    known_after: tuple[tuple[Crew, float], ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -83,9 +85,8 @@ class Run:
             server.on_request = self._look_for_what_stays
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
-        self.ledger = Ledger(
-            self.referee, world.clockwork.part("ledger"), world.clockwork.part("rings"), travel=travel
-        )
+        parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
+        self.ledger = Ledger(self.referee, *parts, travel=travel)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
@@ -121,6 +122,7 @@ class Run:
             world.trace.taken(),
             world.now,
             world.steps,
+            tuple(referee.known_after),
         )
         world.dispose()
         return outcome

@@ -108,6 +108,10 @@ class Thefts:
         )
         return next(stolen, None)
 
+    def befell(self, attempt: Attempt) -> bool:
+        """Whether it was taken from that task before; a task whose answer was lost then waits again."""
+        return any(attempt.token.startswith(theft.victim) for theft in self._all.values())
+
     def excuses(self, attempt: Attempt, now: float) -> bool:
         """Whether its holder need not know yet that it was stolen."""
         theft = self.of(attempt)

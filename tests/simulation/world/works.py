@@ -28,6 +28,7 @@ from aiolocks.errors import StaleFenceError
 
 from .checkers import Referee
 from .excuses import Excused
+from .graces import Graces
 from .rings import Rings
 from .schedule import Round
 from .ticks import Ticks
@@ -68,6 +69,7 @@ class Ledger:
     referee: Referee
     random: random.Random
     drawing: random.Random
+    kinds: random.Random
     runs: list[Execution] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
     unsure: int = 0
@@ -79,15 +81,18 @@ class Ledger:
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
     ticks: Ticks = field(init=False)
     rings: Rings = field(init=False)
+    graces: Graces = field(init=False)
 
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
         self.rings = Rings(self.referee, self.drawing, travel=self.travel)
+        self.graces = Graces(self.referee, self.kinds)
 
     def died(self, process: str) -> None:
         self.dead.add(process)
         self.ticks.died(process)
         self.rings.died(process)
+        self.graces.died(process)
 
     def explained(self, sort: Excused, since: float, *who: str) -> bool:
         """Whether a fault since then explains that, in the process of one of these."""
@@ -251,6 +256,11 @@ async def _entangle(ledger: Ledger, session: Session, one: Round, ttl: float, pa
     await ledger.rings.entangle(session, one, ttl)
 
 
+async def _unwind(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A lock with a grace."""
+    await ledger.graces.hold(session, one, ttl)
+
+
 WORKS = {
     "share": _share,
     "update": _update,
@@ -259,5 +269,6 @@ WORKS = {
     "keep": _keep,
     "lead": _lead,
     "entangle": _entangle,
+    "unwind": _unwind,
 }
 """By the name that a kind gives."""
