@@ -133,6 +133,14 @@ async def test_one_of_the_same_session_learns_of_it_in_that_step(kind: Any, redi
         await (await asyncio.wait_for(waiter, 5)).release()
 
 
+async def test_one_that_was_granted_in_the_same_turn_learns_of_it_too(redis: Redis) -> None:
+    async with Session(redis, wakeup="poll") as session:
+        lock = Lock(session, "a")
+        victim, thief = await asyncio.gather(lock.acquire(), lock.acquire(steal=True))
+        assert (victim.state, thief.state) == (LeaseState.LOST, LeaseState.HELD)
+        await thief.release()
+
+
 async def test_kinds_of_one_name_space_take_it_from_each_other(redis: Redis) -> None:
     async with Session(redis) as session:
         first = await Lock(session, "a", at_least=5).acquire()
