@@ -42,7 +42,8 @@ WRAPPER = re.compile(r"^local redis = \{.*?^end\}\n", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(
     r"^local function (\w+)\(([^)]*)\)((?:[^\n]+ end$)|\n.*?^end$)", re.MULTILINE | re.DOTALL
 )
-ASSIGNED = re.compile(r"(?:^|\s)(?:local )?((?:\w+(?:\[[^=\n]*\])?(?:, )?)+) = (?!=)")
+ONE = r"\w+(?:\[[^=\n]*\])?"
+ASSIGNED = re.compile(rf"(?:^|\s)(?:local )?({ONE}(?:, {ONE})*) = (?!=)")
 LOOP = re.compile(r"\bfor \w+, (\w+) in i?pairs\(")
 STOP = re.compile(r"\b(?:then|do|end|else|elseif|return|break|local|if)\b")
 
@@ -125,9 +126,9 @@ class Walk:
                     yield f"{where}: which arguments of {command} are keys?"
                     continue
                 for key in keys:
-                    self._asked.clear()
                     if not self.is_safe(where, key):
                         yield f"{where}: {command} of {key}"
+                        self._asked.clear()  # what was taken for safe meanwhile may depend on that
 
     def is_safe(self, where: str, expression: str) -> bool:
         """Whether that is a key which the caller named, or a bell which was looked at."""
