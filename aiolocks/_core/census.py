@@ -146,8 +146,14 @@ class Census:
         read = heapq.nsmallest(number, self._read.values(), key=operator.itemgetter(0))
         return [*(info for _, info in read), *(self._foreign_before | self._foreign).values()][:number]
 
-    async def look(self, seconds: float, shown: Iterable[LockInfo]) -> list[Reading]:
-        """Reads the locks that are shown, and as many others as it can read in `seconds`.
+    def unread(self) -> Iterator[Place]:
+        """The names that are known, and have not been read yet."""
+        return (place for place in self._known if place not in self._read)
+
+    async def look(
+        self, seconds: float, shown: Iterable[LockInfo], *, places: Iterable[Place] = ()
+    ) -> list[Reading]:
+        """Reads the locks that are shown, these places, and as many others as it can read in `seconds`.
 
         Returns:
             All that was read.
@@ -163,7 +169,8 @@ class Census:
         if self.complete:
             chosen = list(self._known)
         else:
-            now = [place for info in shown if (place := (info.kind, info.name)) in self._known]
+            wanted = itertools.chain(((info.kind, info.name) for info in shown), places)
+            now = [place for place in wanted if place in self._known]
             queued = _next(self._queued_turns, self._queued, at_once // 2)
             some = _next(self._turns, self._new_first(), at_once - len(queued))
             chosen = list(dict.fromkeys((*now, *queued, *some)))
@@ -173,7 +180,7 @@ class Census:
 
     def _new_first(self) -> Iterator[Place]:
         """All known names; those that have never been read come first."""
-        yield from (place for place in self._known if place not in self._read)
+        yield from self.unread()
         yield from self._read
 
     async def _scan(self, seconds: float) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from .._transport.commands.inspect import FAMILIES, HOLDABLE
 from .._transport.commands.reading import Finding
 from .arguments import lock_name
+from .holders import lease_id
 from .infos import LockInfo
 from .inspection import info
 
@@ -19,15 +20,17 @@ _TRIES: Final = 3
 _SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
 
 
-async def force_release(engine: Engine, name: str, kind: str | None) -> list[LockInfo]:
-    """See `Session.force_release`."""
+async def force_release(
+    engine: Engine, name: str, kind: str | None, *, leases: frozenset[str] | None = None
+) -> list[LockInfo]:
+    """See `Session.force_release`; with `leases`, only if it is exactly these that hold it, by their ids."""
     name = lock_name(name)
     kinds = HOLDABLE if kind is None else (name_space(kind),)
     freed: list[LockInfo] = []
     tokens: set[str] = set()
     try:
         for one in kinds:
-            finding = await _force(engine, one, name)
+            finding = await _force(engine, one, name, leases)
             if finding is not None:
                 freed.append(info(one, name, finding))
                 tokens.update(token for holder in finding.holders for token in holder.tokens)
@@ -47,7 +50,7 @@ def name_space(kind: object) -> str:
     return given
 
 
-async def _force(engine: Engine, kind: str, name: str) -> Finding | None:
+async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | None) -> Finding | None:
     """Frees what stands there now; what that was, or None.
 
     In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its
@@ -57,6 +60,9 @@ async def _force(engine: Engine, kind: str, name: str) -> Finding | None:
     for _ in range(_TRIES):
         (finding,) = await engine.ask(family.look(prefix, kind, [name]))
         if not finding.stands and not finding.problems:
+            return None
+        there = frozenset(lease_id(holder.tokens[0]) for holder in finding.holders)
+        if leases is not None and leases != there:
             return None
         force = family.force(prefix, kind, name, finding)
         released = await engine.ask(force, told=engine.wake_own)

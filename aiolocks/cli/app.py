@@ -17,6 +17,7 @@ from .listing.deadlocks import deadlocks
 from .run.command import run
 from .run.lead import lead
 from .server import VARIABLE
+from .ui.command import ui
 
 _HELP = """
 Distributed locks on Redis and Valkey.
@@ -31,6 +32,7 @@ Run a program on one machine at a time, and on another one when that dies:
 See who holds what, and free what a dead or hung process still holds:
   aiolocks ls
   aiolocks top
+  aiolocks ui
   aiolocks release nightly-backup --force
 See whether a server is fit for locks:
   aiolocks doctor
@@ -67,5 +69,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, lead, ls, show, release, top, deadlocks, prefixes, doctor):
+for command in (demo, run, lead, ls, show, release, top, ui, deadlocks, prefixes, doctor):
     app.add_command(command)

@@ -79,8 +79,11 @@ class TickRecord:
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def history(read: Read, dues: Dues, zone: dt.tzinfo) -> list[TickRecord]:
-    """The runs that go on and those that have ended, the one that began last first."""
+def history(read: Read, dues: Dues | None, zone: dt.tzinfo) -> list[TickRecord]:
+    """The runs that go on and those that have ended, the one that began last first.
+
+    Without `dues`, it cannot tell how many ticks were missed, and says 0.
+    """
     found = [_unended(token, run, read) for token, run in read.runs.items()]
     found += [json.loads(record) for record in read.records]
     records = [_record(fields, read.now_us // 1000, dues, zone) for fields in found]
@@ -104,7 +107,7 @@ def _unended(token: bytes, run: bytes, read: Read) -> list[Any]:
     ]
 
 
-def _record(fields: list[Any], now: int, dues: Dues, zone: dt.tzinfo) -> TickRecord:
+def _record(fields: list[Any], now: int, dues: Dues | None, zone: dt.tzinfo) -> TickRecord:
     outcome, due, before, began, ended, attempt, minted, detail, holder = fields
     until = now if outcome == "running" else ended
     duration = None if until is None or outcome == _SKIPPED else max(0, until - began) / 1000
@@ -117,7 +120,7 @@ def _record(fields: list[Any], now: int, dues: Dues, zone: dt.tzinfo) -> TickRec
         ended=None if ended is None else at(ended, zone),
         duration=duration,
         attempt=attempt,
-        missed=between(dues, before, due) if before and in_turn else 0,
+        missed=between(dues, before, due) if dues is not None and before and in_turn else 0,
         fencing_token=minted,
         error=detail,
         host=described.get("host"),

@@ -1,0 +1,1 @@
+"""`aiolocks ui`: serves the dashboard."""

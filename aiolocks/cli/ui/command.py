@@ -1,0 +1,69 @@
+"""`aiolocks ui`, as the command line takes it."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from typing import Final
+
+import click
+
+from ..exits import CommandError
+from ..server import prefix_option, redis_option
+
+_HOST: Final = "127.0.0.1"
+_PORT: Final = 8765
+_SERVER: Final = "redis://localhost:6379"
+
+_HELP: Final = """
+Serve a page that shows, live, who holds what, who waits for whom, deadlocks, leaders and schedules.
+
+It has no login: each user of this machine can read all names and metadata of the prefix, and with another
+--host each machine of the network can. With --allow-release they can free any lock; that is served only on an
+address of this machine itself. To give others access, mount the page in an application that knows its users:
+aiolocks.contrib.dashboard.
+
+\b
+  aiolocks ui
+  aiolocks ui --prefix shop --port 9000 --allow-release
+
+\b
+Exit status:
+    0  left with Ctrl-C
+    1  uvicorn is not installed
+    2  the command line is wrong
+   69  no usable Redis server, or the user may not look; or it cannot listen there
+128+n  ended by signal n
+"""
+
+
+@click.command(help=_HELP, short_help="Serve a page that shows who holds what.")
+@click.option("--host", default=_HOST, show_default=True, metavar="ADDRESS", help="Where it listens.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True,
+    help="Where it listens; 0 for any port that is free.",
+)  # fmt: skip
+@click.option("--allow-release", is_flag=True, help="Locks can be freed from the page, after a question.")
+@prefix_option
+@redis_option(_SERVER)
+def ui(*, host: str, port: int, allow_release: bool, prefix: str, url: str) -> None:
+    """See `_HELP`."""
+    if allow_release and not _is_of_this_machine(host):
+        message = (
+            f"--allow-release is for an address of this machine itself, such as {_HOST}, and not for {host}"
+        )
+        raise click.UsageError(message, click.get_current_context())
+    try:
+        from .serving import Order, serve  # noqa: PLC0415 - the others do not need it
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "uvicorn":
+            raise
+        raise CommandError("the page is served by uvicorn: pip install 'aiolocks[ui]'", 1) from None
+    sys.exit(serve(Order(url=url, prefix=prefix, host=host, port=port, allow_release=allow_release)))
+
+
+def _is_of_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

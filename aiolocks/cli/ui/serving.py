@@ -1,0 +1,156 @@
+"""The server behind `aiolocks ui`: uvicorn, for the length of the command."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+import uvicorn
+
+from ...contrib.dashboard import Dashboard, ReleaseRequest, app
+from ..exits import NO_SERVER, CommandError, of_signal, say
+from ..listing.asking import asking
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNWINDING: Final = 1
+"""Seconds that a shutdown waits for answers that are under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The arguments of the command."""
+
+    url: str = field(repr=False)
+    prefix: str
+    host: str
+    port: int
+    allow_release: bool
+
+
+def serve(order: Order) -> int:
+    """Serves until a signal comes; the exit status."""
+    return asyncio.run(_serve(order))
+
+
+async def _serve(order: Order) -> int:
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    _on_signals(ended)
+    async with asking(order.url, order.prefix) as session:
+        await session.inspect("-")  # says at once what the user may not do
+        with _listening(order) as listening:
+            dashboard = app(session, _allowed if order.allow_release else None)
+            server = _Server(
+                uvicorn.Config(
+                    _Guarded(dashboard, order.host),
+                    access_log=False,
+                    lifespan="off",
+                    log_config=None,
+                    log_level="critical",
+                    server_header=False,
+                    timeout_graceful_shutdown=_UNWINDING,
+                    ws="none",
+                )
+            )
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            click.echo(f"{_url(listening)} shows the locks of the prefix {order.prefix}; Ctrl-C ends it")
+            either: list[asyncio.Future[Any]] = [ended, serving]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await dashboard.aclose()
+            server.should_exit = True
+            await serving
+    return 0 if not ended.done() or ended.result() == signal.SIGINT else of_signal(ended.result())
+
+
+def _on_signals(ended: asyncio.Future[int]) -> None:
+    def arrived(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    for number in _ENDING:
+        with suppress(NotImplementedError):  # where there are no such signals, KeyboardInterrupt serves
+            asyncio.get_running_loop().add_signal_handler(number, arrived, number)
+
+
+def _allowed(request: ReleaseRequest) -> bool:
+    """Each user of this machine may, who can open the page."""
+    say(f"{request.kind} {request.name!r} is released by force")
+    return True
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """They are the command's."""
+        yield
+
+
+@contextmanager
+def _listening(order: Order) -> Generator[socket.socket]:
+    """The socket that is served.
+
+    Raises:
+        CommandError: It cannot listen there.
+    """
+    family = socket.AF_INET6 if ":" in order.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((order.host, order.port))
+        except OSError as error:
+            reason = error.strerror or error
+            raise CommandError(
+                f"cannot listen on {order.host} port {order.port}: {reason}", NO_SERVER
+            ) from None
+        listening.listen(128)
+        listening.settimeout(0)  # as a loop wants it
+        yield listening
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+class _Guarded:
+    """Serves only requests that name this machine by its address, or by a name that it has.
+
+    A page of another site can make its own name mean this address, and would then be of the same origin.
+    """
+
+    def __init__(self, dashboard: Dashboard, host: str) -> None:
+        self._dashboard = dashboard
+        self._names = {host.lower(), "localhost", socket.gethostname().lower()}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not self._is_meant(scope):
+            head = {
+                "type": "http.response.start",
+                "status": 421,
+                "headers": [(b"content-type", b"text/plain")],
+            }
+            await send(head)
+            await send(
+                {"type": "http.response.body", "body": b"use the address that aiolocks ui has printed\n"}
+            )
+            return
+        await self._dashboard(scope, receive, send)
+
+    def _is_meant(self, scope: Any) -> bool:
+        named = next((bytes(value) for key, value in scope["headers"] if key == b"host"), b"").decode(
+            "latin-1"
+        )
+        host = (
+            named.rpartition("]")[0].removeprefix("[") if named.startswith("[") else named.partition(":")[0]
+        )
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return host.lower() in self._names
+        return True

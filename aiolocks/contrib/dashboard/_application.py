@@ -1,0 +1,172 @@
+"""The dashboard as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final, final
+from urllib.parse import parse_qsl
+
+from ..._core.arguments import lock_name
+from ..._core.engine import Engine
+from ..._core.session import engine_of, source_of
+from ..._transport.commands.inspect import FAMILIES, HOLDABLE
+from ...errors import SessionClosedError
+from ._http import Receive, Scope, Send, answer_asset, answer_json, answer_text, assets, begin, path_of
+from ._release import AllowRelease, Releases
+from ._sampler import Sampler, TooManyError
+from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, Viewer
+
+_PAGES: Final = {"/": "index.html", "/name": "name.html"}
+_ASSETS: Final = "/assets/"
+_ALIVE_EVERY: Final = 10.0
+"""Seconds after which a stream on which nothing has happened says that it lives."""
+_STREAM_LASTS: Final = 60.0
+"""Seconds after which a stream ends and the browser opens another one: a shutdown waits for it."""
+_LONGEST_SEARCH: Final = 1_024
+
+
+@final
+class Dashboard:
+    """Serves the pages, the streams and the release; see `app`.
+
+    One belongs to one event loop at a time.
+    """
+
+    def __init__(self, session: Any, allow_release: AllowRelease | None) -> None:
+        if allow_release is not None and not callable(allow_release):
+            raise TypeError(f"allow_release must be a function or None, not {allow_release!r}")
+        self._source = source_of(session)
+        self._releases = Releases(allow_release)
+        self._sampler = Sampler(self._engine, facts=self._facts, audit=self._releases.audit)
+
+    def _engine(self) -> Engine:
+        return engine_of(self._source)
+
+    def _facts(self) -> dict[str, Any]:
+        try:
+            prefix = self._engine().settings.prefix
+        except SessionClosedError:
+            prefix = ""
+        return {
+            "prefix": prefix,
+            "release": self._releases.possible,
+            "holdable": HOLDABLE,
+            "kinds": [*FAMILIES],
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def aclose(self) -> None:
+        """Ends all streams, so that a server can shut down at once. The next viewer opens it again."""
+        await self._sampler.aclose()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """For a server that serves nothing else."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+            await send({"type": "lifespan.startup.complete"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = path_of(scope), scope["method"]
+        if path == "/release":
+            if method != "POST":
+                await answer_text(send, 405, "POST only", (b"allow", b"POST"))
+                return
+            await self._releases.serve(self._engine, scope, receive, send)
+            self._sampler.soon()
+        elif method not in ("GET", "HEAD"):
+            await answer_text(send, 405, "GET only", (b"allow", b"GET, HEAD"))
+        elif not path:
+            # Its links are relative, so that they are right wherever it is mounted.
+            last = str(scope.get("root_path", "")).rpartition("/")[2]
+            await answer_text(send, 307, "see there", (b"location", f"{last}/".encode("latin-1", "ignore")))
+        elif path in _PAGES:
+            await answer_asset(send, _PAGES[path], head=method == "HEAD")
+        elif path.startswith(_ASSETS) and (name := path.removeprefix(_ASSETS)) in assets():
+            await answer_asset(send, name, head=method == "HEAD")
+        elif path == "/events" and method == "GET":
+            await self._stream(scope, receive, send)
+        else:
+            await answer_text(send, 404, "there is no such page", head=method == "HEAD")
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The changes of a page, as server-sent events, until its viewer has gone."""
+        try:
+            query = _query_of(scope)
+            self._engine()
+        except (ValueError, TypeError):
+            await answer_text(send, 400, "the query is not as it should be")
+            return
+        except SessionClosedError as error:
+            await answer_json(send, 503, error=str(error))
+            return
+        try:
+            with self._sampler.looking(query) as viewer:
+                await begin(
+                    send,
+                    200,
+                    b"text/event-stream",
+                    (b"cache-control", b"no-store"),
+                    (b"x-accel-buffering", b"no"),
+                )
+                leaving = asyncio.create_task(_until_gone(receive, viewer), name="aiolocks-dashboard-viewer")
+                try:
+                    await _pass_on(viewer, send)
+                finally:
+                    leaving.cancel()
+                    await asyncio.wait([leaving])
+        except TooManyError:
+            await answer_text(send, 503, "too many different pages are open", (b"retry-after", b"10"))
+
+
+async def _pass_on(viewer: Viewer, send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
+    until = asyncio.get_running_loop().time() + _STREAM_LASTS
+    while asyncio.get_running_loop().time() < until:
+        messages = await viewer.next(_ALIVE_EVERY)
+        if messages is None:
+            break
+        await send({"type": "http.response.body", "body": messages or b": alive\n\n", "more_body": True})
+    with contextlib.suppress(OSError):  # it may have gone
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _until_gone(receive: Receive, viewer: Viewer) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    viewer.end()
+
+
+def _query_of(scope: Scope) -> Query:
+    """The page that a stream is asked for.
+
+    Raises:
+        ValueError, TypeError: There is no such page.
+    """
+    raw = bytes(scope.get("query_string", b"")).decode("ascii")
+    asked = dict(parse_qsl(raw, keep_blank_values=True, max_num_fields=10, errors="strict"))
+    kind = asked.get("kind", "")
+    if "name" in asked:
+        if kind not in FAMILIES:
+            raise ValueError("no such kind")
+        return Query(place=(kind, lock_name(asked["name"])))
+    if kind and kind not in FAMILIES:
+        raise ValueError("no such kind")
+    sort, rows = asked.get("sort") or SORTS[0], int(asked.get("rows") or DEFAULT_ROWS)
+    if sort not in SORTS or not 1 <= rows <= MOST_ROWS:
+        raise ValueError("no such order")
+    text = asked.get("text", "").lower()
+    if len(text) > _LONGEST_SEARCH:
+        raise ValueError("too long")
+    return Query(text=text, kind=kind, sort=sort, rows=rows)

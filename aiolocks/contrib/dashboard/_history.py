@@ -1,0 +1,60 @@
+"""The holds of a name that have ended while somebody looked."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple, final
+
+from ..._core.census import Reading
+from ..._core.inspection import Place
+from ..._holders import HolderInfo
+
+_MOST: Final = 2_000
+"""Names whose history is remembered."""
+_EACH: Final = 50
+"""Holds of one name that are remembered."""
+
+
+@final
+class Held(NamedTuple):
+    """One hold that has ended.
+
+    Attributes:
+        holder: As it was read last.
+        until: The server's time when it was found to have ended.
+        seen: The server's time when it was seen last.
+        charged: Seconds that others have waited for it.
+    """
+
+    holder: HolderInfo
+    until: float
+    seen: float
+    charged: float
+
+
+@final
+class Histories:
+    """The last holds of the names on which something has changed; those that changed last are kept."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[Place, deque[Held]] = OrderedDict()
+
+    def ended(self, reading: Reading) -> list[HolderInfo]:
+        """The holders of the reading before that hold it no more."""
+        if reading.before is None:
+            return []
+        there = {holder.lease_id for holder in reading.now.holders} if reading.now is not None else set[str]()
+        return [holder for holder in reading.before.holders if holder.lease_id not in there]
+
+    def add(self, place: Place, holder: HolderInfo, now: float, charged: float) -> None:
+        """A hold has ended."""
+        seen = now if holder.held_since is None else holder.held_since + (holder.held_for or 0.0)
+        held = self._held.setdefault(place, deque(maxlen=_EACH))
+        held.appendleft(Held(holder, now, min(seen, now), charged))
+        self._held.move_to_end(place)
+        if len(self._held) > _MOST:
+            self._held.popitem(last=False)
+
+    def of(self, place: Place) -> tuple[Held, ...]:
+        """The last holds of a name, the latest first."""
+        return tuple(self._held.get(place, ()))

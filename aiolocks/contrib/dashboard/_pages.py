@@ -1,0 +1,168 @@
+"""Which names stand on the overview, and the rows about them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, final
+
+from ..._core.census import Census
+from ..._core.infos import LockInfo
+from ..._core.inspection import Place
+from ._heat import Heat, waits_count
+from ._history import Held
+from ._rows import Found, Row, charge_row, heat_row, held_row, lock_row, page_row, wait_row
+from ._views import Query
+
+_OLDEST: Final = 8
+_WAITS: Final = 12
+_CHARGES: Final = 8
+_HEAT: Final = 12
+_UNREAD: Final = 50
+"""Names that match a search, and are read because of it, at each look."""
+
+
+class Totals(NamedTuple):
+    """Counts over all names that have been read."""
+
+    names: int
+    read: int
+    holders: int
+    waiters: int
+
+
+class Match(NamedTuple):
+    """The names that match a query.
+
+    Attributes:
+        places: The first of them, as many as are shown.
+        number: How many there are.
+        unread: Some of them that have not been read yet.
+    """
+
+    places: tuple[Place, ...] = ()
+    number: int = 0
+    unread: tuple[Place, ...] = ()
+
+
+@final
+class Chosen:
+    """The names that stand on the overview, chosen from all that are known.
+
+    Attributes:
+        totals: Of all names.
+        oldest: Those that have been held for longest.
+        waited: Those with the longest waits.
+        matches: For each query.
+    """
+
+    __slots__ = ("matches", "oldest", "totals", "waited")
+
+    def __init__(self, census: Census, queries: Iterable[Query]) -> None:
+        infos = list(census.infos())
+        self.totals = Totals(
+            names=census.names,
+            read=census.read,
+            holders=sum(len(info.holders) for info in infos),
+            waiters=sum(_waiters(info) for info in infos if info.waiters),
+        )
+        self.oldest = _first(_OLDEST, [info for info in infos if info.holders], _held_since)
+        self.waited = _first(
+            _WAITS, [info for info in infos if info.waiters and _waiters(info)], _waits_since
+        )
+        self.matches = {query: _match(query, infos, census) for query in queries}
+
+    def shown(self) -> set[Place]:
+        """All of them that are on a page."""
+        places = {*self.oldest, *self.waited}
+        for match in self.matches.values():
+            places.update(match.places, match.unread)
+        return places
+
+
+def _match(query: Query, infos: Sequence[LockInfo], census: Census) -> Match:
+    if not query.text and not query.kind:
+        return Match(_first(query.rows, infos, _KEYS[query.sort]), max(len(infos), census.names))
+
+    def matches(kind: str, name: str) -> bool:
+        return (not query.kind or kind == query.kind) and query.text in name.lower()
+
+    matching = [info for info in infos if matches(info.kind, info.name)]
+    unread = [place for place in census.unread() if matches(*place)]
+    places = _first(query.rows, matching, _KEYS[query.sort])
+    return Match(places, len(matching) + len(unread), tuple(unread[:_UNREAD]))
+
+
+def _first(number: int, infos: Iterable[LockInfo], key: Callable[[LockInfo], Any]) -> tuple[Place, ...]:
+    return tuple((info.kind, info.name) for info in heapq.nsmallest(number, infos, key=key))
+
+
+def _waiters(info: LockInfo) -> int:
+    return info.waiters if waits_count(info.kind) else 0
+
+
+def _held_since(info: LockInfo) -> float:
+    return min((one.held_since or math.inf for one in info.holders), default=math.inf)
+
+
+def _waits_since(info: LockInfo) -> float:
+    return min((one.waiting_since or math.inf for one in info.waiting), default=math.inf)
+
+
+_KEYS: Final[dict[str, Callable[[LockInfo], Any]]] = {
+    "waiters": lambda info: (not info.problem, -_waiters(info), _held_since(info), info.name, info.kind),
+    "oldest": lambda info: (_held_since(info), info.name, info.kind),
+    "name": lambda info: (info.name, info.kind),
+}
+
+
+def lock_rows(places: Iterable[Place], census: Census, found: Found) -> list[Row]:
+    """Locks, in that order; without those of which nothing stands any more."""
+    return [lock_row(info, found) for place in places if (info := census.get(place)) is not None]
+
+
+def overview_sections(census: Census, chosen: Chosen, found: Found) -> dict[str, list[Row]]:
+    """The sections beside the table of locks, as far as they are of holders and waiters."""
+    heat = found.heat
+    return {
+        "oldest": lock_rows(chosen.oldest, census, found),
+        "waits": _wait_rows(chosen.waited, census),
+        "charges": _charge_rows(census, heat),
+        "heat": [heat_row(place, heat) for place, _ in heat.hottest(_HEAT)],
+    }
+
+
+def page_sections(info: LockInfo, held: Iterable[Held], found: Found) -> tuple[Row, dict[str, list[Row]]]:
+    """The page of a name: of itself, and of its holders and waiters."""
+    row = page_row(info, found)
+    holders, waiting = row.pop("holders"), row.pop("waiting")
+    return row, {
+        "holders": [{"id": one["lease"], **one} for one in holders],
+        "waiting": [{"id": str(number), **one} for number, one in enumerate(waiting)],
+        "history": [held_row(one) for one in held],
+        "heat": [heat_row((info.kind, info.name), found.heat)],
+    }
+
+
+def _wait_rows(places: Iterable[Place], census: Census) -> list[Row]:
+    """The longest waits, and for whom they are."""
+    waits = [
+        (waiter.waiting_since or math.inf, number, info, waiter)
+        for place in places
+        if (info := census.get(place)) is not None
+        for number, waiter in enumerate(info.waiting)
+    ]
+    first = heapq.nsmallest(_WAITS, waits, key=lambda one: one[:2])
+    return [wait_row(info, number, waiter) for _, number, info, waiter in first]
+
+
+def _charge_rows(census: Census, heat: Heat) -> list[Row]:
+    """The holders for which others have waited most."""
+    rows: list[Row] = []
+    for charge in heat.charged(_CHARGES):
+        info = census.get(charge.place)
+        holders = () if info is None else info.holders
+        holds = any(one.lease_id == charge.holder.lease_id for one in holders)
+        rows.append(charge_row(charge, holds=holds))
+    return rows
