@@ -21,7 +21,7 @@ from pathlib import Path
 
 FOLDERS = (".ci", ".github", "aiolocks", "benchmarks", "docs", "examples", "tests")
 LATER = tuple(
-    f"aiolocks/_core/{name}.py" for name in ("acquisition", "bells", "gate", "naps", "place", "turns")
+    f"aiolocks/_core/waiting/{name}.py" for name in ("bells", "gate", "naps", "place", "turns", "waiter")
 )
 """Files that are being written again, and are read when that is done."""
 PAGES = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")

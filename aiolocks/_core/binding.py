@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from .._transport import Granted
 from ..errors import LockNotOwnedError, SessionClosedError
-from .acquisition import Acquisition
 from .arguments import NO_METADATA, check_at_least
 from .claim import Claim
 from .possession import Possession
+from .waiting.attempt import Attempt
+from .waiting.waiter import Waiter
 
 if TYPE_CHECKING:
     from .._transport import Answer
@@ -84,7 +85,7 @@ class Binding(Generic[LeaseT]):
         engine = self.engine
         token = self.resource.commands.heir("", engine.token())
         claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
-        acquisition = Acquisition(
+        acquisition = (Attempt if once else Waiter)(
             engine,
             self._gate,
             claim,
@@ -92,7 +93,6 @@ class Binding(Generic[LeaseT]):
             name=self.name,
             options=self.options,
             blocking_timeout=blocking_timeout,
-            once=once,
         )
         acquisition.start()
         try:
@@ -108,7 +108,8 @@ class Binding(Generic[LeaseT]):
                 raise error
             finally:
                 del error
-        if not acquisition.granted:
+        grant = acquisition.grant
+        if grant is None:
             if blocking_timeout is not None:
                 raise acquisition.timed_out(blocking_timeout)
             return None
@@ -116,9 +117,8 @@ class Binding(Generic[LeaseT]):
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
         waited = acquisition.answered_at - acquisition.started
-        assert acquisition.grant is not None
-        sent = engine.moment(acquisition.sent, acquisition.sent_steady)
-        return self._lease(claim, acquisition.grant, sent, waited)
+        sent = engine.moment(grant.sent, grant.sent_steady)
+        return self._lease(claim, grant.answer, sent, waited)
 
     def _seized(self, claim: Claim, answer: Answer) -> Answer:
         if isinstance(answer, Granted) and answer.lost:

@@ -31,8 +31,8 @@ from .knots import Edges, Standing, in_order, knots, may_wait_for, stuck
 from .waits import Place, Wait, record_of, wait_of, waits_in
 
 if TYPE_CHECKING:
-    from .acquisition import Acquisition
     from .engine import Engine
+    from .waiting.waiter import Waiter
 
 _PATIENCE: Final = 0.4
 """Seconds after which a wait is published."""
@@ -170,8 +170,8 @@ class Detector:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waits: dict[Acquisition, None] = {}
-        self._published: dict[str, Acquisition] = {}  # by the id of the wait
+        self._waits: dict[Waiter, None] = {}
+        self._published: dict[str, Waiter] = {}  # by the id of the wait
         self._record = ""  # the last
         self._beat = 0
         self._before: Beats = {}  # of what was found last
@@ -184,14 +184,14 @@ class Detector:
         self._warned = False
         self._rests_until = 0.0
 
-    def add(self, acquisition: Acquisition) -> None:
+    def add(self, acquisition: Waiter) -> None:
         """A task waits that has entered something."""
         if acquisition.claim.wanted() is None:
             return
         self._waits[acquisition] = None
         self._wake_by(max(acquisition.started + _PATIENCE, self._engine.now() + _APART))
 
-    def discard(self, acquisition: Acquisition) -> None:
+    def discard(self, acquisition: Waiter) -> None:
         """Its wait is over, in whichever way."""
         if acquisition not in self._waits:
             return

@@ -23,21 +23,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, take_back, whereabouts
 from ..errors import ConfigurationError, SessionClosedError
 from .backoff import Backoff
-from .bells import Bells
 from .entered import Entered
 from .events import Events
-from .gate import Gate
 from .guard import GuardMode, ward
 from .process import current_pid
 from .resumption import Resumption
 from .statistics import SessionStatistics
 from .tracked import Tracked
+from .waiting.bells import Bells
+from .waiting.gate import Gate
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .acquisition import Acquisition
     from .claim import Claim, Resource
     from .deadlocks import Detector
+    from .waiting.acquiring import Acquiring
+    from .waiting.waiter import Waiter
 
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ class Engine:
         resumption = Resumption(loop)
         self.watchdog = Watchdog(loop, events, resumption)
         self.ward = ward(loop, self.watchdog.watches, settings.guard)
-        self.waiting: dict[Acquisition, None] = {}
+        self.waiting: dict[Acquiring, None] = {}
         self.entered = Entered()
         # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
         self.shared: dict[Hashable, Any] = {}
@@ -233,8 +234,8 @@ class Engine:
     async def _close(self) -> None:
         self.closing = True
         self._bindings.clear()
-        for acquisition in tuple(self.waiting):
-            acquisition.end_with(SessionClosedError("the session was closed while waiting"))
+        for acquire in tuple(self.waiting):
+            acquire.end_with(SessionClosedError("the session was closed while waiting"))
         for future in tuple(self._asking):
             if not future.done():
                 future.set_exception(SessionClosedError("the session was closed while waiting"))
@@ -393,13 +394,13 @@ class Engine:
             gate = self._gates[key] = Gate(self, resource)
         return gate
 
-    def entangled(self, acquisition: Acquisition) -> None:
+    def entangled(self, waiter: Waiter) -> None:
         """Its task waits, and holds something for which others may wait."""
         if self.detector is None:
             from .deadlocks import Detector  # noqa: PLC0415 - most sessions need none
 
             self.detector = Detector(self)
-        self.detector.add(acquisition)
+        self.detector.add(waiter)
 
     def token(self) -> str:
         """128 random bits, fetched from the kernel for many tokens at once.

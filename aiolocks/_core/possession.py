@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .claim import Claim
     from .engine import Engine
-    from .gate import Gate
     from .scope import LossScope
+    from .waiting.gate import Gate
     from .watchdog import Watch
 
 _SUSPENDED: Final = 0.05

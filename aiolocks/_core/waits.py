@@ -11,9 +11,9 @@ from .entered import held
 from .holders import described_in, lease_id, whereabouts
 
 if TYPE_CHECKING:
-    from .acquisition import Acquisition
     from .engine import Engine
     from .possession import Possession
+    from .waiting.waiter import Waiter
 
 Place = tuple[str, str]
 """Kind and name."""
@@ -76,7 +76,7 @@ class Wait(NamedTuple):
     holds: tuple[Held, ...]
 
 
-def wait_of(engine: Engine, acquisition: Acquisition, *, told: bool) -> Wait | None:
+def wait_of(engine: Engine, acquisition: Waiter, *, told: bool) -> Wait | None:
     """The wait of an acquisition; None if its task holds nothing that lasts, or nobody looks at its kind."""
     claim, holding = acquisition.claim, held(acquisition.inside, lasting=True)
     wanted = claim.wanted()

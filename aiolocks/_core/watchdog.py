@@ -19,10 +19,10 @@ from .process import current_pid
 if TYPE_CHECKING:
     from .claim import Claim
     from .events import Events
-    from .gate import Gate
     from .possession import Possession
     from .resumption import Resumption
     from .term import Term
+    from .waiting.gate import Gate
 
 _AT_ONCE: Final = 100
 _ANSWERED_WITHIN: Final = 0.03

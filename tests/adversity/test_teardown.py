@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session, SessionClosedError
-from aiolocks._core.acquisition import Acquisition
+from aiolocks._core.waiting.acquiring import Acquiring
 from tests.adversity.tools import warm
 from tests.conftest import OwnServer
 from tests.support.proxy import Proxy
@@ -299,13 +299,13 @@ async def test_a_grant_that_comes_with_the_end_of_its_session_is_given_back(
     session = Session(redis)
     async with Lock(session, "connected"):
         pass
-    engine, have = session._engine, Acquisition._have
+    engine, have = session._engine, Acquiring._have
 
-    def have_at_the_end(acquisition: Acquisition, *granted: Any) -> None:
+    def have_at_the_end(acquisition: Acquiring, *granted: Any) -> None:
         engine._closing_task = asyncio.create_task(engine._close())
         have(acquisition, *granted)
 
-    monkeypatch.setattr(Acquisition, "_have", have_at_the_end)
+    monkeypatch.setattr(Acquiring, "_have", have_at_the_end)
     with pytest.raises(SessionClosedError):
         await getattr(Lock(session, "a"), form)()
     await session.aclose()

@@ -18,7 +18,7 @@ from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
 import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
-from aiolocks._core.acquisition import Stage
+from aiolocks._core.waiting.acquiring import Stage
 from aiolocks._transport import WAITING, Command, LockCommands, Refused
 from tests.conftest import PREFIX, blocking
 from tests.support.history import Hold
@@ -351,7 +351,7 @@ def asleep(session: Session, *, number: int = 1) -> bool:
     """Whether `number` of the session's waiters sleep, their bells hung up and heard."""
     engine = session._engine
     waiting = engine.waiting if engine is not None else ()
-    return sum(one._stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
+    return sum(one.stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
 
 
 def at_rest(session: Session, *, number: int) -> bool:
@@ -365,7 +365,7 @@ def waiting_in(session: Session) -> set[Any]:
 
 
 def rests(one: Any) -> bool:
-    return one._stage is Stage.QUEUED or (one._stage is Stage.SLEEPING and one._gate.place.heard)
+    return one.stage is Stage.QUEUED or (one.stage is Stage.SLEEPING and one._gate.place.heard)
 
 
 def begin(pending: Any) -> asyncio.Task[Any]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from aiolocks import Lease, Lock, LockTimeoutError
-from aiolocks._core.acquisition import Stage as Stand
+from aiolocks._core.waiting.acquiring import Stage as Stand
 from tests.models.worlds import ModesWorld, SemaphoreWorld, World, spoken
 from tests.support.models import Model, Want
 from tests.support.waiting import eventually
@@ -112,7 +112,7 @@ class WaitingWorld:
             engines = [session._engine for session in self.stage.sessions]
             asking = [one for engine in engines if engine is not None for one in engine.waiting]
             waiting = [waiter for waiter in self.waiters.values() if not waiter.task.done()]
-            return len(asking) == len(waiting) and all(one._stage is not Stand.ASKING for one in asking)
+            return len(asking) == len(waiting) and all(one.stage is not Stand.ASKING for one in asking)
 
         await eventually(quiet)
         await self._heard()

@@ -1056,7 +1056,7 @@ async def test_leaves_no_timer_behind(offline, transport) -> None:
 
     timers = [timer for timer in loop._scheduled if not timer.cancelled()]
 
-    assert not [timer for timer in timers if "Acquisition" in repr(timer)]
+    assert not [timer for timer in timers if "Waiter" in repr(timer)]
 
 
 async def test_the_time_of_the_wait_is_counted(offline, transport) -> None:
@@ -1074,14 +1074,14 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
     task = waiting(session)
     call = await transport.asked("acquire")
     (acquisition,) = session._engine.waiting
-    assert repr(acquisition) == "<Acquisition of Lock 'name' ASKING naps=0>"
+    assert repr(acquisition) == "<Waiter for Lock 'name' ASKING naps=0>"
 
     refuse(call)
     await turns()
-    assert repr(acquisition) == "<Acquisition of Lock 'name' SLEEPING naps=1>"
+    assert repr(acquisition) == "<Waiter for Lock 'name' SLEEPING naps=1>"
 
     await cancel(task)
-    assert repr(acquisition) == "<Acquisition of Lock 'name' ENDED naps=1>"
+    assert repr(acquisition) == "<Waiter for Lock 'name' ENDED naps=1>"
     assert token(call) not in repr(acquisition) + repr(call) + repr(call.command)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff
-from aiolocks._core.naps import BEYOND, LAST_TRY, SILENT, Naps
+from aiolocks._core.waiting.naps import BEYOND, LAST_TRY, SILENT, Naps
 
 STEPS = Backoff(initial=1, maximum=8, jitter=0)
 

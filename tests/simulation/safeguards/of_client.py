@@ -9,7 +9,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a try": Safeguard(
         "A lease that an acquire may have got is given back when its task has gone.",
         python(
-            "_core.acquisition:Acquisition._withdraw",
+            "_core.waiting.waiter:Waiter._withdraw",
             without="if executed or last or own_seat:",
             instead="if False:",
         ),
@@ -18,7 +18,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "_core.acquisition:Acquisition.leave",
+            "_core.waiting.acquiring:Acquiring.leave",
             without="self._engine.undo(self.claim, self._ttl)",
             instead="pass",
         ),
@@ -26,12 +26,12 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "place passed on": Safeguard(
         "A head that leaves lets the next one ask.",
-        python("_core.gate:Gate.leave", without="self._admit_next()", instead="pass"),
+        python("_core.waiting.gate:Gate.leave", without="self._admit_next()", instead="pass"),
         ALL,
     ),
     "asks again": Safeguard(
         "A waiter that is woken while its try is under way tries again.",
-        python("_core.acquisition:Acquisition.prompt", without="self._ask_again = True", instead="pass"),
+        python("_core.waiting.waiter:Waiter.prompt", without="self._ask_again = True", instead="pass"),
         ("semaphore",),
         unseen="its refusal has seated it, and the server rings its bell for what is given back after that; "
         "this makes it ask a moment sooner",
@@ -39,7 +39,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a renewal that came late": Safeguard(
         "A bell that is hung up again after its waiter got in is taken down.",
         python(
-            "_core.acquisition:Acquisition._settle_place",
+            "_core.waiting.waiter:Waiter._settle_place",
             without="if self._arming_pends:",
             instead="if False:",
         ),
@@ -50,7 +50,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "left when it is undone": Safeguard(
         "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
         python(
-            "_core.acquisition:Acquisition._withdraw",
+            "_core.waiting.waiter:Waiter._withdraw",
             without="gate.leaves_late() if late else None",
             instead="None",
         ),
@@ -58,44 +58,44 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
-        python("_core.bells:Bells._listen", without="gate.listener()", instead="None"),
+        python("_core.waiting.bells:Bells._listen", without="gate.listener()", instead="None"),
         ("lock", "fairlock", "rwlock"),
     ),
     "listening at once": Safeguard(
         "A waiter hears its bell from its refusal on.",
-        python("_core.acquisition:Acquisition._go_on", without="self._gate.listen(self)", instead="pass"),
+        python("_core.waiting.waiter:Waiter._go_on", without="self._gate.listen(self)", instead="pass"),
         ("lock", "semaphore", "rwlock"),
         covered_by="heartbeat",
     ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
-        python("_core.gate:Gate.not_ours", without="self.place.armed = False", instead="pass"),
+        python("_core.waiting.gate:Gate.not_ours", without="self.place.armed = False", instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
         faulty=True,
         covered_by="heartbeat",
     ),
     "listening: no answer": Safeguard(
         "A waiter that does not know whether its bell hangs asks.",
-        python("_core.bells:Bells._unheard", without="gate.unheard()", instead="pass"),
+        python("_core.waiting.bells:Bells._unheard", without="gate.unheard()", instead="pass"),
         ("lock", "semaphore", "rwlock"),
         faulty=True,
         unseen="the next heartbeat tells what this one did not",
     ),
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
-        python("_core.gate:Gate.listened", without="self._missed()", instead="pass"),
+        python("_core.waiting.gate:Gate.listened", without="self._missed()", instead="pass"),
         ("lock", "fairlock", "rwlock"),
         faulty=True,
     ),
     "listening: rung": Safeguard(
         "A bell that was rung while nobody heard it is found by listening.",
-        python("_core.gate:Gate.listened", without='self.rung("poll")', instead="pass"),
+        python("_core.waiting.gate:Gate.listened", without='self.rung("poll")', instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
     ),
     "listening: ask": Safeguard(
         "A waiter asks when the server tells it to.",
         python(
-            "_core.gate:Gate.listened",
+            "_core.waiting.gate:Gate.listened",
             without='self._head.prompt("poll", in_turn=False)',
             instead="self._head.need_not_ask(None)",
         ),
@@ -105,23 +105,27 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "seats while held here": Safeguard(
         "The seats of those that wait behind a holder of their own session live on.",
-        python("_core.gate:Gate.listener", without="self._head or self._first_seated", instead="self._head"),
+        python(
+            "_core.waiting.gate:Gate.listener",
+            without="self._head or self._first_seated",
+            instead="self._head",
+        ),
         ("fairlock", "fair-semaphore"),
     ),
     "own bells": Safeguard(
         "A session hears its own bells, of which the server does not tell it.",
-        python("_core.bells:Bells.wake_own", without="if answer.rung:", instead="if False:"),
+        python("_core.waiting.bells:Bells.wake_own", without="if answer.rung:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "rung by a refusal": Safeguard(
         "Bells that a try of this session rang are heard.",
-        python("_core.acquisition:Acquisition._tell_rung", without="if bells:", instead="if False:"),
+        python("_core.waiting.acquiring:Acquiring._tell_rung", without="if bells:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "the last tells": Safeguard(
         "The last waiter that leaves wakes others for what was let go of here.",
         python(
-            "_core.acquisition:Acquisition._withdraw",
+            "_core.waiting.waiter:Waiter._withdraw",
             without="gate.unsettled and",
             instead="gate.place.taken and",
         ),
@@ -130,7 +134,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
         python(
-            "_core.gate:Gate.give_up_place",
+            "_core.waiting.gate:Gate.give_up_place",
             without="self._engine.undo(self._nobody(), of_use, leave=True)",
             instead="pass",
         ),
@@ -139,7 +143,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over here": Safeguard(
         "A release makes the next waiter of the session ask.",
         python(
-            "_core.gate:Gate.vacated",
+            "_core.waiting.gate:Gate.vacated",
             without='self._head.prompt("local", in_turn=self._next_in_turn())',
             instead="pass",
         ),
@@ -149,7 +153,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over when it has ended": Safeguard(
         "A release that nobody could follow at once makes the next waiter here ask when it has ended.",
         python(
-            "_core.gate:Gate.let_go",
+            "_core.waiting.gate:Gate.let_go",
             without='self._head.prompt("local", in_turn=self.yielding)',
             instead="pass",
         ),
@@ -158,7 +162,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "quiet release": Safeguard(
         "A release that nobody here follows wakes other sessions.",
-        python("_core.gate:Gate.letting_go", without="return True", instead="return False"),
+        python("_core.waiting.gate:Gate.letting_go", without="return True", instead="return False"),
         ALL,
     ),
     # -- the client: holding
@@ -170,7 +174,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "late grant": Safeguard(
         "A grant whose time was over before it came is not given out.",
         python(
-            "_core.acquisition:Acquisition._answered",
+            "_core.waiting.acquiring:Acquiring._answered",
             without="now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl)",
             instead="False",
         ),
@@ -292,7 +296,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that is found rung": Safeguard(
         "A heartbeat that finds the bell rung, or gone, makes the head ask.",
-        python("_core.gate:Gate._missed", without='self.lost("poll")', instead="pass"),
+        python("_core.waiting.gate:Gate._missed", without='self.lost("poll")', instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="after a new connection",

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, final
 
-from .._transport import Fault, Proof
-from ..errors import BackendError, LockError
+from ..._transport import Fault, Proof
+from ...errors import BackendError, LockError
 
 if TYPE_CHECKING:
-    from .claim import Claim
-    from .engine import Engine
+    from ..claim import Claim
+    from ..engine import Engine
 
 Outcome = Literal[True] | LockError | None
 """True: enough have it. None: it cannot be said over the present connections. Or what went wrong."""

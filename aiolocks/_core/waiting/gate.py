@@ -6,18 +6,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
-from .claim import Claim
-from .clock import seconds
+from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
+from ..claim import Claim
+from ..clock import seconds
 from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .._transport import Command, Granted, Listener, Refused
-    from .acquisition import Acquisition
-    from .claim import Resource
-    from .engine import Engine
-    from .possession import Possession
+    from ..._transport import Command, Granted, Listener, Refused
+    from ..claim import Resource
+    from ..engine import Engine
+    from ..possession import Possession
+    from .waiter import Waiter
 
 _UNSEATED: Final = 3
 """So often in a row may a bell be gone as soon as it is listened for: it was rung. Or else the server does
@@ -70,9 +70,9 @@ class Gate:
         self._engine = engine
         self._resource = resource
         self.manner = resource.manner
-        self._queue: dict[Acquisition, None] = {}  # in order; who leaves may stand anywhere
-        self._head: Acquisition | None = None
-        self._beside: dict[Acquisition, bool] = {}  # who asks beside the head; whether he waits
+        self._queue: dict[Waiter, None] = {}  # in order; who leaves may stand anywhere
+        self._head: Waiter | None = None
+        self._beside: dict[Waiter, None] = {}  # those that ask beside the head
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
         self._also_holding: dict[Claim, None] | None = None  # most gates never have a second holder
@@ -85,7 +85,7 @@ class Gate:
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
         self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
-        self.suspects: dict[Acquisition, None] = {}  # of the queued, those that may wait for their own task
+        self.suspects: dict[Waiter, None] = {}  # of the queued, those that may wait for their own task
 
     @property
     def held_here(self) -> bool:
@@ -97,10 +97,10 @@ class Gate:
         """Whether somebody waits here."""
         return self._head is not None or bool(self._queue)
 
-    def others_wait(self, acquisition: Acquisition) -> bool:
+    def others_wait(self, acquisition: Waiter) -> bool:
         """Whether anybody else does."""
-        others = len(self._queue) + (self._head is not None) + sum(self._beside.values())
-        itself = acquisition is self._head or acquisition in self._queue or self._beside.get(acquisition)
+        others = len(self._queue) + (self._head is not None) + len(self._beside)
+        itself = acquisition is self._head or acquisition in self._queue or acquisition in self._beside
         return others > (1 if itself else 0)
 
     @property
@@ -124,9 +124,20 @@ class Gate:
             return None
         return self._holder, None if self._possession is None else self._possession()
 
+    def asks(self) -> None:
+        """Somebody that waits here asks the server."""
+        if self.silent_since is None:
+            self.silent_since = self._engine.now()
+
+    def answered(self, now: float) -> None:
+        """The server has answered somebody here."""
+        self.answered_at = now
+        self.silent_since = None
+
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """Somebody here was refused: for all who wait here, that is the news."""
-        self.refusal = refusal
+        if self._head is not None or self._queue or self._beside:
+            self.refusal = refusal
         self.refused_until = until
         for acquisition in tuple(self.suspects):
             acquisition.suspect()
@@ -145,39 +156,35 @@ class Gate:
 
     # -- those who wait
 
-    def enter(self, acquisition: Acquisition) -> None:
+    def enter(self, acquisition: Waiter) -> None:
         if self._head is None and not self._closed:  # then nobody is queued either
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
         elif self._holder is not None and self._owns(acquisition):
-            self._beside[acquisition] = True
+            self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
             if self.manner.strict:
                 self._take_seat(acquisition)
 
-    def try_beside(self, acquisition: Acquisition) -> None:
-        """Asks once, whoever waits or holds."""
-        self._beside[acquisition] = False
-
-    def is_last(self, acquisition: Acquisition) -> bool:
+    def is_last(self, acquisition: Waiter) -> bool:
         """Whether nobody waits here but this one."""
-        return self._beside.get(acquisition, True) and not self.others_wait(acquisition)
+        return not self.others_wait(acquisition)
 
-    def keeps_place(self, acquisition: Acquisition) -> bool:
+    def keeps_place(self, acquisition: Waiter) -> bool:
         """Whether the place is needed here when this one gets in."""
         if self._head is not None and self._head is not acquisition:
             return True
         return self.manner.stays and self.others_wait(acquisition)
 
-    def leave(self, acquisition: Acquisition) -> None:
+    def leave(self, acquisition: Waiter) -> None:
         """Without having got it."""
-        self._gone(acquisition)
+        self.gone(acquisition)
         self._queue.pop(acquisition, None)
         self._admit_next()
 
-    def refused(self, acquisition: Acquisition) -> bool:
+    def refused(self, acquisition: Waiter) -> bool:
         """Whether it goes on as the head; if not, it waits behind it, before all others."""
         self._entering = False
         if acquisition is self._head:
@@ -195,7 +202,7 @@ class Gate:
         self._turns.owed = False
         self.left()
 
-    def _owns(self, acquisition: Acquisition) -> bool:
+    def _owns(self, acquisition: Waiter) -> bool:
         # Several, where the server has lost its data.
         holding = (self._holder, *(self._also_holding or ()))
         return any(claim is not None and claim.owner == acquisition.claim.owner for claim in holding)
@@ -237,8 +244,8 @@ class Gate:
     @property
     def needs_place(self) -> bool:
         """Whether anybody waits here, or asks beside the head and would wait."""
-        beside = (one for one, waits in self._beside.items() if waits)
-        return any(one is not None and not one.over for one in (self._head, *self._queue, *beside))
+        waiters = (self._head, *self._queue, *self._beside)
+        return any(one is not None and not one.over for one in waiters)
 
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
@@ -246,7 +253,7 @@ class Gate:
         self.left()
         self._engine.undo(self._nobody(), of_use, leave=True)
 
-    def give_up_seat(self, acquisition: Acquisition) -> None:
+    def give_up_seat(self, acquisition: Waiter) -> None:
         """An arming may have put this one's seat back after it got in.
 
         In a strict queue the server keeps the bell for the other seats of this session, and only for these.
@@ -276,7 +283,7 @@ class Gate:
 
     # -- its bell
 
-    def listen(self, acquisition: Acquisition) -> None:
+    def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: it is to be heard, unless it is already."""
         if not self.place.armed:
             self.place.listened_for()
@@ -364,11 +371,11 @@ class Gate:
             self.unheard()
 
     @property
-    def _first_seated(self) -> Acquisition | None:
+    def _first_seated(self) -> Waiter | None:
         """Of those who wait for their turn to ask, the first that has a seat of its own."""
         return next(iter(self._queue), None) if self.manner.strict else None
 
-    def _take_seat(self, acquisition: Acquisition) -> None:
+    def _take_seat(self, acquisition: Waiter) -> None:
         """In a strict queue, also of one that does not ask yet."""
         former = acquisition.arming
         if former is not None and former.unconfirmed:
@@ -390,19 +397,21 @@ class Gate:
 
     # -- those who hold
 
-    def granted(self, acquisition: Acquisition, answer: Granted, now: float) -> None:
-        """Somebody here holds it now: a head, or who asked beside it."""
-        owed = self.owing and not acquisition.carried
+    def granted(self, claim: Claim, answer: Granted, now: float, *, carried: bool) -> None:
+        """Somebody here holds it now: one that waited, and has gone, or a single try.
+
+        `carried`: the request has told others of what was let go of here.
+        """
+        owed = self.owing and not carried
         self._turns.granted(answer.others, now)
         self.refusal = None
-        self._gone(acquisition)
         if self._holder is None:
-            self._holder = acquisition.claim
+            self._holder = claim
             self._possession = None
         else:
-            self._hold_also(acquisition.claim)
+            self._hold_also(claim)
         if self.manner.exclusive:
-            if self._queue and acquisition.claim.nests:
+            if self._queue and claim.nests:
                 self._admit_owner()
         else:
             self._turns.owed = owed  # what was let go of meanwhile is not what was granted
@@ -478,7 +487,8 @@ class Gate:
             # The last who waited here has left, and let others know: but then it was not free yet.
             self._engine.undo(self._nobody(), 1.0)
 
-    def _gone(self, acquisition: Acquisition) -> None:
+    def gone(self, acquisition: Waiter) -> None:
+        """It does not ask any more."""
         self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
@@ -502,21 +512,21 @@ class Gate:
         in_turn, self._in_turn = self._in_turn, False
         return in_turn or self.yielding
 
-    def _admit(self, acquisition: Acquisition | None = None) -> None:
+    def _admit(self, acquisition: Waiter | None = None) -> None:
         """The first in the queue asks, or that one."""
         acquisition = acquisition or next(iter(self._queue))
         del self._queue[acquisition]
         if self._head is None:
             self._head = acquisition
         else:
-            self._beside[acquisition] = True
+            self._beside[acquisition] = None
         acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
 
     def _admit_owner(self) -> None:
         """Whoever else waits here for what he owns by now asks for it."""
         for acquisition in [waiting for waiting in self._queue if self._owns(waiting)]:
             del self._queue[acquisition]
-            self._beside[acquisition] = True
+            self._beside[acquisition] = None
             acquisition.take_turn(woken=True, in_turn=False)
 
     def _admit_next(self) -> None:
@@ -524,7 +534,7 @@ class Gate:
         if self._head is not None or self._closed:
             return
         if self._entering:
-            self._head = next((one for one, waits in self._beside.items() if waits), None)
+            self._head = next(iter(self._beside), None)
             if self._head is not None:
                 del self._beside[self._head]
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from .backoff import Backoff
+from ..backoff import Backoff
 
 SILENT: Final = 10.0
 """Seconds after which a waiter asks although it is told that it need not: for what nobody has thought of."""

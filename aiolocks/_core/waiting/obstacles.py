@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .entered import held
+from ..entered import held
 
 if TYPE_CHECKING:
-    from .._holders import HolderInfo
-    from .._transport import Refused
-    from .claim import Claim
-    from .entered import Inside
+    from ..._holders import HolderInfo
+    from ..._transport import Refused
+    from ..claim import Claim
+    from ..entered import Inside
+    from ..possession import Possession
     from .gate import Gate
-    from .possession import Possession
 
 
 def own_in_the_way(
@@ -37,7 +37,7 @@ def holders(
     kind: str, claim: Claim, gate: Gate, refusal: Refused | None, now: float
 ) -> tuple[HolderInfo, ...]:
     """The holders that the claim waits for: a task of this session, or those that the last refusal named."""
-    from .holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
+    from ..holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
 
     here, newest = gate.holder_here(), gate.refusal or refusal
     if here is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
-from .._transport import Call, Fault
+from ..._transport import Call, Fault
 
 if TYPE_CHECKING:
-    from .claim import Claim, Commands
-    from .engine import Engine
+    from ..claim import Claim, Commands
+    from ..engine import Engine
 
 
 @final

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from .._transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
+from ..._transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
 
 if TYPE_CHECKING:
     from .gate import Gate

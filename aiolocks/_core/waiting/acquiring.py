@@ -1,0 +1,333 @@
+"""The part that a single try and a wait share: requests for one claim, and how they end.
+
+All that happens between is decided in synchronous steps (replies, timers, the gate's turns); the task
+that waits has one single point at which it can be cancelled, and is woken once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from ..._transport import OWING, Call, Granted
+from ...errors import DeadlockError, LockError, LockTimeoutError
+from ..clock import dependable
+from .obstacles import holders, own_in_the_way
+from .replicas import Acknowledgement
+
+if TYPE_CHECKING:
+    from ..._holders import HolderInfo
+    from ..._transport import Answer, Fault, Refused
+    from ..arguments import Options
+    from ..claim import Claim
+    from ..engine import Engine
+    from ..entered import Inside
+    from ..possession import Possession
+    from .gate import Gate
+    from .replicas import Outcome
+
+
+class Stage(enum.Enum):
+    """Where an acquire stands.
+
+    `QUEUED`: others of its session ask. `ASKING`: a request of its own is under way, or its grant is on the
+    way to replicas. `SLEEPING`: it was refused, and asks again when it is woken. `ENDED`: it was granted, or
+    has given up.
+    """
+
+    QUEUED = enum.auto()
+    ASKING = enum.auto()
+    SLEEPING = enum.auto()
+    ENDED = enum.auto()
+
+
+@final
+class Grant(NamedTuple):
+    """A grant of the server.
+
+    Attributes:
+        sent, sent_steady: When the request for it was sent, as `Call` has it.
+    """
+
+    answer: Granted
+    sent: float
+    sent_steady: float
+
+
+class Acquiring(ABC):
+    """One acquire: a request at a time, and whatever must be undone behind it.
+
+    Invariants:
+    - while it asks, exactly one request is under way, or one grant waits for replicas; else there is neither;
+    - once it has ended without a grant that was handed over, the server has been told to undo whatever
+      it may have granted, in order behind the request;
+    - `done` is resolved exactly once, at the end: with a grant, an error, or neither, which means: refused.
+
+    Args:
+        blocking_timeout: Seconds after which its caller gives up, as messages tell; None: it does not.
+    """
+
+    __slots__ = (
+        "_acknowledgement",
+        "_call",
+        "_engine",
+        "_gate",
+        "_inside",
+        "_options",
+        "_refusal",
+        "_standing",
+        "_timeout",
+        "_ttl",
+        "_unsettled",
+        "answered_at",
+        "claim",
+        "done",
+        "error",
+        "grant",
+        "label",
+        "name",
+        "stage",
+        "started",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        gate: Gate,
+        claim: Claim,
+        *,
+        label: str,
+        name: str,
+        options: Options,
+        blocking_timeout: float | None,
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._options = options
+        self._ttl = options.first_ttl
+        self._timeout = blocking_timeout
+        self._call: Call[Answer] | None = None
+        self._acknowledgement: Acknowledgement | None = None
+        self._standing = 0  # of the request under way, or of the last one
+        self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
+        self._refusal: Refused | None = None  # the last one of its own
+        self._inside: Inside = ()  # the leases that the waiting task has entered
+        self.claim = claim
+        self.label = label  # the kind of lock, as messages call it
+        self.name = name
+        self.stage = Stage.QUEUED
+        self.started = engine.now()
+        self.answered_at = float("-inf")
+        self.done: asyncio.Future[None] = engine.loop.create_future()
+        self.grant: Grant | None = None
+        self.error: LockError | None = None  # how it ended without a grant; None then means: refused
+
+    @property
+    def kind(self) -> str:
+        return self.label.lower()
+
+    @property
+    def inside(self) -> Inside:
+        """The leases that the waiting task has entered."""
+        return self._inside
+
+    @property
+    def carried(self) -> bool:
+        """Whether its request tells others of what somebody here has let go of."""
+        return bool(self._standing & OWING)
+
+    # -- steps from outside
+
+    def start(self) -> None:
+        """Begins, for the task that runs now."""
+        self._engine.waiting[self] = None
+        self._inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
+
+    def leave(self) -> None:
+        """The task does not wait any more: nothing may stay held. Synchronous, no cancel can come between."""
+        if self.stage is not Stage.ENDED:
+            self._withdraw()
+        elif self.grant is not None:
+            self.grant = None
+            self._engine.undo(self.claim, self._ttl)
+            self._gate.vacated(self.claim)
+
+    def end_with(self, error: LockError) -> None:
+        """The session: this wait is over."""
+        if self.stage is not Stage.ENDED:
+            self._give_up(error)
+
+    # -- asking
+
+    @abstractmethod
+    def _ask(self) -> None:
+        """Sends a request, with how this one stands to others."""
+
+    @abstractmethod
+    def _ask_until(self) -> float:
+        """Loop time at which nobody wants the answer any more."""
+
+    def _send(self, standing: int, *, patient: bool) -> None:
+        assert self._call is None, "a request is under way"
+        assert self._acknowledgement is None, "a grant waits for replicas"
+        self.stage = Stage.ASKING
+        self._standing = standing
+        self._call = Call(
+            self.claim.acquire(self._options.first_ttl_ms, standing),
+            self._answered,
+            self._failed,
+            until=self._ask_until(),
+            patient=patient,
+            on_late=self._engine.wake_own,
+        )
+        self._engine.send(self._call)
+
+    def _answered(self, answer: Answer) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        now = self._engine.now()
+        self.answered_at = now
+        self._unsettled = False
+        self._gate.answered(now)
+        self._has_answer(call, now)
+        if not isinstance(answer, Granted):
+            self._refused(answer, now)
+            return
+        self._tell_rung(answer.rung)
+        self._let_in(call)
+        grant = Grant(answer, call.sent, call.sent_steady)
+        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl):
+            # Its time was over before the reply was here: given back.
+            self._engine.undo(self.claim, self._ttl)
+            self._came_late(now)
+        elif self._options.replicas:
+            self._await_replicas(grant, elsewhere=call.elsewhere)
+        else:
+            self._have(grant)
+
+    def _failed(self, fault: Fault) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        # A foreign value may have stopped the script in the midst of its work.
+        if call.unconfirmed or (fault.unknown and call.written) or fault.foreign:
+            self._unsettled = True
+        self._has_failed(fault)
+
+    def _has_answer(self, call: Call[Answer], now: float) -> None:  # noqa: B027 - a single try need not know
+        """The server has answered this request, with whatever."""
+
+    @abstractmethod
+    def _refused(self, refusal: Refused, now: float) -> None:
+        """It cannot be had now."""
+
+    def _let_in(self, call: Call[Answer]) -> None:  # noqa: B027 - as before
+        """The server has granted it by this request."""
+
+    @abstractmethod
+    def _came_late(self, now: float) -> None:
+        """A grant was over when it came, and is given back."""
+
+    @abstractmethod
+    def _has_failed(self, fault: Fault) -> None:
+        """A request has ended without an answer."""
+
+    def _tell_rung(self, bells: Sequence[bytes]) -> None:
+        if bells:
+            self._engine.loop.call_soon(self._engine.bells.rung, "local", bells)
+
+    # -- a grant
+
+    def _have(self, grant: Grant) -> None:
+        self.grant = grant
+        self._end()
+        self._gate.granted(self.claim, grant.answer, self._engine.now(), carried=self.carried)
+
+    def _await_replicas(self, grant: Grant, *, elsewhere: bool) -> None:
+        """A grant of the master counts when enough replicas have it too."""
+        self._unsettled = True
+        patience = self._engine.now() + self._engine.settings.command_timeout
+        self._acknowledgement = Acknowledgement(
+            self._engine,
+            self.claim,
+            self._options.replicas,
+            what=f"{self.label} {self.name!r}",
+            sent=grant.sent,
+            elsewhere=elsewhere,
+            until=min(self._ask_until(), patience, grant.sent + dependable(self._ttl)),
+            on_end=functools.partial(self._acknowledged, grant),
+        )
+
+    def _acknowledged(self, grant: Grant, outcome: Outcome) -> None:
+        self._acknowledgement = None
+        if outcome is True:
+            self._unsettled = False
+            self._have(grant)
+        elif outcome is None:
+            self._ask()  # on another connection: what the last one has written is written again
+        else:
+            self._give_up(outcome)
+
+    # -- who is in the way
+
+    def _own_in_the_way(self, *, lasting: bool = False) -> Possession | None:
+        if not self._inside:
+            return None
+        return own_in_the_way(self.claim, self._gate, self._inside, self._refusal, lasting=lasting)
+
+    def _holders(self, now: float) -> tuple[HolderInfo, ...]:
+        return holders(self.kind, self.claim, self._gate, self._refusal, now)
+
+    def _deadlock(self) -> DeadlockError | None:
+        """If the waiting task itself holds what is in the way, and for as long as it waits."""
+        own = self._own_in_the_way(lasting=True)
+        if own is None:
+            return None
+        return DeadlockError(self.label, self.name, held=f"{own.label} {own.name!r}")
+
+    def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
+        """Tells of it, and names the holders."""
+        now = self._engine.now()
+        self._engine.events.timed_out(self.kind, self.name, now - self.started)
+        refusal = self._refusal or self._gate.refusal
+        return LockTimeoutError(
+            self.label,
+            self.name,
+            blocking_timeout=blocking_timeout,
+            remaining=self._gate.remaining(now),
+            detail="" if refusal is None else refusal.detail,
+            full=None if refusal is None or refusal.full is None else refusal.full[0],
+            holders=self._holders(now),
+            by_itself=self._own_in_the_way() is not None,
+        )
+
+    # -- the end
+
+    def _give_up(self, error: LockError) -> None:
+        self.error = error
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Ends it without a grant; what may have been executed is undone, in order behind what was sent."""
+        if self._end_unsettled():
+            self._engine.undo(self.claim, self._ttl)
+
+    def _end_unsettled(self) -> bool:
+        """Ends it; whether the server may have executed, or may execute yet, what was not answered."""
+        call, self._call = self._call, None
+        self._end()
+        return (call is not None and self._engine.forget(call)) or self._unsettled
+
+    def _end(self) -> None:
+        assert self.stage is not Stage.ENDED, "an acquire ends once"
+        assert self._call is None, "a request is under way"
+        self.stage = Stage.ENDED
+        if self._acknowledgement is not None:
+            self._acknowledgement.cancel()
+            self._acknowledgement = None
+        self._engine.waiting.pop(self, None)
+        if not self.done.done():
+            self.done.set_result(None)
