@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from aiolocks import Session
 from aiolocks.testing import EmbeddedServer, ServerState
+from tests.support.clients import client_of
 from tests.support.clusters import Cluster
 from tests.support.hygiene import (
     HygieneError,
@@ -250,7 +251,7 @@ def connect(surroundings: Surroundings, server: Server) -> Connect:
     """Makes clients and closes them: `connect(protocol=3)` of `server`, `connect(own)` of what is given."""
 
     def connect(to: Server | Proxy | None = None, **kwargs: Any) -> Redis:
-        client = (to or server).client(**kwargs)
+        client = client_of(to or server, **kwargs)
         surroundings.resources.push_async_callback(close, client)
         return client
 

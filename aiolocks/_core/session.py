@@ -65,7 +65,8 @@ class Session(AsyncOnly):
     to a lock, `Session.of(client)` serves, which needs no close.
 
     Args:
-        client: `redis.asyncio.Redis` (RESP2 or RESP3, `decode_responses` either way) or `RedisCluster`.
+        client: `redis.asyncio.Redis` (RESP2 or RESP3, `decode_responses` either way) or `RedisCluster`; of
+            valkey-py, `valkey.asyncio.Valkey` or `ValkeyCluster`.
         prefix: The prefix with which every key begins; no braces. Locks of different prefixes do not know of
             each other.
         wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided

@@ -6,13 +6,13 @@ are private: `_reader`, `_writer` and `_parser` of a connection, the stream's `_
 error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `Link.open` at the
 object; where either is not as expected, the plain transport serves.
 
-redis-py 5.0.1 and later: where versions differ, the difference stands here.
+redis-py 5.0.1 and later, and valkey-py: where versions differ, the difference stands here; the names in which
+the two libraries differ stand in `libraries`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -21,23 +21,21 @@ import redis.exceptions as driver
 from redis._parsers.base import BaseParser
 from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import (
-    AbstractConnection,
-    Connection,
-    ConnectionPool,
-    UnixDomainSocketConnection,
-)
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.connection import ConnectionPool
 
+from .libraries import REDIS, Library, library_of
 from .tls import Connecting, connected
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds for one attempt to connect; attempts go on for as long as somebody waits."""
 
-_OWN_CONNECT: Final = {Connection._connect, UnixDomainSocketConnection._connect}
-# Maintenance pushes are for the pool's connections, and none is of use to a lock.
-_POOL_MATTERS: Final = ("maint_notifications_config", "maint_notifications_pool_handler")
+# Maintenance pushes and caches are for the pool's connections, and none is of use to a lock.
+_POOL_MATTERS: Final = (
+    "cache_enabled",
+    "client_cache",
+    "maint_notifications_config",
+    "maint_notifications_pool_handler",
+)
 # Before redis-py 6, only the parser of a cluster's client knew them.
 _CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
     "ASK": driver.AskError,
@@ -47,14 +45,12 @@ _CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
     "MOVED": driver.MovedError,
     "TRYAGAIN": driver.TryAgainError,
 }
-_COMMAND_NAME: Final = inspect.signature(ConnectionPool.get_connection).parameters["command_name"]
-FOR_COMMAND: Final = ("EVALSHA",) if _COMMAND_NAME.default is inspect.Parameter.empty else ()
-"""The arguments by which a pool gives a connection: before redis-py 6, the name of a command."""
 # Of a cluster's client; what refers back to it must not keep it alive.
 _CLUSTER_MATTERS: Final = (
     "himport_registry",
     "oss_cluster_maint_notifications_handler",
     "redis_connect_func",
+    "valkey_connect_func",
 )
 
 Address = tuple[str, int]
@@ -86,14 +82,21 @@ def drivable(client: Redis) -> bool:
 
 
 def _drivable_class(cls: Any) -> bool:
+    library = library_of(cls) if isinstance(cls, type) else None
     return (
-        isinstance(cls, type)
-        and issubclass(cls, AbstractConnection)
-        and getattr(cls, "_connect", None) in _OWN_CONNECT
-        and cls.send_packed_command is AbstractConnection.send_packed_command
-        and cls.pack_command is AbstractConnection.pack_command
+        library is not None
+        and issubclass(cls, library.connection)
+        and getattr(cls, "_connect", None) in library.own_connect
+        and cls.send_packed_command is library.connection.send_packed_command
+        and cls.pack_command is library.connection.pack_command
         and hasattr(hiredis, "pack_command")
     )
+
+
+def library_behind(door: Connecting) -> Library:
+    """The library whose connections these are; redis-py where nothing tells."""
+    cls = door.connection_class
+    return (library_of(cls) if isinstance(cls, type) else None) or REDIS
 
 
 @final
@@ -135,10 +138,11 @@ class Link:
         arguments.update(protocol=protocol, decode_responses=False)
         connection: Any = pool.connection_class(**arguments)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                await connected(pool, connection.connect())
-                if check_slots is not None:
-                    check_slots(await _cluster_slots(connection))
+            with library_behind(pool).errors():
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await connected(pool, connection.connect())
+                    if check_slots is not None:
+                        check_slots(await _cluster_slots(connection))
             return cls._take_over(connection, protocol, int(arguments.get("db") or 0))
         finally:
             _close(connection)  # does nothing once the stream was taken over
@@ -170,7 +174,8 @@ class Link:
 def _arguments(pool: Connecting) -> dict[str, Any]:
     """The arguments of the pool's connections, but for those that send or connect again by themselves."""
     kept = {name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS}
-    retry = {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "retry_on_timeout": False}
+    once = library_behind(pool).single_try()
+    retry = {"retry": once, "retry_on_error": [], "retry_on_timeout": False}
     return {**kept, **retry, "health_check_interval": 0}
 
 
@@ -202,9 +207,10 @@ class Door:
         arguments.update(protocol=2, decode_responses=False)
         connection: Any = self.connection_class(**arguments)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                await connected(self, connection.connect())
-                return await _cluster_slots(connection), await _cluster_epoch(connection)
+            with library_behind(self).errors():
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await connected(self, connection.connect())
+                    return await _cluster_slots(connection), await _cluster_epoch(connection)
         finally:
             _close(connection)
 
@@ -217,7 +223,8 @@ async def _cluster_slots(connection: Any) -> Any:
 async def _cluster_epoch(connection: Any) -> int | None:
     await connection.send_command("CLUSTER", "INFO")
     try:
-        info: bytes = await connection.read_response(disable_decoding=True)
+        with (library_of(type(connection)) or REDIS).errors():
+            info: bytes = await connection.read_response(disable_decoding=True)
     except driver.ResponseError:
         return None
     epoch = fields(info).get(b"cluster_current_epoch")
@@ -271,19 +278,22 @@ class Doors:
 class Executor:
     """Executes single commands, each once, over a few connections like those of a pool, beside it."""
 
-    __slots__ = ("_pool",)
+    __slots__ = ("_library", "_pool")
 
     def __init__(self, pool: ConnectionPool) -> None:
-        self._pool: Any = ConnectionPool(connection_class=pool.connection_class, **_arguments(pool))
+        self._library = library_behind(pool)
+        self._pool: Any = self._library.pool(connection_class=pool.connection_class, **_arguments(pool))
 
     async def __call__(self, *words: Any) -> Any:
         try:
-            connection = await connected(self._pool, self._pool.get_connection(*FOR_COMMAND))
+            opening = self._pool.get_connection(*self._library.for_command)
+            connection = await connected(self._pool, opening)
         except (driver.RedisError, OSError, TimeoutError) as error:
             raise NotConnectedError(error) from error
         try:
-            await connection.send_command(*words)
-            return await connection.read_response(disable_decoding=True)
+            with self._library.errors():
+                await connection.send_command(*words)
+                return await connection.read_response(disable_decoding=True)
         finally:
             await self._pool.release(connection)
 
@@ -304,10 +314,10 @@ def error_of(text: str) -> Exception:
     return error
 
 
-def reply_reader(not_enough: object) -> hiredis.Reader:
-    """A parser of replies that gives bytes, and errors as redis-py's exceptions."""
+def reply_reader(not_enough: object, library: Library = REDIS) -> hiredis.Reader:
+    """A parser of replies that gives bytes, and errors as exceptions of redis-py and of the library."""
     return hiredis.Reader(
         protocolError=driver.InvalidResponse,
-        replyError=error_of,
+        replyError=error_of if library is REDIS else lambda text: library.own(error_of(text)),
         notEnoughData=not_enough,
     )

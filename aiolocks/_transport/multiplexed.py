@@ -35,6 +35,7 @@ from .connecting import Connector
 from .deadlines import Deadlines
 from .driver import Link, NotDrivableError, reply_reader
 from .identity import Identity, IdentityProbe
+from .libraries import REDIS, Library
 from .outages import Outage
 from .residue import Residue
 from .wakeups import CACHING, Wakeups, Words
@@ -87,6 +88,7 @@ class Multiplexed(asyncio.Protocol):
         alone: At most one request is under way.
         spare: A connection that has nothing to do is closed.
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
+        library: That of the client, whose errors this raises.
 
     Attributes:
         outage: The log of the times when the server is away.
@@ -106,7 +108,9 @@ class Multiplexed(asyncio.Protocol):
         alone: bool = False,
         spare: bool = False,
         fence: Callable[[bytes], bytes] = bytes,
+        library: Library = REDIS,
     ) -> None:
+        self._library = library
         self._detours = detours
         self._alone = alone
         self._spare = spare
@@ -323,6 +327,7 @@ class Multiplexed(asyncio.Protocol):
             detours=detours,
             alone=alone,
             spare=True,
+            library=self._library,
         )
 
     def may_execute(self, undo: Call[Any]) -> bool:
@@ -457,7 +462,9 @@ class Multiplexed(asyncio.Protocol):
         if since + self._stall > self._loop.time():
             self._watch_stall(since)
             return
-        self._connector.trouble = silence = driver.TimeoutError(f"no reply for {self._stall:g} s")
+        self._connector.trouble = silence = self._library.own(
+            driver.TimeoutError(f"no reply for {self._stall:g} s")
+        )
         self.outage.begun(silence, since=since)
         # A server that is only slow must not be asked again and again.
         self._stall = min(self._stall * 2, _STALL_MAXIMUM)
@@ -495,7 +502,7 @@ class Multiplexed(asyncio.Protocol):
         for call in unanswered:
             call.unconfirmed = True
             if call.command.script is None:  # belonged to this connection alone
-                call.fault(faults.unreachable(exc or driver.ConnectionError("connection closed")))
+                call.fault(faults.unreachable(exc or self._broken("connection closed")))
         if not self._hung_up:
             self._hung_up_on(unanswered, exc)
         self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
@@ -503,6 +510,9 @@ class Multiplexed(asyncio.Protocol):
             self._connector.start()
         if self._detours is not None:
             self._detours.broken(self)
+
+    def _broken(self, why: str) -> Exception:
+        return self._library.own(driver.ConnectionError(why))
 
     def _cancel_timers(self) -> None:
         for timer in (self._stall_timer, self._idle_timer):
@@ -613,19 +623,19 @@ class Multiplexed(asyncio.Protocol):
             raise
 
     async def _introduce(self, link: Link) -> None:
-        self._reader = reply_reader(_NOT_ENOUGH)
+        self._reader = reply_reader(_NOT_ENOUGH, self._library)
         link.transport.set_protocol(self)
         if link.leftover:
             self.data_received(link.leftover)
         if link.transport.is_closing():
             self._link = None  # its end may have been told to the protocol before
-            raise driver.ConnectionError("closed by the server while connecting")
+            raise self._broken("closed by the server while connecting")
         probe = IdentityProbe(self._ask)
         identity, before = await probe.identity(), self._identity
         await self._residue.drop(probe, identity)
         await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
         if self._link is not link:  # it broke right behind its last answer
-            raise self._connector.trouble or driver.ConnectionError("closed by the server while connecting")
+            raise self._connector.trouble or self._broken("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
         self._residue.settled(identity)
         self._identity = identity
@@ -651,7 +661,7 @@ class Multiplexed(asyncio.Protocol):
                 answer.set_result(reply)
 
         if self._link is None:
-            failed(faults.unreachable(self._connector.trouble or driver.ConnectionError("connection closed")))
+            failed(faults.unreachable(self._connector.trouble or self._broken("connection closed")))
         else:
             self._write((Call(_bare(words), replied, failed, until=math.inf),))
             self._commands -= 1

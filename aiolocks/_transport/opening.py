@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redis import Redis as _SyncRedis
-from redis import RedisCluster as _SyncRedisCluster
-from redis.asyncio.client import Pipeline, PubSub, Redis
+from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
 from .calls import Transport
-from .driver import Address, Doors, Executor, Link, drivable
+from .driver import Address, Doors, Executor, Link, drivable, library_behind
 from .keys import key, parse
+from .libraries import REDIS, library_of
 from .multiplexed import Multiplexed
 from .wakeups import OnRung, Wakeup, Wakeups
 
@@ -46,45 +45,49 @@ def check_client(client: object, *, or_session: bool = False) -> None:
         or_session: A session would have been as good; it is for the text only.
 
     Raises:
-        TypeError: It is not a `redis.asyncio.Redis` or `redis.asyncio.RedisCluster`.
+        TypeError: It is not a client for asyncio of redis-py or valkey-py.
     """
-    if isinstance(client, (Redis, RedisCluster)) and not isinstance(client, Pipeline):
+    library = library_of(type(client)) or REDIS
+    if library.is_client(client):
         return
-    if isinstance(client, (_SyncRedis, _SyncRedisCluster)):
-        what = "a synchronous client: make it with redis.asyncio.Redis instead"
-    elif isinstance(client, (Pipeline, PubSub)):
+    one, cluster = library.client.__name__, library.cluster.__name__
+    asyncio_one = f"{library.client.__module__.partition('.')[0]}.asyncio.{one}"
+    if isinstance(client, library.blocking):
+        what = f"a synchronous client: make it with {asyncio_one} instead"
+    elif isinstance(client, library.partial):
         what = f"a {type(client).__name__}: give the client that it came from"
     elif isinstance(client, str):
         what = (
-            "a URL: make a client of it with redis.asyncio.Redis.from_url()"
+            f"a URL: make a client of it with {asyncio_one}.from_url()"
             if "://" in client
             else "a str: the client comes first, then the name"
-        )
-    elif any(base.__module__.partition(".")[0] == "valkey" for base in type(client).__mro__):
-        what = (
-            f"a {type(client).__name__} of valkey-py, which is not supported yet: "
-            "redis-py speaks to Valkey too, make it with redis.asyncio.Redis or RedisCluster instead"
         )
     elif isinstance(client, type):
         what = f"the class {client.__name__}: make a client of it"
     else:
         what = type(client).__name__
-    allowed = "Redis, RedisCluster or an aiolocks.Session" if or_session else "Redis or RedisCluster"
-    raise TypeError(f"client must be a redis.asyncio.{allowed}, not {what}")
+    allowed = f"{cluster} or an aiolocks.Session" if or_session else f"or {cluster}"
+    raise TypeError(f"client must be a {asyncio_one}{',' if or_session else ''} {allowed}, not {what}")
 
 
 def check_master(client: object) -> None:
     """Says what is wrong with a client that does not lead to one master.
 
     Raises:
-        TypeError: It is not a `redis.asyncio.Redis`.
+        TypeError: It is not a `redis.asyncio.Redis` or `valkey.asyncio.Valkey`.
     """
     check_client(client)
-    if isinstance(client, RedisCluster):
+    if is_cluster(client):
         raise TypeError(
-            "clients must lead to one master each, and a RedisCluster leads to many, which share the slots: "
-            "give a redis.asyncio.Redis for each of several independent servers"
+            f"clients must lead to one master each, and a {type(client).__name__} leads to many, which share "
+            "the slots: give a redis.asyncio.Redis for each of several independent servers"
         )
+
+
+def is_cluster(client: object) -> bool:
+    """Whether it is the client of a cluster."""
+    library = library_of(type(client))
+    return library is not None and isinstance(client, library.cluster)
 
 
 def master_label(client: Any) -> str:
@@ -128,7 +131,7 @@ def open_transport(
     Raises:
         ConfigurationError: A wakeup was asked for by name that this client cannot have.
     """
-    if isinstance(client, RedisCluster):
+    if is_cluster(client):
         return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
     probe = key(prefix, "lock", session, "bell.probe")
     wakeups = Wakeups(wakeup, probe=lambda: probe, on_rung=on_rung)
@@ -143,6 +146,7 @@ def open_transport(
             loop,
             label=_label(pool),
             fence=_fence(prefix, session),
+            library=library_behind(pool),
         )
     wakeups.require_none(_not_driven(client))
     return _over_pool(client.connection_pool, loop)
@@ -219,6 +223,7 @@ def _clustered(
             label=f"Redis at {address[0]}:{address[1]}",
             detours=cluster,
             fence=_fence(prefix, session),
+            library=library_behind(door),
         )
         return node
 

@@ -9,6 +9,7 @@ import redis.exceptions as driver
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from .driver import NotConnectedError
+from .libraries import REDIS, library_of
 
 
 def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
@@ -19,10 +20,15 @@ def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
     The cursor of a SCAN says where it has come to: `host:port@cursor`. Nothing is kept here in between. A key
     that moves from node to node meanwhile may be missed, or come twice.
     """
+    library = library_of(type(client)) or REDIS
 
     async def execute(*words: Any) -> Any:
+        with library.errors():
+            return await run(*words)
+
+    async def run(*words: Any) -> Any:
         try:
-            await client.initialize()
+            await library.attempt(client.initialize())
         except (driver.RedisError, driver.RedisClusterException, OSError, TimeoutError) as error:
             raise NotConnectedError(error) from error
         if words[0] != "SCAN":
@@ -42,7 +48,8 @@ def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
 def _serving(client: RedisCluster, key: Any) -> ClusterNode | None:
     """The node with this key; where none is known, any: it says where the key is, or that nobody knows."""
     try:
-        return client.get_node_from_key(key)
+        with (library_of(type(client)) or REDIS).errors():
+            return client.get_node_from_key(key)
     except driver.SlotNotCoveredError:
         return client.get_default_node()
 

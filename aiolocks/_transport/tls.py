@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 import redis.exceptions as driver
-from redis.asyncio.connection import SSLConnection
 
 from .faults import TlsMismatchError
+from .libraries import REDIS, library_of
 
 T = TypeVar("T")
 
@@ -43,10 +43,12 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
         TlsMismatchError: It fails, or would never end, because only one side speaks TLS.
         redis.exceptions.RedisError, OSError, TimeoutError: As the attempt does.
     """
+    library = library_of(door.connection_class) or REDIS
+    attempt = library.attempt(attempt)
     address = door.connection_kwargs.get("host"), door.connection_kwargs.get("port", 6379)
     if not address[0]:  # a unix socket, which has no TLS; or only Sentinel knows where
         return await attempt
-    if issubclass(door.connection_class, SSLConnection):
+    if issubclass(door.connection_class, library.ssl_connection):
         return await _encrypted(*address, attempt)
     try:
         result = await attempt

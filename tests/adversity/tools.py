@@ -14,13 +14,13 @@ from typing import Any, Protocol, Self
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 
 import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
 from aiolocks._core.waiting.acquiring import Stage
 from aiolocks._transport import WAITING, Command, LockCommands, Refused
 from tests.conftest import PREFIX, blocking
+from tests.support.clients import with_own_connections
 from tests.support.history import Hold
 from tests.support.proxy import Proxy, Request
 from tests.support.servers import ServerKind
@@ -109,25 +109,6 @@ class Lag:
 
 
 # -- clients -------------------------------------------------------------------------------------------------
-
-
-class _OwnTcp(Connection):
-    async def _connect(self) -> None:
-        await super()._connect()
-
-
-class _OwnUnix(UnixDomainSocketConnection):
-    async def _connect(self) -> None:
-        await super()._connect()
-
-
-def with_own_connections(client: Redis) -> Redis:
-    """Give the client connections of a class of the user's own: the plain transport serves them."""
-    pool = client.connection_pool
-    pool.connection_class = (
-        _OwnUnix if issubclass(pool.connection_class, UnixDomainSocketConnection) else _OwnTcp
-    )
-    return client
 
 
 FORMS: dict[str, Callable[..., Redis]] = {

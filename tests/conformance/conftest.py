@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio.connection import Connection, UnixDomainSocketConnection
+from redis.asyncio.connection import Connection
 
 from aiolocks import (
     FairLock,
@@ -26,6 +26,7 @@ from aiolocks import (
     Session,
 )
 from tests.conftest import Connect, Surroundings, clustered
+from tests.support.clients import with_own_connections
 from tests.support.clusters import Cluster
 from tests.support.masters import MASTERS, OneServerAsThree, open_three
 from tests.support.proxy import Proxy
@@ -150,11 +151,6 @@ class OwnTcp(Connection):
         await super()._connect()
 
 
-class OwnUnix(UnixDomainSocketConnection):
-    async def _connect(self) -> None:
-        await super()._connect()
-
-
 @pytest.fixture
 def transport(way: str) -> str:
     return "plain" if way == "plain" else "multiplexed"
@@ -195,11 +191,7 @@ def join(
         if cluster is not None:
             return clustered(surroundings, cluster, **kwargs)
         client = connect(**kwargs)
-        if way == "plain":
-            pool = client.connection_pool
-            own = OwnUnix if issubclass(pool.connection_class, UnixDomainSocketConnection) else OwnTcp
-            pool.connection_class = own
-        return client
+        return with_own_connections(client) if way == "plain" else client
 
     return join
 

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from aiolocks.testing import EmbeddedServer, ServerState
+from tests.support.clients import cluster_client
 from tests.support.hygiene import Inspector
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ class Cluster:
 
     def client(self, **kwargs: Any) -> RedisCluster:
         """A client; its caller closes it."""
-        return RedisCluster(host="127.0.0.1", port=self.masters[0].port, **kwargs)
+        client: RedisCluster = cluster_client("127.0.0.1", self.masters[0].port, **kwargs)
+        return client
 
     def owner(self, slot: int) -> Node:
         """The node that serves it, as the first living node says."""

@@ -438,19 +438,13 @@ def test_not_a_client(make, client, said) -> None:
     check(lambda: make(client), TypeError, ("client must be a redis.asyncio.Redis" + sessions, said))
 
 
-@pytest.mark.parametrize("kind", [valkey.Valkey, valkey.asyncio.Valkey], ids=["blocking", "asyncio"])
-@pytest.mark.parametrize("make", [lock, Session], ids=["Lock", "Session"])
-def test_a_client_of_valkey_py_is_not_supported_yet(make, kind) -> None:
-    class Own(kind):
-        """As users extend it."""
-
-    for client in (kind(), Own()):
-        said = (
-            "client must be a redis.asyncio.Redis",
-            f"not a {type(client).__name__} of valkey-py, which is not supported yet",
-            "make it with redis.asyncio.Redis",
-        )
-        check(lambda client=client: make(client), TypeError, said)
+async def test_what_is_not_a_client_of_valkey_py() -> None:
+    client = valkey.asyncio.Valkey()
+    said = "client must be a valkey.asyncio.Valkey, ValkeyCluster or an aiolocks.Session, not "
+    check(lambda: lock(valkey.Valkey()), TypeError, (said, "make it with valkey.asyncio.Valkey instead"))
+    check(lambda: lock(client.pipeline()), TypeError, (said, "a Pipeline: give the client"))
+    check(lambda: lock(client.connection_pool), TypeError, (said, "not ConnectionPool"))
+    check(lambda: lock(valkey.asyncio.Valkey), TypeError, ("client must be a", "the class Valkey"))
 
 
 async def test_a_session_of_a_session() -> None:

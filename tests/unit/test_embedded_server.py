@@ -22,7 +22,7 @@ import pytest
 import redis.exceptions
 from redis.asyncio import Redis
 
-from aiolocks._transport.driver import FOR_COMMAND
+from aiolocks._transport.libraries import REDIS
 from aiolocks.testing import EmbeddedServer, ServerStartError, ServerState, executables, process
 from aiolocks.testing.executables import find_executable
 from aiolocks.testing.lifeline import Lifeline
@@ -172,7 +172,7 @@ class TestRunning:
 
     async def test_the_end_closes_its_clients(self) -> None:
         async with EmbeddedServer() as server:
-            connection = await server.client().connection_pool.get_connection(*FOR_COMMAND)
+            connection = await server.client().connection_pool.get_connection(*REDIS.for_command)
             assert connection.is_connected
         assert not connection.is_connected
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 from redis import Redis as BlockingRedis
 
-from aiolocks._transport.driver import FOR_COMMAND
+from aiolocks._transport.libraries import REDIS
 from aiolocks.testing import EmbeddedServer
 from tests.support.hygiene import (
     Inspector,
@@ -137,7 +137,7 @@ async def test_on_a_server_of_others_only_new_keys_of_ours_count(server, redis) 
 
 async def test_a_connection_out_of_the_pool_is_a_problem(redis) -> None:
     assert pool_problems(redis) == []
-    connection = await redis.connection_pool.get_connection(*FOR_COMMAND)
+    connection = await redis.connection_pool.get_connection(*REDIS.for_command)
 
     (problem,) = pool_problems(redis)
     assert problem.startswith("1 connections out of the pool of")
@@ -250,7 +250,7 @@ async def test_settle_waits_for_what_goes_and_reports_what_stays() -> None:
 
 DIRTY = """
 import asyncio, logging, pytest
-from aiolocks._transport.driver import FOR_COMMAND
+from aiolocks._transport.libraries import REDIS
 
 async def test_clean(redis, keys):
     await redis.set("a", 1, px=9000)
@@ -292,7 +292,7 @@ async def test_connection(server):
     await left[0].ping()
 
 async def test_connection_out_of_its_pool(redis):
-    left.append(await redis.connection_pool.get_connection(*FOR_COMMAND))
+    left.append(await redis.connection_pool.get_connection(*REDIS.for_command))
 
 async def test_task():
     left.append(asyncio.create_task(asyncio.sleep(60)))
