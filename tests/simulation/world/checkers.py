@@ -359,10 +359,16 @@ class Referee:
             for violation in fifo(holds)
         ]
         for name in {line[0] for line in lines}:
-            found += limited.turns(
+            between = limited.turns(
                 {hold: line for line, holds in lines.items() if line[0] == name for hold in holds}
             )
+            found += [violation for violation in between if not self._kept_for_others(violation.evidence[-1])]
         return found
+
+    def _kept_for_others(self, hold: Hold | Wait) -> bool:
+        """Whether a waiter that heard nothing may have been called: its permits are kept for it for a while."""
+        assert isinstance(hold, Hold)
+        return self.excuses.explain_any(Excused.PLACE, hold.invoked, hold.granted)
 
     def _was_displaced(self, hold: Hold | Wait) -> bool:
         """Whether a fault may have taken its place away while it waited, or what it had while it held it."""

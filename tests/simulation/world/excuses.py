@@ -51,6 +51,10 @@ class Excuses:
         """Whether anything in this time explains such a violation."""
         return any(one.since <= until and since <= one.until for one in self._of(sort, who))
 
+    def explain_any(self, sort: Excused, since: float, until: float) -> bool:
+        """The same, whosever fault it is."""
+        return any(one.sort is sort and one.since <= until and since <= one.until for one in self._given)
+
     @property
     def any(self) -> bool:
         """Whether anything is explained at all."""
