@@ -366,7 +366,7 @@ class Referee:
         return found
 
     def _kept_for_others(self, hold: Hold | Wait) -> bool:
-        """Whether a waiter that heard nothing may have been called: its permits are kept for it for a while."""
+        """Whether a waiter that heard nothing may have been called: permits are kept for it for a while."""
         assert isinstance(hold, Hold)
         return self.excuses.explain_any(Excused.PLACE, hold.invoked, hold.granted)
 

@@ -52,7 +52,7 @@ class Excuses:
         return any(one.since <= until and since <= one.until for one in self._of(sort, who))
 
     def explain_any(self, sort: Excused, since: float, until: float) -> bool:
-        """The same, whosever fault it is."""
+        """The same of any process."""
         return any(one.sort is sort and one.since <= until and since <= one.until for one in self._given)
 
     @property
