@@ -43,7 +43,8 @@ def _told(run: Run, wakeups: Collection[str]) -> Iterator[tuple[Crew, Attempt]]:
     """The holders of which the server knows that it is to tell them of each change."""
     schedule, now = run.schedule, run.world.now
     kind = schedule.kind
-    simple = kind.topology == "one" and kind.capacity == 1 and not (kind.work or kind.nests or kind.spans)
+    shared = kind.capacity > 1 or kind.limited or kind.nests or kind.spans
+    simple = kind.topology == "one" and not (kind.work or shared)
     if not simple or any(fault.what not in LOSSES for fault in schedule.faults):
         return
     for crew in schedule.crews:
