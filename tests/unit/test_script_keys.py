@@ -128,7 +128,7 @@ class Walk:
                 for key in keys:
                     if not self.is_safe(where, key):
                         yield f"{where}: {command} of {key}"
-                        self._asked.clear()  # what was taken for safe meanwhile may depend on that
+                        self._asked.clear()  # keys that were taken for safe meanwhile may depend on that
 
     def is_safe(self, where: str, expression: str) -> bool:
         """Whether that is a key which the caller named, or a bell which was looked at."""
