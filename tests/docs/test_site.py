@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
+import queue
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,13 +77,85 @@ def test_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
 WORDS = ("leader election", "mutex", "kubernetes", "celery", "django", "troubleshooting")
 
 
-def test_site_builds_and_its_search_finds(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package, reason=f"{package} is in the dependency group docs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    directory = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    entries = json.loads((tmp_path / "search/search_index.json").read_text("utf-8"))["docs"]
+    return directory
+
+
+def test_site_builds_and_its_search_finds(site: Path) -> None:
+    entries = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
     for words in WORDS:
         assert any(words in f"{entry['title']} {entry['text']}".lower() for entry in entries), words
-    assert (tmp_path / "llms.txt").exists()
+    assert (site / "llms.txt").exists()
+
+
+# -- in a browser
+
+MEASURE = """<!doctype html><script>
+const pages = %s, width = %d, found = [];
+async function look() {
+  const frame = document.createElement("iframe");
+  frame.sandbox = "allow-same-origin";  // without scripts
+  frame.style.cssText = `width:${width}px;height:900px;border:0`;
+  document.body.append(frame);
+  for (let page; page = pages.pop(); ) {
+    const loaded = new Promise(done => { frame.onload = done; });
+    frame.src = page;
+    await loaded;
+    const inside = frame.contentDocument;
+    if (inside.documentElement.scrollWidth > width) found.push(`${page}: the page itself`);
+    if (width > 1000)
+      for (const one of inside.querySelectorAll("pre > code"))
+        if (one.scrollWidth > one.clientWidth) found.push(`${page}: ${one.textContent.slice(0, 60)}`);
+  }
+}
+window.onload = async () => {
+  await Promise.all([look(), look(), look(), look()]);
+  await fetch("/found", {method: "POST", body: JSON.stringify(found.sort())});
+};
+</script><body></body>"""
+
+
+class Site(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and takes what the browser has found."""
+
+    found: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("width", [1440, 390])
+def test_nothing_is_cut_off(site: Path, width: int, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no browser")
+    names = [path.relative_to(site).as_posix() for path in sorted(site.rglob("index.html"))]
+    (site / "measure.html").write_text(MEASURE % (json.dumps(names), width), encoding="utf-8")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Site, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
+        url = f"http://127.0.0.1:{server.server_port}/measure.html"
+        with subprocess.Popen(
+            [browser, *options, f"--user-data-dir={tmp_path}", url],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            try:
+                assert Site.found.get(timeout=120) == []
+            finally:
+                running.terminate()
+                server.shutdown()
