@@ -106,7 +106,7 @@ class LockTimeoutError(LockError, TimeoutError):
         elif remaining is not None:
             reason = f"it stays taken for {remaining:.3f} s more unless renewed"
         else:
-            reason = "it is held elsewhere, or others who wait go first"
+            reason = "another holder has it, or earlier waiters go first"
         if remaining is not None and (by_itself or known):
             reason += f"; the lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"

@@ -246,8 +246,8 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             return self._entered.take(None if self._binding is None else self._binding.engine.loop)
         except LookupError:
             raise RuntimeError(
-                f"{self!r} was not entered in this task, and it is not clear which lease is meant: "
-                "write `async with lock.acquire()` where it is entered in one task and left in another"
+                f"cannot tell which lease to release: {self!r} was not entered in this task. Use "
+                "`async with lock.acquire()` where it is entered in one task and left in another"
             ) from None
 
     @final
@@ -267,9 +267,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             ValueError: The template is not as it should be. From a call: its name is empty or too long.
         """
         if function is _NO_FUNCTION:
-            raise TypeError(
-                f"write {self._label} without the parentheses: it is held, or decorates a function"
-            )
+            raise TypeError(f"use `async with lock:` or `@lock`: this {self._label} is not called")
         if not inspect.iscoroutinefunction(function):
             raise TypeError(
                 f"{type(self).__name__} decorates a coroutine function (async def), not {function!r}"

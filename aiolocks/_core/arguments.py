@@ -296,7 +296,7 @@ def _checked(
     if ttl is None:
         raise TypeError(
             "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
-            "its holder lives, and outlives him by its ttl"
+            "its holder lives, and outlives it by its ttl"
         )
     if on_lost not in ("cancel", "ignore"):
         raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")

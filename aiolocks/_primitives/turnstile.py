@@ -125,8 +125,8 @@ class Turnstile:
             passage = self._entered.take(None)
         except LookupError:
             raise RuntimeError(
-                f"{self!r} was not entered in this task, and it is not clear which entry is meant: "
-                "leave it in the task that entered it"
+                f"cannot tell which entry to end: {self!r} was not entered in this task. Leave it in the "
+                "task that entered it"
             ) from None
         if passage.place == _FIRST:
             await passage.end(exc)

@@ -333,7 +333,7 @@ async def test_who_comes_during_a_run_waits_for_his_own(session: Session, connec
     first = await here.run()
     for _ in range(20):
         waiting = await waiter(session, here.run())
-        with pytest.raises(DuplicateJobError, match="as many wait as may"):
+        with pytest.raises(DuplicateJobError, match="all waiting places are taken"):
             await asyncio.wait_for(there.run(), SOON)
         await first.release()
         first = await asyncio.wait_for(waiting, SOON)

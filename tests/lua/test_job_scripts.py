@@ -1139,7 +1139,7 @@ async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) ->
     assert isinstance(granted, Granted)
     refused = await do(redis, plain.acquire(OTHER, MINUTE, "{}", WAITING))
     assert isinstance(refused, Refused)
-    assert str(refused.error) == "job 'n' is a duplicate: it is running, and as many wait as may"
+    assert str(refused.error) == "job 'n' is a duplicate: it is running, and all waiting places are taken"
     assert await do(redis, job.renew(ME, MINUTE))
     assert await do(redis, job.owned(ME))
     assert await do(redis, job.locked())

@@ -74,7 +74,7 @@ async def test_an_exit_in_another_task_leaves_those_alone_that_are_still_inside(
     task = asyncio.create_task(body())
     await inside.wait()
 
-    with pytest.raises(RuntimeError, match="it is not clear which lease is meant"):
+    with pytest.raises(RuntimeError, match="cannot tell which lease to release"):
         await lock.__aexit__(None, None, None)
     await task
 

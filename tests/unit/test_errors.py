@@ -65,8 +65,8 @@ NOT_KEPT = (
 
 MESSAGES = [
     "Lock 'orders' was not acquired within 2 s: it stays taken for 1.500 s more unless renewed",
-    "Lock 'orders' was not acquired within 0.5 s: it is held elsewhere, or others who wait go first",
-    "Lock 'orders' was not acquired at the first try: it is held elsewhere, or others who wait go first",
+    "Lock 'orders' was not acquired within 0.5 s: another holder has it, or earlier waiters go first",
+    "Lock 'orders' was not acquired at the first try: another holder has it, or earlier waiters go first",
     (
         "Lock 'orders' was not acquired within 2 s: held for 12.3 s by host1 pid 42 task 'Task-7' {'order': "
         "17}; the lease has 1.500 s left unless renewed"

@@ -237,7 +237,7 @@ async def test_one_that_may_run_beside_others_does(session) -> None:
 
 async def test_while_executing_and_the_rest_rejected(job) -> None:
     async with job.run(waiting=0):
-        with pytest.raises(DuplicateJobError, match="it is running, and as many wait as may"):
+        with pytest.raises(DuplicateJobError, match="it is running, and all waiting places are taken"):
             await job.run(waiting=0)
         async with job.try_run(waiting=0) as lease:
             assert lease is None

@@ -22,7 +22,7 @@ _WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
 _KIND: Final = "uniquejob"
 _NO_LIMIT: Final = 2**31
 _REASONS: Final = {
-    b"f": "it is running, and as many wait as may",
+    b"f": "it is running, and all waiting places are taken",
     b"d": "its ticket was done",
     b"s": "another ticket has taken the place of this one",
     b"o": "another ticket owns the key",
