@@ -12,8 +12,8 @@ import itertools
 import math
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, final
 
 from .._transport.commands.inspect import FIRST, scan
 from .engine import Engine
@@ -68,13 +68,17 @@ class Census:
         engine: Of the session that reads them.
         pattern: Of names, as in a shell.
         waiters: How many waiters of a name are described.
+        rank: Gives the key by which names are sorted; it is worked out once for each reading.
 
     Attributes:
         complete: All that there is was read in the last look.
     """
 
-    def __init__(self, engine: Engine, pattern: str, *, waiters: int = 0) -> None:
+    def __init__(
+        self, engine: Engine, pattern: str, *, waiters: int = 0, rank: Callable[[LockInfo], Any] = rank
+    ) -> None:
         self._engine = engine
+        self._rank = rank
         self._waiters = waiters
         self._accepts = matching(pattern)
         self._places = literal_places(pattern)  # which need no scan
@@ -83,7 +87,7 @@ class Census:
         self._lasting: dict[
             Place, int
         ] = {}  # the same, of schedules and leaderships that have ever been used
-        self._read: dict[Place, tuple[Rank, LockInfo]] = {}
+        self._read: dict[Place, tuple[Any, LockInfo]] = {}  # with their ranks
         self._foreign: dict[bytes, LockInfo] = {}
         self._foreign_before: dict[bytes, LockInfo] = {}  # found by the last scan that came to its end
         self._turns: deque[Place] = deque()
@@ -126,10 +130,10 @@ class Census:
         """Schedules and leaderships, also those that nobody runs or leads now."""
         return list(self._lasting)
 
-    def infos(self) -> Iterator[LockInfo]:
-        """All that has been read, and keys that are not ours, in no order."""
-        yield from (info for _, info in self._read.values())
-        yield from (self._foreign_before | self._foreign).values()
+    def ranked(self) -> list[tuple[Any, LockInfo]]:
+        """All that has been read, and keys that are not ours, with their ranks and in no order."""
+        foreign = (self._foreign_before | self._foreign).values()
+        return [*self._read.values(), *((self._rank(info), info) for info in foreign)]
 
     def get(self, place: Place) -> LockInfo | None:
         """The content at the last look."""
@@ -150,10 +154,21 @@ class Census:
         """The names that are known, and have not been read yet."""
         return (place for place in self._known if place not in self._read)
 
-    async def look(
-        self, seconds: float, shown: Iterable[LockInfo], *, places: Iterable[Place] = ()
-    ) -> list[Reading]:
-        """Reads the locks that are shown, these places, and as many others as it can read in `seconds`.
+    async def glance(self, places: Iterable[Place]) -> list[Reading]:
+        """Reads these places again, as far as they are known, and nothing else.
+
+        Raises:
+            BackendError: As `Session.inspect`.
+        """
+        return await self._read_all([place for place in places if place in self._known])
+
+    async def look(self, seconds: float, shown: Iterable[LockInfo], *, new_names: int = 1) -> list[Reading]:
+        """Reads the locks that are shown, and as many others as it can read in `seconds`.
+
+        Args:
+            seconds: The time that a look may cost its share of.
+            shown: Locks that are read in any case.
+            new_names: How many times as many others are read while some have never been read.
 
         Returns:
             All that was read.
@@ -164,19 +179,22 @@ class Census:
         whole = await self._scan(seconds) if self._places is None else True
         if self._places is not None:
             self._known = dict.fromkeys(self._places, 0)
-        at_once = max(int(_NAMES * seconds), _FEWEST.names)
+        faster = new_names if len(self._read) < len(self._known) else 1
+        at_once = max(int(_NAMES * seconds * faster), _FEWEST.names)
         self.complete = whole and len(self._known) <= at_once
         if self.complete:
             chosen = list(self._known)
         else:
-            wanted = itertools.chain(((info.kind, info.name) for info in shown), places)
-            now = [place for place in wanted if place in self._known]
+            now = [place for info in shown if (place := (info.kind, info.name)) in self._known]
             queued = _next(self._queued_turns, self._queued, at_once // 2)
             some = _next(self._turns, self._new_first(), at_once - len(queued))
             chosen = list(dict.fromkeys((*now, *queued, *some)))
-        found = await look(self._engine, chosen, waiters=self._waiters)
+        return await self._read_all(chosen)
+
+    async def _read_all(self, places: Sequence[Place]) -> list[Reading]:
+        found = await look(self._engine, places, waiters=self._waiters)
         read = {(info.kind, info.name): info for info in found}
-        return [self._keep(place, read.get(place)) for place in chosen]
+        return [self._keep(place, read.get(place)) for place in places]
 
     def _new_first(self) -> Iterator[Place]:
         """All known names; those that have never been read come first."""
@@ -229,7 +247,7 @@ class Census:
             self._forget(place)
         else:
             self._known.setdefault(place, self._scans)
-            self._read[place] = rank(info), info
+            self._read[place] = self._rank(info), info
         return Reading(place, before, info)
 
     def _forget(self, place: Place) -> None:

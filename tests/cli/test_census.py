@@ -36,7 +36,7 @@ async def test_of_a_few_names_each_look_knows_all(session: Session) -> None:
             (("lock", "one"), None),
             (("fairlock", "two"), None),
         }
-        assert [one.now for one in await census.look(0, ())] == list(census.infos())
+        assert [one.now for one in await census.look(0, ())] == [info for _, info in census.ranked()]
         assert (census.complete, census.names, census.holders) == (True, 2, 2)
         assert [(info.kind, info.name) for info in census.first(9)] == [("lock", "one"), ("fairlock", "two")]
         assert [info.name for info in census.first(1)] == ["one"]
@@ -54,7 +54,7 @@ async def test_schedules_and_leaderships_are_known_while_nobody_runs_or_leads(se
         pass
     await census.look(0, ())
     assert sorted(census.lasting) == [("leadership", "lead"), ("schedule", "nightly")]
-    assert list(census.infos()) == []
+    assert census.ranked() == []
 
 
 async def at_once(tick: Tick) -> None:

@@ -14,8 +14,8 @@ from ..._transport.commands.inspect import FAMILIES, HOLDABLE
 from ...errors import SessionClosedError
 from ._http import Receive, Scope, Send, answer_asset, answer_json, answer_text, assets, begin, path_of
 from ._release import AllowRelease, Releases
-from ._sampler import Sampler, TooManyError
-from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, Viewer
+from ._sampler import Sampler
+from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, TooManyError, Viewer
 
 _PAGES: Final = {"/": "index.html", "/name": "name.html"}
 _ASSETS: Final = "/assets/"

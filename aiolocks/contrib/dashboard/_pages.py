@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, final
 
@@ -21,6 +22,36 @@ _CHARGES: Final = 8
 _HEAT: Final = 12
 _UNREAD: Final = 50
 """Names that match a search, and are read because of it, at each look."""
+
+
+class Rank(NamedTuple):
+    """The place of a name in the table: those with a problem come first, then those with the most waiters.
+
+    Attributes:
+        well: There is no problem.
+        waiters: How many wait, negative.
+        since: When the oldest hold began; infinite where nobody is known to hold it.
+    """
+
+    well: bool
+    waiters: int
+    since: float
+    name: str
+    kind: str
+
+
+Ranked = tuple[Rank, LockInfo]
+
+
+def rank(info: LockInfo) -> Rank:
+    """The place of what was read."""
+    return Rank(
+        not info.problem,
+        -info.waiters if info.waiters and waits_count(info.kind) else 0,
+        min((one.held_since or math.inf for one in info.holders), default=math.inf),
+        info.name,
+        info.kind,
+    )
 
 
 class Totals(NamedTuple):
@@ -60,18 +91,18 @@ class Chosen:
     __slots__ = ("matches", "oldest", "totals", "waited")
 
     def __init__(self, census: Census, queries: Iterable[Query]) -> None:
-        infos = list(census.infos())
+        ranked: list[Ranked] = census.ranked()
+        waited = [one for one in ranked if one[0].waiters]
+        held = [one for one in ranked if one[0].since < math.inf]
         self.totals = Totals(
             names=census.names,
             read=census.read,
-            holders=sum(len(info.holders) for info in infos),
-            waiters=sum(_waiters(info) for info in infos if info.waiters),
+            holders=sum(len(info.holders) for _, info in ranked),
+            waiters=-sum(place.waiters for place, _ in waited),
         )
-        self.oldest = _first(_OLDEST, [info for info in infos if info.holders], _held_since)
-        self.waited = _first(
-            _WAITS, [info for info in infos if info.waiters and _waiters(info)], _waits_since
-        )
-        self.matches = {query: _match(query, infos, census) for query in queries}
+        self.oldest = _first(_OLDEST, held, _by_age)
+        self.waited = _first(_WAITS, waited, _by_wait)
+        self.matches = {query: _match(query, ranked, census) for query in queries}
 
     def shown(self) -> set[Place]:
         """All of them that are on a page."""
@@ -81,39 +112,35 @@ class Chosen:
         return places
 
 
-def _match(query: Query, infos: Sequence[LockInfo], census: Census) -> Match:
+def _match(query: Query, ranked: Sequence[Ranked], census: Census) -> Match:
     if not query.text and not query.kind:
-        return Match(_first(query.rows, infos, _KEYS[query.sort]), max(len(infos), census.names))
+        return Match(_first(query.rows, ranked, _KEYS[query.sort]), max(len(ranked), census.names))
 
     def matches(kind: str, name: str) -> bool:
         return (not query.kind or kind == query.kind) and query.text in name.lower()
 
-    matching = [info for info in infos if matches(info.kind, info.name)]
+    matching = [one for one in ranked if matches(one[1].kind, one[1].name)]
     unread = [place for place in census.unread() if matches(*place)]
     places = _first(query.rows, matching, _KEYS[query.sort])
     return Match(places, len(matching) + len(unread), tuple(unread[:_UNREAD]))
 
 
-def _first(number: int, infos: Iterable[LockInfo], key: Callable[[LockInfo], Any]) -> tuple[Place, ...]:
-    return tuple((info.kind, info.name) for info in heapq.nsmallest(number, infos, key=key))
+def _first(number: int, ranked: Iterable[Ranked], key: Callable[[Ranked], Any]) -> tuple[Place, ...]:
+    return tuple((info.kind, info.name) for _, info in heapq.nsmallest(number, ranked, key=key))
 
 
-def _waiters(info: LockInfo) -> int:
-    return info.waiters if waits_count(info.kind) else 0
+def _by_age(one: Ranked) -> tuple[float, str, str]:
+    return one[0][2:]
 
 
-def _held_since(info: LockInfo) -> float:
-    return min((one.held_since or math.inf for one in info.holders), default=math.inf)
+def _by_wait(one: Ranked) -> float:
+    return min((waiter.waiting_since or math.inf for waiter in one[1].waiting), default=math.inf)
 
 
-def _waits_since(info: LockInfo) -> float:
-    return min((one.waiting_since or math.inf for one in info.waiting), default=math.inf)
-
-
-_KEYS: Final[dict[str, Callable[[LockInfo], Any]]] = {
-    "waiters": lambda info: (not info.problem, -_waiters(info), _held_since(info), info.name, info.kind),
-    "oldest": lambda info: (_held_since(info), info.name, info.kind),
-    "name": lambda info: (info.name, info.kind),
+_KEYS: Final[dict[str, Callable[[Ranked], Any]]] = {
+    "waiters": operator.itemgetter(0),
+    "oldest": _by_age,
+    "name": lambda one: one[0][3:],
 }
 
 

@@ -103,7 +103,7 @@ def charge_row(charge: Charge, *, holds: bool) -> Row:
         "kind": kind,
         "name": name,
         **_who(charge.holder),
-        "charged": round(charge.seconds, 1),
+        "charged": _roughly(charge.seconds),
         "holds": holds,
     }
 
@@ -111,7 +111,7 @@ def charge_row(charge: Charge, *, holds: bool) -> Row:
 def heat_row(place: Place, heat: Heat) -> Row:
     """The heat of a name, minute by minute."""
     kind, name = place
-    total = round(heat.total(place), 1)
+    total = _roughly(heat.total(place))
     return {"id": row_id(*place), "kind": kind, "name": name, "levels": heat.levels(place), "total": total}
 
 
@@ -217,7 +217,7 @@ def _holder(place: Place, holder: HolderInfo, found: Found) -> Row:
         **_who(holder),
         "since": _rounded(holder.held_since),
         "until": _end(holder, found.ends),
-        "charged": round(found.heat.charge_of(place, holder.lease_id), 1),
+        "charged": _roughly(found.heat.charge_of(place, holder.lease_id)),
         "permits": holder.permits,
         "depth": holder.depth,
         "mode": holder.mode,
@@ -246,6 +246,11 @@ def _end(holder: HolderInfo, ends: dict[str, float]) -> float | None:
 
 def _rounded(moment: float | None) -> float | None:
     return None if moment is None else round(moment, 2)
+
+
+def _roughly(seconds: float) -> float:
+    """Two digits of a sum that grows at each look: few viewers want more, and each change is sent to all."""
+    return round(seconds, 1) if seconds < 10 else float(f"{seconds:.2g}")
 
 
 def _text(value: Any) -> str:

@@ -10,31 +10,32 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, final
 
 from ..._core.census import Census, Reading
-from ..._core.deadlocks import deadlocks
 from ..._core.engine import Engine
 from ..._core.infos import LockInfo
 from ..._core.inspection import Place, look
-from ..._deadlocks import Deadlock
-from ...errors import BackendError, LockError, SessionClosedError
+from ...errors import BackendError, SessionClosedError
 from ._heat import Heat
 from ._history import Histories
-from ._pages import Chosen, lock_rows, overview_sections, page_sections
+from ._pages import Chosen, lock_rows, overview_sections, page_sections, rank
 from ._rows import Found, Row, deadlock_row, moment_of
+from ._searching import Search
 from ._terms import Terms
-from ._views import Query, View, Viewer
+from ._views import Query, TooManyError, View, Viewer
 
 log = logging.getLogger("aiolocks.dashboard")
 
 _EVERY: Final = 0.5
-"""Seconds between two looks."""
-_SHARE: Final = 5
-"""A look that takes long is followed by a pause this many times as long."""
-_LONGEST: Final = 5.0
+"""Seconds between two looks at the names that are shown."""
+_OTHERS_EVERY: Final = 1.0
+"""Seconds between two looks at others, unless there are few."""
+_SHARE: Final = 25
+"""A look at others that costs much time of this thread is the last for this many times as long."""
+_LONGEST: Final = 10.0
 _ALL_EVERY: Final = 2.0
-"""Seconds between two choices of the names that are shown, and between two searches for deadlocks."""
+"""Seconds between two choices of the names that are shown."""
 _FEW: Final = 500
 """Names of which the choice is made at each look."""
-_CATCHING_UP: Final = 3
+_CATCHING_UP: Final = 2
 """How much faster names are read until all have been."""
 _LINGERS: Final = 3.0
 """Seconds for which it looks on when nobody does: who goes from page to page comes back."""
@@ -45,10 +46,6 @@ _AGAIN: Final = 2.0
 """Seconds until it tries again where the server refuses or is away."""
 _MOST_ENDS: Final = 10_000
 _MOST_VIEWS: Final = 100
-
-
-class TooManyError(Exception):
-    """More different pages are looked at than is allowed."""
 
 
 @final
@@ -88,12 +85,10 @@ class Sampler:
     def _begin(self) -> None:
         self._census: Census | None = None
         self._chosen: Chosen | None = None
-        self._chosen_at = 0.0
+        self._chosen_at = self._others_at = 0.0
         self._page_infos: dict[Place, LockInfo | None] = {}
         self._terms = Terms()
-        self._deadlocks: list[Deadlock] = []
-        self._searching: asyncio.Task[list[Deadlock]] | None = None
-        self._searched_at = 0.0
+        self._search = Search()
 
     @property
     def runs(self) -> bool:
@@ -147,35 +142,29 @@ class Sampler:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         left_at = loop.time()
-        passed = _EVERY
         try:
             while self._views or loop.time() - left_at < _LINGERS:
                 if self._views:
                     left_at = loop.time()
-                begun = loop.time()
-                pause = await self._look(passed)
-                took = loop.time() - begun
+                pause = await self._look()
                 self._wake.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(pause, min(_LONGEST, _SHARE * took))):
+                    async with asyncio.timeout(pause):
                         await self._wake.wait()
-                passed = min(_LONGEST, loop.time() - begun)
         except SessionClosedError:
             self._end_streams()
         except Exception:
             log.exception("the dashboard cannot look any more; it begins again with the next viewer")
             self._end_streams()
         finally:
-            if self._searching is not None:
-                self._searching.cancel()
-                await asyncio.gather(self._searching, return_exceptions=True)
+            await self._search.aclose()
             self._begin()
 
-    async def _look(self, seconds: float) -> float:
+    async def _look(self) -> float:
         """One look, and what it has found to all who look on; how long to pause."""
         try:
             engine = self._engine()
-            await self._read(engine, seconds)
+            await self._read(engine)
         except BackendError as error:
             self._trouble, pause = str(error), _AGAIN
         else:
@@ -183,19 +172,18 @@ class Sampler:
         self._publish()
         return pause
 
-    async def _read(self, engine: Engine, seconds: float) -> None:
+    async def _read(self, engine: Engine) -> None:
         if self._census is None:
-            self._census = Census(engine, "*", waiters=_WAITERS)
+            self._census = Census(engine, "*", waiters=_WAITERS, rank=rank)
         census = self._census
-        shown = self._chosen.shown() if self._chosen is not None else set[Place]()
-        behind = census.read < census.names
-        readings = await census.look(seconds * (_CATCHING_UP if behind else 1), (), places=shown)
+        readings = await census.glance(self._chosen.shown()) if self._chosen is not None else []
+        readings += await self._read_others(engine, census)
         on_pages = [query.place for query in self._views if query.place is not None]
         self._page_infos = {place: self._page_infos.get(place) for place in on_pages}
         pages = await self._read_pages(engine, on_pages)
         self._hear([*readings, *pages])
         await self._terms.look(engine, census, on_pages, self.now)
-        self._search(engine)
+        self._search.go_on(engine)
         moment = engine.now()
         queries = [query for query in self._views if query.place is None]
         chosen = self._chosen
@@ -206,6 +194,16 @@ class Sampler:
             or any(query not in chosen.matches for query in queries)
         ):
             self._chosen, self._chosen_at = Chosen(census, queries), moment
+
+    async def _read_others(self, engine: Engine, census: Census) -> list[Reading]:
+        """All names if they are few, and otherwise some, now and then: as many as may cost their share."""
+        begun, spent = engine.now(), time.thread_time()
+        if not census.complete and begun < self._others_at:
+            return []
+        readings = await census.look(_OTHERS_EVERY, (), new_names=_CATCHING_UP)
+        cost = time.thread_time() - spent
+        self._others_at = begun + max(_OTHERS_EVERY, min(_LONGEST, _SHARE * cost))
+        return readings
 
     async def _read_pages(self, engine: Engine, places: list[Place]) -> list[Reading]:
         """The names that have a page of their own, with more of their waiters."""
@@ -238,18 +236,6 @@ class Sampler:
         """The server's time, about: seconds since 1970."""
         return time.time() + self._offset
 
-    def _search(self, engine: Engine) -> None:
-        """For deadlocks, beside the looks: where one is suspected it takes a second."""
-        if self._searching is not None:
-            if not self._searching.done():
-                return
-            with suppress(LockError):
-                self._deadlocks = self._searching.result()
-            self._searching = None
-        if engine.now() - self._searched_at >= _ALL_EVERY:
-            self._searched_at = engine.now()
-            self._searching = asyncio.create_task(deadlocks(engine), name="aiolocks-dashboard-deadlocks")
-
     # -- telling
 
     def _publish(self) -> None:
@@ -275,7 +261,7 @@ class Sampler:
         """The sections that are the same for each query."""
         return {
             **overview_sections(census, chosen, told.found),
-            "deadlocks": [deadlock_row(one, told.now) for one in self._deadlocks],
+            "deadlocks": [deadlock_row(one, told.now) for one in self._search.found],
             "leaders": self._terms.leaders(census),
             "schedules": self._terms.schedules(),
             "audit": told.audit,

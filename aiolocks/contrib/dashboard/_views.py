@@ -19,6 +19,10 @@ _MOST_BEHIND: Final = 20
 SORTS: Final = ("waiters", "oldest", "name")
 
 
+class TooManyError(Exception):
+    """More different pages are looked at than is allowed."""
+
+
 class Query(NamedTuple):
     """The content that a page is asked for.
 

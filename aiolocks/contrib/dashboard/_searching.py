@@ -1,0 +1,48 @@
+"""The search for deadlocks, beside the looks: where one is suspected it takes a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, final
+
+from ..._core.deadlocks import deadlocks
+from ..._core.engine import Engine
+from ..._deadlocks import Deadlock
+from ...errors import LockError
+
+_EVERY: Final = 2.0
+"""Seconds between two searches."""
+
+
+@final
+class Search:
+    """One search after the other, of which one is under way at most.
+
+    Attributes:
+        found: The deadlocks that the last search has found.
+    """
+
+    def __init__(self) -> None:
+        self.found: Sequence[Deadlock] = ()
+        self._task: asyncio.Task[list[Deadlock]] | None = None
+        self._next = 0.0
+
+    def go_on(self, engine: Engine) -> None:
+        """Takes what was found, and begins again when it is time."""
+        if self._task is not None:
+            if not self._task.done():
+                return
+            with suppress(LockError):  # the looks say what is wrong
+                self.found = self._task.result()
+            self._task = None
+        if engine.now() >= self._next:
+            self._next = engine.now() + _EVERY
+            self._task = asyncio.create_task(deadlocks(engine), name="aiolocks-dashboard-deadlocks")
+
+    async def aclose(self) -> None:
+        """Ends the search that is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
