@@ -1,7 +1,8 @@
 """The dashboard in Chromium, on a wide screen and on a phone, light and dark: only with `-m soak`.
 
 `AIOLOCKS_AXE` names a file `axe.min.js` (of `npm pack axe-core`), by which the pages are checked for
-people who do not see them; without it, that part is left out. `AIOLOCKS_PICTURES` names a directory for pictures.
+people who do not see them; without it, that part is left out. `AIOLOCKS_PICTURES` names a directory for
+pictures.
 """
 
 from __future__ import annotations
