@@ -15,7 +15,7 @@ _METADATA_IN_WORDS: Final = 200
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderInfo:
-    """One who holds a lock, as the server has it. Times in seconds; what is not known is None.
+    """A holder of a lock, as the server has it. Times in seconds; what is not known is None.
 
     Attributes:
         lease_id: Names this possession, as a part of a digest of its token, which is a secret. A `MultiLock`

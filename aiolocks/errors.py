@@ -200,7 +200,7 @@ class LockNotOwnedError(LockError):
 
 
 class SessionClosedError(LockError):
-    """Raised to whoever waits in, or asks something of, a session that is closed."""
+    """Raised to a task that waits in, or asks something of, a session that is closed."""
 
 
 class DuplicateJobError(LockError):

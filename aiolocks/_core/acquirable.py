@@ -125,7 +125,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
                 `ttl` seconds where there is none. A single try fails at once if Redis cannot be reached.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, nothing stays held, and whoever waits behind goes on.
+        Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
         reject_slips("acquire()", slips, positional=slipped)
         if flag("steal", steal):

@@ -81,7 +81,7 @@ class Binding(Generic[LeaseT]):
     async def _attempt(
         self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
     ) -> LeaseT | None:
-        """The lease; refused, None for whoever gave no `blocking_timeout`."""
+        """The lease; refused, None for a caller that gave no `blocking_timeout`."""
         engine = self.engine
         token = self.resource.commands.heir("", engine.token())
         claim = self._claim(token, self.options.at_least_ms, by_force=by_force)

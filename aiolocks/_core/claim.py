@@ -44,7 +44,7 @@ class Commands(Protocol):
         ...
 
     def heir(self, old: str, fresh: str) -> str:
-        """The token for who adopts from `old`, made of a fresh one."""
+        """The token for the adopter from `old`, made of a fresh one."""
         ...
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Command[Answer]:
@@ -59,7 +59,7 @@ class Commands(Protocol):
         ...
 
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
-        """Takes it from whoever holds it; of the kinds that can be stolen."""
+        """Takes it from its holder; of the kinds that can be stolen."""
         ...
 
     def arm(self, token: str) -> Command[int]:
@@ -77,7 +77,7 @@ class Commands(Protocol):
     def release(self, token: str, ttl_ms: int, *, ring: bool, leave: bool) -> Command[Released]:
         """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
 
-        `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
+        `ring` to wake the next in the queue, if it is free then; `leave` to leave the queue too.
         """
         ...
 
@@ -155,7 +155,7 @@ class Manner:
 
     @property
     def stays(self) -> bool:
-        """Whether its place in the queue is kept for who waits behind in this session."""
+        """Whether its place in the queue is kept for the next waiters of this session."""
         return self.strict or self.together
 
 

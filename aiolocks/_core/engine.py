@@ -208,7 +208,7 @@ class Engine:
         return not self.closing and self.pid == current_pid()
 
     def admit(self) -> None:
-        """Lets somebody in who wants to use it here and now.
+        """Lets a caller in that wants to use it here and now.
 
         Raises:
             SessionClosedError: It was closed.
@@ -319,7 +319,7 @@ class Engine:
             self.send(Call(command, ignore, ignore, until=self.now()), at_once=True)
 
     def waiter(self) -> asyncio.Future[Any]:
-        """A future for one who waits: it ends with the session at the latest."""
+        """A future for a waiter: it ends with the session at the latest."""
         future: asyncio.Future[Any] = self.loop.create_future()
         self._asking.add(future)
         future.add_done_callback(self._asking.discard)

@@ -69,7 +69,7 @@ class Events:
     coroutine function: they are called in the middle of a step that must not be interrupted. An exception
     that a listener raises is logged and harms nothing.
 
-    Invariants, so that who counts what begins and what ends comes back to zero:
+    Invariants, so that a listener that counts begins and ends comes back to zero:
     - each `waiting` is followed by one `waited`, however the wait ends;
     - each `acquired` is followed by one of `released`, `lost`, `detached` and `abandoned`, and what ends has
       the kind that `acquired` or the last `downgraded` told of.

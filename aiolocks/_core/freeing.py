@@ -53,8 +53,8 @@ def name_space(kind: object) -> str:
 async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | None) -> Finding | None:
     """Frees what stands there now; what that was, or None.
 
-    In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its
-    reply was lost, it does not take the lock from who has come in between.
+    In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its reply
+    was lost, it does not take the lock from a holder that has come in between.
     """
     family, prefix = FAMILIES[kind], engine.settings.prefix
     for _ in range(_TRIES):

@@ -36,7 +36,7 @@ class LockInfo:
     Attributes:
         kind: Its name space: `"lock"` (which a `ReentrantLock` and a `MultiLock` share), `"fairlock"`,
             `"semaphore"`, `"rwlock"` …; `"?"` where the key is none of ours.
-        name: Name of the lock; where the key is none of ours, what stands behind the prefix.
+        name: Name of the lock; where the key is none of ours, the part after the prefix.
         holders: The holders, the oldest grant first.
         waiters: How many wait in the queue and live: one for each session, however many of its tasks wait,
             but one for each task where waiting is fair. Of a `Lock`, a waiter whose own session has the

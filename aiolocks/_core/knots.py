@@ -4,7 +4,7 @@ A task that waits is released if what it wants could be had once all others that
 of everything. So the stuck ones are what is left when that is done again and again (the reduction of Holt's
 resource graphs, 1972): it is right for locks with one holder, for permits, of which any that are given back
 will do, and for spans, of which some exclude others. Among the stuck, a deadlock is a set of tasks each of
-which waits for all the others (a strongly connected part); the rest only waits behind it.
+which waits for all the others (a strongly connected part); the rest only waits for those.
 
 A reader that waits behind a writer, which waits for a reader, needs no lease of the writer: what keeps the
 writer out is in the reader's way.
@@ -72,7 +72,7 @@ def may_wait_for(waits: Mapping[str, Wait]) -> Edges:
 
 
 def stuck(waits: Mapping[str, Wait], standings: Mapping[Place, Standing]) -> Edges:
-    """Those that never end as things stand on the server, and whom they wait for."""
+    """Those that never end as things stand on the server, and the tasks for which they wait."""
     left = dict(waits)
     while True:
         holding: dict[str, set[str]] = {}

@@ -131,7 +131,7 @@ class Lease(AsyncOnly):
         before; renewals keep what was annotated, and `lock.adopt` replaces it by the metadata of that lock.
 
         Args:
-            metadata: JSON values, readable by whoever can read the key.
+            metadata: JSON values, readable by everybody who can read the key.
 
         Raises:
             TypeError: It is not a mapping from str to JSON values.
@@ -154,7 +154,7 @@ class Lease(AsyncOnly):
         A lock with an `at_least` that has not passed yet keeps the name until then; nobody holds it any more.
 
         Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
-        most 1 s; the release goes on by itself behind it.
+        most 1 s; the release goes on by itself after it.
 
         Raises:
             LockNotOwnedError: It was lost, or handed over by `detach`.

@@ -451,7 +451,7 @@ class Possession:
             self.lose(f"it was stolen {in_words((thief,))}")
 
     def lose(self, reason: str) -> None:
-        """Can no longer be relied on: whoever relies on it is told, once."""
+        """Can no longer be relied on: each task that relies on it is told, once."""
         if not self.live:
             return
         self._end(LeaseState.LOST, reason)

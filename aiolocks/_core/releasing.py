@@ -1,4 +1,4 @@
-"""A release on its way: goes on by itself, whoever waits for it."""
+"""A release on its way: goes on by itself, also if nobody waits for it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Releasing:
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
         self.thief = b""  # the lease that has taken its place by force
-        self.rung: Sequence[bytes] = ()  # the bells of who was woken
+        self.rung: Sequence[bytes] = ()  # the bells of the waiters that were woken
         self.overtaken = False  # the next request came before: the server did not know the script
         self.fault: Fault | None = None
         self._send(more=more)

@@ -79,7 +79,8 @@ class Session(AsyncOnly):
             is silent. Where the server cannot be reached, such a request fails at once.
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
             least ten times the ttl. It only matters if the server's clock is set back.
-        metadata: Goes with every lease of the session: JSON values, readable by whoever can read the keys.
+        metadata: Goes with every lease of the session: JSON values, readable by everybody who can read the
+            keys.
         largest_metadata: Bytes of JSON that the metadata of a lease may have, with those of the session; more
             is a `ConfigurationError` before anything is sent. Each acquire sends them, and each contender
             that is refused reads those of the holders.
@@ -152,7 +153,7 @@ class Session(AsyncOnly):
         self._settings.user_json(self._settings.metadata)
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
-        # Those that it serves together with other sessions; kept by the first of these, and by who uses them.
+        # Those that it serves together with other sessions; kept by the first of these, and by their users.
         self._joint: weakref.WeakSet[Engine] = weakref.WeakSet()
         # Of these, those that have its settings, and with which sessions.
         self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []
@@ -297,7 +298,7 @@ class Session(AsyncOnly):
         return await deadlocks(self._admit())
 
     async def force_release(self, name: str, *, kind: str | None = None) -> list[LockInfo]:
-        """Frees a name, whoever holds it, and wakes who waits for it.
+        """Frees a name from its holders, and wakes its waiters.
 
         The holder's lease becomes `LOST`: at once if it is of this session, otherwise after a push and a
         question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next

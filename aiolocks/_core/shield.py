@@ -17,7 +17,7 @@ _HELD_UP_UNTIL: Final = "aiolocks_held_up_until"
 async def outlast(
     make_future: Callable[[], asyncio.Future[Any]], *, cancelled_by: asyncio.CancelledError | None
 ) -> None:
-    """Waits for clean-up that goes on by itself, whoever cancels.
+    """Waits for clean-up that goes on by itself, through any cancellation.
 
     The future must come to an end by itself. When nobody is in a hurry it is waited for to that end;
     from a cancellation on, for at most `HURRIED` seconds more. A cancellation that arrived here is raised in

@@ -1,8 +1,8 @@
 """Renewals of a whole session, from one timer.
 
-No task a lease, and none for all of them either: what is due is sent from a timer's callback, so that
-whoever cancels every task of the loop (as `asyncio.run` does at its end) does not stop the renewal of
-what is still being unwound.
+No task a lease, and none for all of them either: requests that are due are sent from a timer's callback, so
+that a program that cancels every task of the loop (as `asyncio.run` does at its end) does not stop the
+renewal of leases whose bodies still unwind.
 """
 
 from __future__ import annotations

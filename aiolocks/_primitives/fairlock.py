@@ -46,7 +46,7 @@ class FairLock(Acquirable[Lease]):
             renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
             while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
             is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
         replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
             the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
             it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.

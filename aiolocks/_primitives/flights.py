@@ -92,7 +92,7 @@ class Flight:
         self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
 
     async def join(self, fn: Callable[[], Awaitable[Any]], limit: float | None) -> Outcome | None:
-        """Waits for the end; None for who came when it had ended already, elsewhere, unknown to us.
+        """Waits for the end; None for a caller that came when it had ended already, elsewhere, unknown to us.
 
         Args:
             fn: The caller's function: its own run has no limit.

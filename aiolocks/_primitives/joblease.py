@@ -30,7 +30,7 @@ class JobLease(Lease):
         """Ends the run. Idempotent: once it was released, every further call does nothing.
 
         Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
-        most 1 s; the release goes on by itself behind it.
+        most 1 s; the release goes on by itself after it.
 
         Args:
             done: Whether the ticket has been done. If not, the next `perform` of it runs it again.

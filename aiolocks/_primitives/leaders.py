@@ -71,7 +71,7 @@ def _info(name: str, look: Look, term: TermFound, remaining: float = 0.0) -> Lea
 
 @final
 class Observer:
-    """One who is told of each change.
+    """An observer that is told of each change.
 
     A push only says that something has changed. The observer then asks who leads, and for the terms since the
     last one that it knows: so none is missed, however many changes one push stands for.
@@ -126,7 +126,7 @@ class Observer:
     def _changes_in(self, look: Look, *, first: bool) -> list[LeaderInfo | None]:
         was, leading = self._told, look.leading
         if self._newest is not None and self._newest > look.newest and leading is not None:
-            self._newest = 0  # the server has lost its data, and its clock stands behind what it had granted
+            self._newest = 0  # the server has lost its data, and its clock is earlier than its last grants
         begun = [term for term in look.since if leading is None or term.fencing_token < leading.fencing_token]
         changes: list[LeaderInfo | None] = [_info(self._name, look, term) for term in begun]
         if leading != was or changes or first:

@@ -34,8 +34,8 @@ class MultiLock(Acquirable[Lease]):
     for all, and given back if one refuses. Nobody ever holds a part of them, but for the time of a try others
     may be refused by what is then given back.
 
-    It makes no promise of progress for names that are never free at the same time: who wants one of them
-    only may always come first. Where that matters, let all take one more lock in common.
+    It makes no promise of progress for names that are never free at the same time: a task that wants one of
+    them only may always come first. Where that matters, let all take one more lock in common.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -50,7 +50,7 @@ class MultiLock(Acquirable[Lease]):
             renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
             while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
             is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

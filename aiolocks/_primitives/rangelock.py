@@ -143,7 +143,7 @@ class RangeLock:
             renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
             while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
             is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

@@ -44,7 +44,7 @@ class Redlock(Acquirable[Lease]):
     Args:
         clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`, each for a server
             of its own, neither a cluster nor replicas of each other. Settings are those of the first session;
-            who closes one of the sessions ends the leases and the waiting on all of them.
+            a program that closes one of the sessions ends the leases and the waiting on all of them.
         name: Any non-empty str of at most 1 KiB in UTF-8. A `Lock` of the same name does not know of it.
         node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a twentieth
             of the ttl, at least 50 ms, so that one that hangs takes little from the lease.
@@ -59,7 +59,7 @@ class Redlock(Acquirable[Lease]):
             renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
             while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
             is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by whoever can read the key.
+        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

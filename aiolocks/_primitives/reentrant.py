@@ -78,7 +78,8 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
             while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
             is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the outermost lease, readable by whoever can read the key.
+        metadata: JSON values that stand beside the outermost lease, readable by everybody who can read the
+            key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -140,12 +141,12 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         return super(ReentrantLock, self._of_owner()).try_acquire(*slipped, **slips)
 
     def _of_owner(self) -> Self:
-        """The same lock, for who calls."""
+        """The same lock, for the caller."""
         if self._owner:
             return self
         try:
             task = asyncio.current_task()
-        except RuntimeError:  # called before there is a loop: whoever runs it is the owner
+        except RuntimeError:  # called before there is a loop: the task that runs it is the owner
             task = None
         if task is None:
             return self
@@ -174,7 +175,8 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             session=engine.session_id,
         )
         # An owner that others may be as well, elsewhere, must not wait behind anybody here: it may hold it
-        # already. With a task that cannot be, and it stands in one queue with who wants the simple lock.
+        # already. With a task that cannot be, and it stands in one queue with those that want the simple
+        # lock.
         gate_key = ("lock", self._name, self._owner) if self._apart else ("lock", self._name)
         return Resource(commands, gate_key)
 

@@ -1,4 +1,4 @@
-"""How values travel from who has made them to who waits elsewhere."""
+"""How values travel from the process that made them to those that wait elsewhere."""
 
 from __future__ import annotations
 

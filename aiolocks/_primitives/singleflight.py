@@ -75,8 +75,8 @@ class SingleFlight:
         jitter: The share of `keep`, 0 to 1, by which it is shortened at most, at random for each value: what
             was made at the same time does not end at the same time.
         serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no
-            trust in who else can write to the server; pickle would. It is asked when the function has ended:
-            only the value itself shows whether it can be written.
+            trust in others that can write to the server; pickle would. It is asked when the function has
+            ended: only the value itself shows whether it can be written.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -126,7 +126,7 @@ class SingleFlight:
         early: float = AS_CONFIGURED,
         jitter: float = AS_CONFIGURED,
     ) -> T:
-        """Gives what `fn` gives, or raises what it raises, whoever has called it.
+        """Gives the result of `fn`, or raises its error, also if another caller has called it.
 
         Where the call was made in this session, by whichever `SingleFlight`, all who wait here get the very
         object, and joining costs no request. From elsewhere comes what the serializer makes of it, and an
@@ -147,7 +147,7 @@ class SingleFlight:
                 session knows that the run goes on; 0 ends the call at that moment. A value that is kept is
                 returned all the same, and the time that `fn` takes does not count. None waits for as long
                 as the run takes.
-            keep: As of the `SingleFlight`, whose value is the default; so for the others.
+            keep: As of the `SingleFlight`, which gives the default; so for the others.
             stale: As of the `SingleFlight`.
             early: As of the `SingleFlight`.
             jitter: As of the `SingleFlight`.
@@ -218,7 +218,7 @@ class SingleFlight:
                 and `""`. Without fields all calls share. The key does not say which function it is for: two
                 functions need two keys.
             blocking_timeout: As for `do`; so for the others.
-            keep: As of the `SingleFlight`, whose value is the default; so for the others.
+            keep: As of the `SingleFlight`, which gives the default; so for the others.
             stale: As of the `SingleFlight`.
             early: As of the `SingleFlight`.
             jitter: As of the `SingleFlight`.
@@ -285,7 +285,7 @@ class SingleFlight:
                 leaving: the end was not confirmed.
             SessionClosedError: On entering: the session is closed, or was closed meanwhile.
 
-        Cancelled at any point, nothing stays held, and whoever waits behind goes on.
+        Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
         name = lock_name(key, "key")
         return Turn(functools.partial(self._crowd, name))

@@ -43,7 +43,7 @@ class Turn:
 
     @property
     def fencing_token(self) -> int | None:
-        """Of who is first: larger than that of every earlier one, for a store that refuses late writes.
+        """Of the first: larger than that of every earlier one, for a store that refuses late writes.
 
         Raises:
             RuntimeError: The turn was not entered.
@@ -79,7 +79,7 @@ class Turn:
 
 @final
 class Crowd:
-    """Those of one session who want the turn of one key; one of them leads, who asks the server.
+    """The callers of one session that want the turn of one key; one of them leads, and asks the server.
 
     Invariants:
     - it stands in `engine.shared` while somebody leads, and not longer;
@@ -99,7 +99,7 @@ class Crowd:
         self._led = False
 
     async def enter(self) -> Lease | None:
-        """The lease of who is first; None for who has waited for another to be through with it."""
+        """The lease of the first; None for a caller that has waited for another to be through with it."""
         came_at = self._engine.now()
         self._ensure_not_inside()
         if self._led and not await self._leads(came_at):
@@ -154,7 +154,7 @@ class Crowd:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """The body of who leads has ended."""
+        """The body of the leader has ended."""
         if exc_type is not None:
             self._pass_on()
             await lease.__aexit__(exc_type, exc, traceback)

@@ -39,10 +39,10 @@ class Turnstile:
             ...                 # the end of this block ends the window
     ```
 
-    The window begins when the winner comes, and lasts that long however many come after. With `async with`
-    it ends when the winner leaves, if that is earlier; whoever else leaves changes nothing. A winner that
-    dies is replaced when the window ends, and so is one that takes longer than it: then there are two at
-    work. Where that must not be, take a `Lock`.
+    The window begins when the winner comes, and lasts that long however many come after. With `async with` it
+    ends when the winner leaves, if that is earlier; the exits of others change nothing. A winner that dies is
+    replaced when the window ends, and so is one that takes longer than it: then there are two at work. Where
+    that must not be, take a `Lock`.
 
     It numbers a crowd that comes at the same time. With `async with`, machines that start a job by clocks
     that differ run it once each, if it is shorter than the difference: each finds that the window has
@@ -81,9 +81,9 @@ class Turnstile:
         return self._window
 
     async def enter(self) -> int:
-        """Goes through: the number within this window, 1 for who began it.
+        """Goes through: the number within this window, 1 for the one that began it.
 
-        A number that was given stays taken until the window ends, whatever becomes of who got it.
+        A number that was given stays taken until the window ends, in any case.
 
         Raises:
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.

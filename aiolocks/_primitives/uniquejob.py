@@ -52,9 +52,9 @@ _SLIPS: Final = {
 class UniqueJob:
     """One job at a time under a key, among all processes: what is one too many is a duplicate, and not run.
 
-    On the worker's side alone: one runs, `waiting` calls wait, the rest are turned away. As the one who waits
-    begins when the one who runs has ended, an update that arrives during a run is never lost, and however
-    many arrive they are one run.
+    On the worker's side alone: one runs, `waiting` calls wait, the rest are turned away. As the call that
+    waits begins when the one that runs has ended, an update that arrives during a run is never lost, and
+    however many arrive they are one run.
 
     ```python
     job = UniqueJob(redis, "report:17")
@@ -63,8 +63,8 @@ class UniqueJob:
         await build_report(17)              # sees all that was there before it began
     ```
 
-    From the producer on: whoever enqueues gets a ticket, which travels with the job; another one for the
-    same key is a conflict, until the first has begun, has been done, or its time is over.
+    From the producer on: a producer that enqueues gets a ticket, which travels with the job; another one for
+    the same key is a conflict, until the first has begun, has been done, or its time is over.
 
     ```python
     ticket = await job.enqueue("until_executed")        # raises DuplicateJobError while there is another
@@ -87,7 +87,7 @@ class UniqueJob:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         key: The key of the job: any non-empty str of at most 1 KiB in UTF-8. It has a name space of its own.
         ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its worker
-            lives, however long the job takes; when a worker dies, whoever waits begins after that time.
+            lives, however long the job takes; when a worker dies, the next in line begins after that time.
         limit: How many may run at once, 1 to 2**31 - 1. All users of a key must give the same limit: while
             one runs, another limit is refused; once none runs, the next run may have another.
         metadata: JSON values that stand beside each run and each ticket, readable by everybody who can read
@@ -150,9 +150,10 @@ class UniqueJob:
         `asyncio.create_task` and the like. The body is cancelled if the lease is lost.
 
         A waiting place belongs to the call that waits there, and is free as soon as that call begins, in the
-        same step: a call that arrives from then on waits for its own run, and sees a later state. Nobody is a
-        duplicate of the dead: one that would be is told so when those who wait have given a sign of life, a
-        few milliseconds later, or has the place of one who has given none for 2 s.
+        same step: a call that arrives from then on waits for its own run, and sees a later state. A dead
+        waiter makes no job a duplicate. If all waiting places are taken, their owners are asked whether they
+        live, and if all answer, which takes a few milliseconds, the newcomer is a duplicate. A waiter that
+        has not answered for 2 s loses its place to the newcomer.
 
         Args:
             waiting: How many may wait while `limit` run, 0 to 1000; None for any number. One is enough for a
@@ -166,7 +167,7 @@ class UniqueJob:
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, nothing stays held, and whoever waits behind goes on.
+        Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
         room, options = room_for(waiting), self._options_with(metadata)
         return Pending(lambda: self._run(Lease, options, waiting=room), of=self, call="run")
@@ -187,7 +188,7 @@ class UniqueJob:
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, nothing stays held, and whoever waits behind goes on.
+        Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
         room, options = room_for(waiting), self._options_with(metadata)
         return Pending(

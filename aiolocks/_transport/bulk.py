@@ -1,6 +1,6 @@
 """Long requests, on a connection of their own.
 
-On the connection of all others, a long request would hold up each renewal behind it. And a server that closes
+On the connection of all others, a long request would hold up each renewal after it. And a server that closes
 the connection because of its length would end it for all leases of the session.
 """
 
@@ -65,7 +65,7 @@ class Outflow:
 
 @final
 class Bulk:
-    """The long requests of one connection, and what has to come behind them.
+    """The long requests of one connection, and the requests that have to come after them.
 
     Invariant: requests for keys of one slot reach the server in the order of their sending. A long one waits
     until `main` owes no reply for its slots; while it waits or is under way, later ones of its slots follow
@@ -111,7 +111,7 @@ class Bulk:
                 self.connection.send(call, at_once=True)
 
     def _clear(self) -> None:
-        """Asks the other connection for a reply that comes behind all that it owes by now."""
+        """Asks the other connection for a reply that comes after all that it owes by now."""
         self._clearing = True
 
         def cleared() -> None:

@@ -77,7 +77,7 @@ class Command(Generic[T]):
         parse: Turns the server's reply (bytes, ints, lists of them) into what the caller wants to know.
         lane: Commands of one lane reach the server in the order in which they were sent.
         bells: Keys whose end the server is to tell of, from when this command was executed on.
-        watched: Keys that this command reads last, and of whose changes the server is to tell, from then on.
+        watched: Keys that this command reads last, of whose changes the server must tell, from then on.
             Where it cannot, nothing is lost but time.
     """
 
@@ -161,8 +161,8 @@ class Call(Generic[T]):
             waits.
         in_full: Send the script's text at once.
         make: Makes the command again for each time that it is written, where its content depends on the time.
-        on_late: Told what the server has done after all, when its reply comes behind the end: the server has
-            told nobody else here whom it woke.
+        on_late: Told the reply that comes after the end: the server has told nobody else here which waiters
+            it woke.
 
     The callbacks run inside the loop's callbacks and must not raise; once the caller has left
     (`Transport.forget`), none but `on_late` is called.
@@ -311,7 +311,7 @@ class Transport(Protocol):
         ...
 
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
-        """Sends it, in order behind what was sent before it in the same lane.
+        """Sends it, in order after earlier requests of the same lane.
 
         Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
         may be the last thing that this loop does); `more` leaves it for the next call, which follows.

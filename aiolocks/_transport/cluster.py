@@ -1,7 +1,7 @@
 """One connection to each node of a cluster, for a whole session.
 
 Each node has its `Multiplexed`, with its own wakeups: requests of one turn of the loop leave in one write a
-node. This is what stands before them: it knows which slot is whose, and what becomes of a request that a node
+node. This object stands before them: it knows the node of each slot, and the fate of a request that a node
 does not execute.
 
 Invariants:
@@ -12,8 +12,8 @@ Invariants:
   (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
   acquire. An undo in this form is sent again when the slot has moved: then it takes the waiter out of the
   queue as well;
-- a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent behind
-  it, is the last word;
+- a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent after it,
+  is the last word;
 - while a request waits for a table or a node, the table is learned again and again.
 """
 
@@ -223,7 +223,7 @@ class Clustered:
     def _undo_the_rest(self, slot: int, call: Call[Any], told: Callable[[Any], None], result: Any) -> None:
         """The form for a slot that moves passes over the queue, and what a waiter has left there."""
         told(result)
-        # Its caller has had its answer, and counts on one: only whom the rest wakes is told.
+        # Its caller has had its answer, and counts on one: it is told only the waiters that the rest wakes.
         late: Callable[[Any], Any] = call.on_late or ignore
         rest = Call(call.command, late, ignore, until=math.inf, undoes=True, in_full=True, on_late=late)
         if not self._closed:
@@ -332,7 +332,7 @@ class Clustered:
     # -- nodes that are away
 
     def broken(self, node: Multiplexed) -> None:
-        """It has no connection any more; what it owes replies to is sent again, to whoever serves it."""
+        """It has no connection any more; requests without a reply are sent again, to the right node."""
         if self._closed or node not in self._nodes.values():
             return
         address = self._address(node)

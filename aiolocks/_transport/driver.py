@@ -199,9 +199,8 @@ class Door:
     async def cluster_table(self) -> tuple[Any, int | None]:
         """The slots and their nodes as this node knows them, over a connection for just this question.
 
-        Returns:
-            The rows of `CLUSTER SLOTS`, and the cluster's epoch, which each change of who serves what makes
-            larger; None where the user may not ask for that.
+        Returns: The rows of `CLUSTER SLOTS`, and the cluster's epoch, which each change of a slot's node
+            makes larger; None where the user may not ask for that.
         """
         arguments = _arguments(self)
         arguments.update(protocol=2, decode_responses=False)

@@ -12,8 +12,8 @@ given when a majority has confirmed it. Two majorities have a master in common; 
 - *A rising fencing token.* Say that `m` confirmed A, with the token S(A), and granted B after that. Its fence
   was at least S(A), so that it minted more than S(A) for B; and as it confirmed B too, S(B) is not less than
   that. The larger of the tokens minted by one majority is not enough: B may have been granted at `m` before A
-  was, and have lost that grant again. Neither is writing back to whoever answers: a fence that is raised for
-  a lease which is gone says nothing of the one that is there.
+  was, and have lost that grant again. Neither is writing back to any master that answers: a fence that is
+  raised for a lease which is gone says nothing of the one that is there.
 
 The first needs clocks that *run* alike (the holder's, and each master's, within 1 %) and do not jump; they
 need not agree. The second needs no clock, where `m` kept its data, the fence for its retention among them.
@@ -116,7 +116,7 @@ class Acquiring(Ballot[Answer]):
         return super().failed(master, phase, fault)
 
     def _granted_late(self, master: int) -> list[Errand]:
-        """The more carry the lease, the more may fail later. An undo was sent behind it."""
+        """The more carry the lease, the more may fail later. An undo was sent after it."""
         if isinstance(self.outcome, Granted):
             return self._tell((master,))
         if self.decided:

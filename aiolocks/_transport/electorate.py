@@ -17,8 +17,8 @@ Told = Callable[[Fault | None], None]
 _OPENING: Final = 0.15
 """Seconds for which the first vote of all waits for those that are slow to say who they are."""
 _ANSWERED_WITHIN: Final = 1.0
-"""Seconds that a question has at least, however little time those have who wait for the answer: it takes a
-connection and two round trips, and who is heard of again only after they have gone may vote the next time."""
+"""Seconds that a question has at least, however little time the callers have: it takes a connection and two
+round trips. A master that answers too late for the present request can vote on the next one."""
 
 _MISCONFIGURED: Final = 1.0
 """Seconds for which what is wrong with the masters is taken for granted."""
@@ -33,7 +33,7 @@ class Master:
         met: It has answered anything so far.
         unanswered_since: Loop time of the first request after its last answer; None if there is none.
         known: Scripts that it has answered since it was last out of reach. Others are sent to it in full:
-            said again because it did not know them, they would come behind what was sent after them.
+            said again because it did not know them, they would come after later requests.
         run_id: Which server process it was when it was asked last; empty while that is not known.
     """
 
@@ -73,7 +73,7 @@ class Master:
         return self.unanswered_since is not None and now - self.unanswered_since >= seconds
 
     def silent(self) -> None:
-        """Behind its address there may be another server the next time."""
+        """At its address there may be another server the next time."""
         self.admitted = False
         self.known.clear()
 
@@ -110,7 +110,7 @@ class Electorate:
     def ask(self, master: Master, told: Told, *, until: float, patience: float) -> None:
         """Tells, later, why it may not vote, or None.
 
-        `until` is the loop time after which that is of no use to who asks; `patience` are the seconds that
+        `until` is the loop time after which that is of no use to the caller; `patience` are the seconds that
         this master has for one request.
         """
         if self._misconfigured is not None and self._loop.time() < self._ask_again_at:
@@ -146,7 +146,7 @@ class Electorate:
     def _question(
         self, master: Master, section: str, field: bytes, until: float, then: Callable[[bytes], None]
     ) -> None:
-        """Asks for one fact; it is empty for who may not ask."""
+        """Asks for one fact; it is empty for a user that may not ask."""
 
         def answered(fact: bytes) -> None:
             master.answered()

@@ -30,7 +30,7 @@ _FOREIGN: Final = (
     "the key holds something that aiolocks did not write: remove it with force_release() or DEL, or give "
     "aiolocks a prefix of its own"
 )
-# The same request would be refused again: whoever asked is told at once.
+# The same request would be refused again: the caller is told at once.
 _FATAL: Final = {
     "CROSSSLOT": "it is a node of a cluster: give a redis.asyncio.RedisCluster, not a Redis",
     "MOVED": "it is a node of a cluster: give a redis.asyncio.RedisCluster, not a Redis",

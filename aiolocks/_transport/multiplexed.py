@@ -60,7 +60,7 @@ _IDLE: Final = 10.0
 
 
 class Detours(Protocol):
-    """Where several connections serve one session: who knows of the others."""
+    """Where several connections serve one session: the object that knows of the others."""
 
     def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
         """That was refused here. Whether it goes on elsewhere, or later."""
@@ -634,7 +634,7 @@ class Multiplexed(asyncio.Protocol):
         identity, before = await probe.identity(), self._identity
         await self._residue.drop(probe, identity)
         await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
-        if self._link is not link:  # it broke right behind its last answer
+        if self._link is not link:  # it broke right after its last answer
             raise self._connector.trouble or self._broken("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
         self._residue.settled(identity)

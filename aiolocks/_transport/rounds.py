@@ -106,10 +106,10 @@ class Round:
             self._quorum.masters[errand.master].transport.forget(call)
 
     def settle(self, settling: Settling) -> None:
-        """The lease is handed over. A master that gets it for the old token behind the adoption loses it.
+        """The lease is handed over. A master that gets it for the old token after the adoption loses it.
 
         Nobody would look after it there until its ttl has passed. A master that gets it before the adoption
-        keeps it for the heir. So each master that has not answered yet is asked, behind that request, whether
+        keeps it for the heir. So each master that has not answered yet is asked, after that request, whether
         it carries the lease; and if it does, another master is asked whether it still carries it, too.
         """
         creating = self.creating()
@@ -217,7 +217,7 @@ class Round:
         master.transport.send(call, at_once=at_once, more=more)
 
     def _undo(self, errand: Errand, master: Master) -> None:
-        """Behind the vote, if that was ever written: what a master has not seen needs no undoing."""
+        """After the vote, if that was ever written: a request that a master has not seen needs no undoing."""
         vote = self._votes.get(errand.master)
         if vote is None:
             return

@@ -69,13 +69,13 @@ def position(cursor: object, nodes: Sequence[tuple[str, int]]) -> tuple[int, byt
 
 
 def cursor_behind(nodes: Sequence[tuple[str, int]], at: int, there: bytes) -> bytes:
-    """Where the scan goes on behind what one of the nodes has told; `0` behind the last one."""
+    """Where the scan goes on after the answer of one of the nodes; `0` after the last one."""
     if int(there) == 0:
         at, there = at + 1, b"0"
     return b"0" if at == len(nodes) else b"%b:%d@%b" % (nodes[at][0].encode(), nodes[at][1], there)
 
 
 def _behind(nodes: list[ClusterNode], name: str) -> bytes:
-    """Where the scan of the next node begins; `0` behind the last one."""
+    """Where the scan of the next node begins; `0` after the last one."""
     following = next((node for node in nodes if node.name > name), None)
     return b"0" if following is None else following.name.encode() + b"@0"

@@ -120,7 +120,7 @@ class Slots:
     def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:
         for first, last, master, *_ in rows:
             host, port = master[0], int(master[1])
-            if host == b"?":  # its name is not known to who was asked
+            if host == b"?":  # its name is not known to the node that was asked
                 continue
             yield int(first), int(last), self.address(host.decode() if host else "", port, asked)
 

@@ -60,7 +60,7 @@ class Spares:
         self._bulk.send(call)
 
     def concerns(self, call: Call[Any]) -> bool:
-        """Whether it has to come behind one of those that are on their way alone."""
+        """Whether it has to come after one of those that are on their way alone."""
         return self._bulk is not None and self._bulk.concerns(call)
 
     def prove(self, proof: Proof) -> None:

@@ -25,7 +25,7 @@ LOST: Final = 76
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 NOBODY_READS: Final = 141
-"""128 + SIGPIPE: whoever read the output has left, as `head` does."""
+"""128 + SIGPIPE: the reader of the output has left, as `head` does."""
 
 
 def of_signal(number: int) -> int:

@@ -135,7 +135,7 @@ async def _reach(client: Redis, *, ailing: bool) -> None:
     except TimeoutError:
         raise CommandError(f"{where} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
     except TypeError:
-        raise CommandError(_not_a_url(), NO_SERVER) from None  # an option behind the `?` that there is not
+        raise CommandError(_not_a_url(), NO_SERVER) from None  # an option after the `?` that there is not
     except (RedisError, OSError) as error:
         if ailing and isinstance(error, (ResponseError, BusyLoadingError)):
             return

@@ -250,7 +250,7 @@ def _metrics_of(registry: object, buckets: tuple[tuple[float, ...], tuple[float,
 
 
 def _stands_in(registry: CollectorRegistry, metrics: _Metrics) -> bool:
-    """Whether nobody has unregistered it: who clears a registry wants new ones, not some that nobody sees."""
+    """Whether nobody has unregistered it: a program that clears a registry wants new ones."""
     try:
         registry.register(metrics)
     except ValueError:

@@ -90,7 +90,7 @@ class Schedule(AsyncOnly):
             half of its gap, the same in all processes. For many schedules that are due at the same time.
         ttl: Seconds after which a run counts as lost when its process has died; renewed each third of it. It
             neither limits a run nor keeps anything back after it.
-        metadata: JSON values that stand beside each run, readable by whoever can read the keys.
+        metadata: JSON values that stand beside each run, readable by everybody who can read the keys.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

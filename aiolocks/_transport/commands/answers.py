@@ -28,7 +28,7 @@ class Granted:
         others: How many stand in the queue, dead ones among them.
         room: How many more of the same may be let in at once.
         depth: How many leases its owner has by now.
-        rung: The bells of who was woken, if anybody was.
+        rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
     """
 
@@ -60,7 +60,7 @@ class Refused:
     Attributes:
         remaining_ms: Milliseconds that the lease has left which ends first; None when it has no end, or when
             other waiters go first.
-        rung: The bells of who was woken, if anybody was.
+        rung: The bells of the waiters that were woken, if any.
         error: Why there is nothing to wait for, and the asker is not in the queue any more; else None.
         detail: Further details, for people; where several servers were asked, the answer of each.
         told: The holders, where they were asked for and are known: the server's time in microseconds, how
@@ -104,7 +104,7 @@ class Released:
 
     Attributes:
         freed: The token did hold it.
-        rung: The bells of who was woken, if anybody was.
+        rung: The bells of the waiters that were woken, if any.
         thief: The lease that has taken its place by force, as `Stolen.thief`; empty where none is known.
     """
 

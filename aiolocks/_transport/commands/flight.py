@@ -52,11 +52,11 @@ class Leaving:
 
 
 class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
-    """Ends the acquire of who has waited, or came later: a run has left this.
+    """Ends the acquire of a caller that has waited, or came later: a run has left this.
 
     Attributes:
         run: Fencing token of the run.
-        age_us: How many microseconds ago; None if it is kept, and so for whoever comes.
+        age_us: How many microseconds ago; None if it is kept, and so for every later caller.
         due: Whether it is due, and nobody replaces it yet.
         tag: The sort of the result.
         payload: The thing itself.

@@ -215,7 +215,7 @@ class Scanned(NamedTuple):
     """One step of a scan.
 
     Attributes:
-        cursor: Where the next one begins; None behind the last.
+        cursor: Where the next one begins; None after the last.
         keys: The keys that were found in this part. A key may come twice.
     """
 

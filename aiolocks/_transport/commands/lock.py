@@ -89,7 +89,7 @@ class LockCommands(Steps):
     ) -> Command[Released]:
         """Lets go, if the token holds it.
 
-        `ring` to wake who is next in the queue, if it is free then; `leave` to leave the queue too.
+        `ring` to wake the next in the queue, if it is free then; `leave` to leave the queue too.
         """
         keys = self._queued_keys() if leave else self._with_queue
         args = (token, self._retention(ttl_ms), int(ring))

@@ -8,7 +8,7 @@ step: for the time of a try, others may find taken what is then given back.
 The fencing token. Each slot mints one, larger than every earlier one of its own names. The largest of them is
 written to all names (`multi_seal`), in each slot only where all the locks still carry the token, and the
 lease is given only when every slot has confirmed that. So it is larger than every earlier one of each name;
-and whoever gets one of the names later finds it behind that name's fence, and mints a larger one. If a slot
+and a later holder of one of the names finds it behind that name's fence, and mints a larger one. If a slot
 has lost it meanwhile, nothing is given.
 """
 
@@ -96,8 +96,8 @@ class MultiSlotCommands(StepsOfAName):
                 reached += 1
                 (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
                 if isinstance(answer, Refused):
-                    # Others may have been refused what was taken for a moment. Of what is free in the slot
-                    # that refused, a waiter that was woken tells those behind it.
+                    # Others may have been refused what was taken for a moment. Of the permits that are free
+                    # in the slot that refused, a waiter that was woken tells those after it.
                     slots = reached if standing & PASSING else reached - 1
                     yield self._give_back(token, ttl_ms, slots)
                     if standing & WAITING:

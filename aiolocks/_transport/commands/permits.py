@@ -148,7 +148,7 @@ class PermitCommands(Steps):
         return self._available(self._number)
 
     def resize(self, value: int) -> Command[Sequence[bytes]]:
-        """Sets how many there are from now on; the bells of who was woken."""
+        """Sets how many there are from now on; the bells of the waiters that were woken."""
         args = (self._value, value, self._value_retention_ms, self._seat("1" * SEAT_LENGTH))
         return Command(_RESIZE, self._keys, args, self._rung)
 

@@ -63,7 +63,7 @@ _NO_CONTENT: Final = Content(_NOTHING, -2, b"")
 
 @final
 class Holder(NamedTuple):
-    """One who holds; what is not known, or is not of this kind, is None.
+    """A holder; a field that is not known, or is not of this kind, is None.
 
     Attributes:
         tokens: The secrets of its possession; the first is the one by which the lease is known.
@@ -123,7 +123,7 @@ class Finding(NamedTuple):
     Attributes:
         now_us: The server's time, microseconds.
         value: Of a semaphore, how many permits there are; of a turnstile, how many have gone through.
-        stands: There is something, whoever holds it.
+        stands: There is something, with any holder or none.
         problems: The faults that were found, each in words.
         waiters: How many wait and live.
         first_waiters: The first of them, as many as were asked for.
@@ -145,7 +145,7 @@ class Finding(NamedTuple):
 
     @property
     def grants(self) -> tuple[Holder, ...]:
-        """Those who hold, and the one who did."""
+        """The holders, and the one that was."""
         return self.holders if self.kept is None else (*self.holders, self.kept)
 
     def with_problems(self, problems: tuple[str, ...]) -> Finding:
@@ -200,7 +200,7 @@ def told_lock(left_ms: int, held: bytes) -> Holder | None:
 
 
 def told_permits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-    """The same of one who has permits."""
+    """The same of a holder of permits."""
     match = _LEASE.fullmatch(lease)
     if match is None:
         return None
@@ -209,7 +209,7 @@ def told_permits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
 
 
 def told_limits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-    """The same of one who has a permit of each of several keys."""
+    """The same of a holder of a permit of each of several keys."""
     match = _LIMITED.fullmatch(lease)
     if match is None:
         return None
@@ -218,7 +218,7 @@ def told_limits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
 
 
 def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-    """The same of one who has a span."""
+    """The same of a holder of a span."""
     match = _SPAN.fullmatch(lease)
     a, b = (_bound(match[2]), _bound(match[3])) if match is not None else (None, None)
     if match is None or a is None or b is None:
@@ -387,7 +387,7 @@ def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
 
 
 def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Finding:
-    """A window that is open: who began it, and how many have gone through."""
+    """A window that is open: its first entrant, and how many have gone through."""
     if wrong := _wrong({"": "zset"}, found):
         return Finding(now_us, stands=True, problems=wrong)
     if not (places := found[""]):

@@ -47,7 +47,7 @@ class RedisPyCommands:
         return Command(_REACQUIRE, self._keys, args, truth, lane=_lane(token))
 
     def holder(self) -> Command[bytes | None]:
-        """The token of who has it."""
+        """The token of its holder."""
         return Command(_HOLDER, self._keys, (), _as_it_is)
 
 

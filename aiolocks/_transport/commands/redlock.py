@@ -60,7 +60,7 @@ class Motion(Command[T]):
 
 @final
 class Settling(Command[None]):
-    """Ends a lane: what it creates on a master behind the adoption is taken back there.
+    """Ends a lane: a lease that it creates on a master after the adoption is taken back there.
 
     Attributes:
         owned: Asks one master whether it carries the lease.
@@ -152,7 +152,7 @@ class RedlockCommands(Steps):
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         adopt, back = self._swap(old, new, ttl_ms, metadata), self._swap(new, old, ttl_ms, metadata)
-        # In the lane of who gives: what the heir sends next goes behind this, and does not take its place.
+        # In the lane of the giver: requests of the heir go after this, and do not take its place.
         return self._question(partial(Adopting, vote=adopt, undo=back), adopt, lane=old, lasts=ttl_ms / 1000)
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:
@@ -185,7 +185,7 @@ class RedlockCommands(Steps):
         return Command(_SEAL, keys, args, truth, lane=token)
 
     def _leave(self, token: str, ttl_ms: int) -> Command[Released]:
-        """Frees nothing: a master that grants behind all others is to keep the lease."""
+        """Frees nothing: a master that grants after all others must keep the lease."""
         like = self._one.release("", ttl_ms, ring=False, leave=True)
         return Command(like.script, like.keys, like.args, like.parse, lane=token)
 

@@ -32,7 +32,7 @@ class ReentrantCommands(Steps):
 
     Args:
         owner: An id of 32 hexadecimal characters.
-        apart: Waits apart from who waits for the simple lock of this name.
+        apart: Waits apart from the waiters for the simple lock of this name.
     """
 
     __slots__ = ("_keys", "_owner", "bell")

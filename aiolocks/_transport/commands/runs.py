@@ -26,7 +26,7 @@ class RunSteps(Steps):
 
     _keys: tuple[bytes, ...]
     _fair: ClassVar[str]
-    """Flag for who asks whether a run could begin: `t` behind those who wait, or nothing."""
+    """Flag for a request that asks whether a run could begin: `t` after those who wait, or nothing."""
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)

@@ -64,7 +64,7 @@ class Changed(NamedTuple):
     Attributes:
         held: The token holds.
         part: Whether the span that was asked for was part of the one that it held.
-        rung: The bells of who was woken.
+        rung: The bells of the waiters that were woken.
     """
 
     held: bool
@@ -79,7 +79,7 @@ class SpanCommands(Steps):
     Args:
         kind: The kind whose name space it is.
         under: The token of the upgradable that will be upgraded; empty when there is none.
-        longest_sleep_ms: After which who waits asks again, at the latest.
+        longest_sleep_ms: After which a waiter asks again, at the latest.
     """
 
     __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_span", "_under", "bell")

@@ -18,18 +18,18 @@ STAYING: Final = 8
 WAITING: Final = 16
 """If it cannot get in, it will wait: the refusal seats it, and hangs its bell."""
 TOLD: Final = 64
-"""If it cannot get in, it is told who holds."""
+"""If it cannot get in, it is told the holders."""
 
 
 @functools.cache
 def leave_letters(*, ring: bool, leave: bool) -> str:
-    """For the scripts of a release: `r` to wake who is next, `l` to leave the queue with its bell."""
+    """For the scripts of a release: `r` to wake the next, `l` to leave the queue with its bell."""
     return ("r" if ring else "") + ("l" if leave else "")
 
 
 @functools.cache
 def letters(standing: int) -> str:
-    """The same for the scripts, and `l` for who is to leave the queue with its bell."""
+    """The same for the scripts, and `l` for a waiter that must leave the queue with its bell."""
     leaving = standing & (QUEUED | STAYING) == QUEUED
     said = [
         (QUEUED, "q"),

@@ -83,7 +83,7 @@ class Steps:
         return told_lock(left_ms, lease)
 
     def heir(self, old: str, fresh: str) -> str:
-        """The token for who adopts from `old`, made of a fresh one; a new one where there is no old one."""
+        """The token for the adopter from `old`, made of a fresh one; a new one where there is no old one."""
         return fresh
 
     def wanted(self) -> Wanted | None:
@@ -99,7 +99,7 @@ class Steps:
         command.watched = command.keys[:1]
 
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
-        """Takes it from whoever holds it; of the kinds that can be stolen."""
+        """Takes it from its holder; of the kinds that can be stolen."""
         raise NotImplementedError
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:

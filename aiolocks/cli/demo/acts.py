@@ -27,7 +27,7 @@ TTL: Final = 1.0
 _EXCERPT: Final = 0.03
 """Seconds of the second act that are drawn: a hold takes a millisecond or more."""
 _STAY: Final = 0.4
-"""Seconds that those stay inside of whom it is only to be seen that they are."""
+"""Seconds for which a worker stays inside only to be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One act: what is said of it, who takes part, and how it goes."""
+    """One act: its text, its workers, and how it goes."""
 
     title: str
     workers: tuple[int, ...]

@@ -32,7 +32,7 @@ class Screen(ABC):
 
     @abstractmethod
     def showing(self, scene: Scene) -> AbstractAsyncContextManager[None]:
-        """While entered, the act goes on; behind it, it stands there for good."""
+        """While entered, the act goes on; after it, it stands there for good."""
 
 
 class NoScreen(Screen):
@@ -59,7 +59,7 @@ class PlainScreen(Screen):
 
     @asynccontextmanager
     async def showing(self, scene: Scene) -> AsyncGenerator[None, None]:
-        """While entered, the act goes on; behind it, it stands there for good."""
+        """While entered, the act goes on; after it, it stands there for good."""
         self.say(scene.heading().plain)
         yield
         for line in scene.body(width=_PIPE_WIDTH, glyphs=self._glyphs):
@@ -80,7 +80,7 @@ class LiveScreen(Screen):
 
     @asynccontextmanager
     async def showing(self, scene: Scene) -> AsyncGenerator[None, None]:
-        """While entered, the act goes on; behind it, it stands there for good."""
+        """While entered, the act goes on; after it, it stands there for good."""
 
         def picture() -> Group:
             width = min(self._console.width, _WIDEST)

@@ -79,7 +79,7 @@ def details(info: LockInfo, holder: HolderInfo | None) -> str:
 
 
 def interval(span: tuple[float, float]) -> str:
-    """As whoever took it wrote it: `[0, 10)` stands on the server with the number right below 10."""
+    """As the holder wrote it: `[0, 10)` stands on the server with the number right below 10."""
     low, high = span
     above = math.nextafter(high, math.inf)
     half_open = len(repr(above)) + 4 < len(repr(high))
@@ -91,7 +91,7 @@ def _number(value: float) -> str:
 
 
 def sentence(info: LockInfo, encoding: str = "utf-8") -> str:
-    """One line of who holds it: `lock 'job', held by worker-3 pid 4711 for 12.4 s`."""
+    """One line about the holder: `lock 'job', held by worker-3 pid 4711 for 12.4 s`."""
     what = f"{info.kind} '{visible(info.name, encoding)}'"
     if not info.holders:
         why = info.problem or kept(info)
@@ -130,7 +130,7 @@ def document(**fields: Any) -> str:
 
 
 def as_json(info: LockInfo) -> dict[str, Any]:
-    """The fields of a lock, and of who holds it; times in seconds. An end that is infinite becomes null."""
+    """The fields of a lock, and of its holders; times in seconds. An end that is infinite becomes null."""
     fields = dataclasses.asdict(info)
     fields["problem"] = info.problem or None
     for holder in fields["holders"]:

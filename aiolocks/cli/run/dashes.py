@@ -12,7 +12,7 @@ class BehindDashes(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keeps what stands behind the dashes."""
+        """Keeps the words after the dashes."""
         at = args.index("--") if "--" in args else len(args)
         own, command = args[:at], args[at + 1 :]
         if not command and not any(option in own for option in ctx.help_option_names):

@@ -37,7 +37,7 @@ from .waiting import described, explain
 _DUE: Final = "AIOLOCKS_DUE"
 
 _RELEASE_PATIENCE: Final = 3.0
-"""Seconds that a release may take once the command has ended; behind it, the ttl frees the lock."""
+"""Seconds that a release may take once the command has ended; after it, the ttl frees the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def _on_signals(ended: asyncio.Future[int]) -> None:
 
 
 def _allowed(request: ReleaseRequest) -> bool:
-    """Each user of this machine may, who can open the page."""
+    """Each user of this machine that can open the page may."""
     say(f"{request.kind} {request.name!r} is released by force")
     return True
 

@@ -1,4 +1,4 @@
-"""A page that shows who holds what, and who waits for whom: an ASGI application to mount or to serve.
+"""A page that shows the holders and the waiters of each lock: an ASGI application to mount or to serve.
 
 ```python
 from aiolocks.contrib import dashboard
@@ -20,9 +20,9 @@ __all__ = ["Dashboard", "ReleaseRequest", "app"]
 def app(session: Any, allow_release: AllowRelease | None = None) -> Dashboard:
     """An ASGI application that shows the locks of a session's prefix, live, in a browser.
 
-    It shows holders, waiters and for whom they wait, the time that others have waited for each holder, the
-    oldest locks, where most was waited in the last hour, deadlocks, leaders, and the last ticks of schedules;
-    and for each name a page of its own, with the holds that have ended while somebody looked.
+    It shows holders, waiters and the tasks for which they wait, the time that others have waited for each
+    holder, the oldest locks, where most was waited in the last hour, deadlocks, leaders, and the last ticks
+    of schedules; and for each name a page of its own, with the holds that have ended while somebody looked.
 
     It looks at the server only while somebody looks at it: one sampler for all viewers, at most twice a
     second. Of very many names it reads those on the pages each time, and the others in turn.

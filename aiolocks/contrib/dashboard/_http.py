@@ -119,5 +119,5 @@ async def answer_json(send: Send, status: int, *more: tuple[bytes, bytes], **fie
 async def answer_text(
     send: Send, status: int, text: str, *more: tuple[bytes, bytes], head: bool = False
 ) -> None:
-    """A line for whoever asked."""
+    """A line for the client that asked."""
     await answer(send, status, f"{text}\n".encode(), b"text/plain; charset=utf-8", *more, head=head)

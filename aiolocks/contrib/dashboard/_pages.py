@@ -173,7 +173,7 @@ def page_sections(info: LockInfo, held: Iterable[Held], found: Found) -> tuple[R
 
 
 def _wait_rows(places: Iterable[Place], census: Census) -> list[Row]:
-    """The longest waits, and for whom they are."""
+    """The longest waits, and the holders for which they are."""
     waits = [
         (waiter.waiting_since or math.inf, number, info, waiter)
         for place in places

@@ -1,4 +1,4 @@
-"""Releasing by force: who may, which requests count, and what is written down about it."""
+"""Releasing by force: the users that may, the requests that count, and the record of it."""
 
 from __future__ import annotations
 

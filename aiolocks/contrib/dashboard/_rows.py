@@ -83,7 +83,7 @@ def page_row(info: LockInfo, found: Found) -> Row:
 
 
 def wait_row(info: LockInfo, number: int, waiter: WaiterInfo) -> Row:
-    """One that waits, and for whom."""
+    """A waiter, and the holder for which it waits."""
     return {
         "id": row_id(info.kind, info.name, number),
         "kind": info.kind,

@@ -38,7 +38,7 @@ _FEW: Final = 500
 _CATCHING_UP: Final = 2
 """How much faster names are read until all have been."""
 _LINGERS: Final = 3.0
-"""Seconds for which it looks on when nobody does: who goes from page to page comes back."""
+"""Seconds for which it looks on when nobody does: a user that goes from page to page comes back."""
 _WAITERS: Final = 20
 """Waiters of a name that are described on the overview, and on its own page:"""
 _WAITERS_ON_PAGE: Final = 100
@@ -216,7 +216,7 @@ class Sampler:
         return readings
 
     def _hear(self, readings: list[Reading]) -> None:
-        """Takes down what was read: who waits for how long, and which holds have ended."""
+        """Takes down the facts that were read: how long each waits, and which holds have ended."""
         moments = [moment for one in readings if one.now is not None and (moment := moment_of(one.now))]
         if moments:
             self._offset = max(moments) - time.time()

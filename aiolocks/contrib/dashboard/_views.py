@@ -43,7 +43,7 @@ class Query(NamedTuple):
 
 @final
 class Viewer:
-    """One who looks at a page, and has yet to be sent these messages."""
+    """A user that looks at a page, and has yet to be sent these messages."""
 
     __slots__ = ("_ended", "_messages", "_news", "whole")
 

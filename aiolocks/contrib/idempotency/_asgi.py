@@ -60,7 +60,7 @@ class Exchange:
     """One request and its answer, between an application and a client that may hang up.
 
     The application runs in a task of its own. Its answer is collected, and is not sent to the client: that is
-    for the caller, who keeps it first. An answer that is longer than `max_answer` cannot be kept. Then the
+    for the caller, which keeps it first. An answer that is longer than `max_answer` cannot be kept. Then the
     client gets it as the application sends it, or, with `whole`, the application is cancelled.
 
     Args:
@@ -143,7 +143,7 @@ class Exchange:
         return answer
 
     async def ended(self) -> None:
-        """Returns when the application has done what it does behind its answer, as background tasks.
+        """Returns when the application has done its work after the answer, as background tasks.
 
         Raises:
             Exception: The application raised it.

@@ -19,7 +19,7 @@ def fingerprint_of(method: str, path: str, query: bytes, body: bytes) -> str:
 
 
 def name_of(asker: str, key: str) -> str:
-    """The name of the key of one user. Of the user, who may be told by a secret, it has a hash."""
+    """The name of the key of one user. Of the user, which may be told by a secret, it has a hash."""
     who = hashlib.blake2b(asker.encode(errors="surrogatepass"), digest_size=20).hexdigest()
     shown = quote(key, safe="")
     if len(shown) > _LONGEST_SHOWN:

@@ -11,7 +11,7 @@ from ._problems import malformed
 LONGEST: Final = 255
 """Characters of a key; a UUID has 36."""
 
-# A string of RFC 8941, section 3.3.3, and parameters behind it, which mean nothing here.
+# A string of RFC 8941, section 3.3.3, and parameters after it, which mean nothing here.
 _QUOTED: Final = re.compile(r'^ *"((?:[ !#-\[\]-~]|\\["\\])*)" *(?:;[ -~]*)?$')
 # The form that most clients send today: visible characters without quotation marks.
 _BARE: Final = re.compile(r"^ *([!#-+\-.-:<-\[\]-~]+) *$")

@@ -18,7 +18,7 @@ from ._problems import Problem
 from ._record import Record, Unkept
 
 Asked = Callable[[Scope, bytes, Receive, Send], Awaitable[tuple[Any, str] | None]]
-"""Client or session, and who asks; None when the request was answered."""
+"""Client or session, and the user that asks; None when the request was answered."""
 
 _SEEN: Final = "aiolocks.idempotency"
 """In the scope of a request that has a middleware already, outside of this one."""

@@ -28,7 +28,7 @@ class Transaction(Protocol):
         """Writes the record, and commits it with all that the handler has written.
 
         Args:
-            key: The key, with who asks in it: at most 250 characters of ASCII.
+            key: The key, with the user in it: at most 250 characters of ASCII.
             record: The record.
             keep: Seconds after which the record counts no more.
 

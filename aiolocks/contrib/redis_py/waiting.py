@@ -17,8 +17,8 @@ _LEAST_LATER: Final = 0.05
 class Patience:
     """How long one acquire waits.
 
-    As with redis-py, it gives up when the next try would be too late; who hears of the key's end waits to
-    the end.
+    As with redis-py, it gives up when the next try would be too late; a task that hears of the key's end
+    waits to the end.
     """
 
     __slots__ = ("_hears", "_loop", "_sleep", "_stop_at", "blocking", "refused")

@@ -1,4 +1,4 @@
-"""The requests of one lock: each of them ends well, whoever leaves before the reply."""
+"""The requests of one lock: each of them ends well, also if its caller leaves before the reply."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Wire:
     ) -> bool:
         """One try, to the loop time `limit` at most. A caller that leaves before the reply holds nothing.
 
-        `unique`: nobody else uses this token. Then what may have been taken is given back right behind the
-        request; and if the reply was lost, the second one says yes to who holds it already. Of a token that
-        was chosen, only the reply can tell whose it is.
+        `unique`: nobody else uses this token. Then a key that may have been taken is given back right after
+        the request; and if the reply was lost, the second one says yes to a token that holds it already. Of a
+        token that was chosen, only the reply can tell whose it is.
 
         `patient`: it waits for a server that cannot be reached just now.
         """
@@ -82,7 +82,7 @@ class Wire:
     # -- letting go
 
     async def let_go(self, token: bytes, on_freed: Callable[[], object]) -> bool:
-        """Whether it was still the token's. Goes on by itself, and then calls `on_freed`, whoever leaves."""
+        """Whether it was still the token's. Calls `on_freed` in the end, also if its caller leaves."""
 
         def ended(releasing: Releasing) -> None:
             if releasing.freed:
