@@ -24,6 +24,7 @@ from .imports import Import
 from .leadership import LeadershipCrash, LeadershipHandover
 from .limits import NoisyTenant
 from .lock_or_watch import LockOrWatch
+from .loss import Flush, Loss
 from .many import Many
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock
@@ -42,6 +43,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
     "leadership": [LeadershipHandover, LeadershipCrash],
     "held": [Held],
+    "loss": [Loss, Flush],
     "fair": [Fair],
     "semaphore": [SemaphoreAmongHolders],
     "limits": [NoisyTenant],

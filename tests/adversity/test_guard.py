@@ -47,17 +47,24 @@ async def block(url: str, log: str, guard: str, ttl: float = TTL, *, spin: bool 
             tell("lost")
 
 
+@pytest.mark.parametrize(
+    ("ttl", "blocks"),
+    [
+        (0.5, "chew_a_little\n    time.sleep(2)"),
+        pytest.param(TTL, "chew\n    time.sleep(5)", marks=pytest.mark.soak),
+    ],
+)
 async def test_the_stack_is_in_the_log_before_another_process_enters(
-    server: Server, workers: Workers, tmp_path: Path
+    server: Server, workers: Workers, tmp_path: Path, *, ttl: float, blocks: str
 ) -> None:
     log = tmp_path / "log"
-    worker = await workers.start(block, url=server.url, log=str(log), guard="log", ttl=0.5)
+    worker = await workers.start(block, url=server.url, log=str(log), guard="log", ttl=ttl)
     await worker.told("inside")
     async with Redis.from_url(server.url) as redis, Lock(redis, "n", blocking_timeout=10):
         text = read(log)
     assert "ERROR:aiolocks.guard:the event loop has not run for " in text
     assert "the lease of Lock 'n' ends in 0." in text
-    assert "in chew_a_little\n    time.sleep(2)" in text
+    assert f"in {blocks}" in text
     assert "in task 'Task-1'" in text
     await worker.told("lost")
 

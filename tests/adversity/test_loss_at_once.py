@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from redis.asyncio import Redis
 from aiolocks import (
     FairLock,
     KeyspaceWakeup,
+    Lease,
     Lock,
     LockLostError,
     MultiLock,
@@ -23,6 +25,8 @@ from aiolocks import (
 )
 from tests.conftest import Connect, OwnServer
 from tests.support.waiting import eventually
+
+log = logging.getLogger(__name__)
 
 ARMED = 0.15
 """Seconds after which the server was asked to tell."""
@@ -139,19 +143,45 @@ async def test_a_push_that_says_nothing_is_one_question(connect: Connect) -> Non
         lease.ensure_held()
 
 
+async def requests_a_second(session: Session, leases: int, *, ttl: float, seconds: float) -> float:
+    """Of a session that holds so many, and loses none."""
+    locks = [Lock(session, f"n{number}", ttl=ttl) for number in range(leases)]
+    held = [lease for some in batched(locks) for lease in await asyncio.gather(*map(Lock.acquire, some))]
+    await asyncio.sleep(ttl / 5)
+    before = session.statistics().commands_sent
+    await asyncio.sleep(seconds)
+    sent = session.statistics().commands_sent - before
+    for lease in held:
+        lease.ensure_held()
+    for some in batched(held):
+        await asyncio.gather(*map(Lease.release, some))
+    return sent / seconds
+
+
+def batched(several: list[Any]) -> list[list[Any]]:
+    return [several[at : at + 200] for at in range(0, len(several), 200)]
+
+
 async def test_a_table_that_is_too_small_is_no_loop(own_server: OwnServer, connect: Connect) -> None:
     """Where the server forgets what it was to remember, it says that this has changed."""
     server = await own_server(arguments=("--tracking-table-max-keys", "20"))
     async with Session(connect(server), wakeup="tracking") as session:
-        leases = [await Lock(session, f"n{number}", ttl=1.5).acquire() for number in range(200)]
-        await asyncio.sleep(0.3)
-        before = session.statistics().commands_sent
-        await asyncio.sleep(2)
-        # Each is renewed four times in that time: tracked, asked about, and no more.
-        assert session.statistics().commands_sent - before < 200 * 5 * 3
-        for lease in leases:
-            lease.ensure_held()
-            await lease.release()
+        rate = await requests_a_second(session, 200, ttl=1.5, seconds=2)
+    # Each is renewed four times in that time: tracked, asked about, and no more.
+    assert rate < 200 * 5 * 3 / 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_what_a_table_that_is_too_small_costs(own_server: OwnServer, connect: Connect) -> None:
+    """At most one question more for each renewal."""
+    rates: list[float] = []
+    for keys in (1_000_000, 1000):
+        server = await own_server(arguments=("--tracking-table-max-keys", str(keys)))
+        async with Session(connect(server), wakeup="tracking") as session:
+            rates.append(await requests_a_second(session, 10_000, ttl=60, seconds=50))
+    log.warning("requests a second of 10 000 leases: %.0f, with a full table %.0f", *rates)
+    assert rates[1] < 2.2 * rates[0]
 
 
 async def test_holders_of_one_key_do_not_keep_each_other_busy(connect: Connect) -> None:
