@@ -138,7 +138,7 @@ class Flush(Workload):
 
 @asynccontextmanager
 async def holding(crew: Crew, contender: str, leases: int) -> AsyncGenerator[None]:
-    """Inside, the process holds so many, and the server was asked to tell of each."""
+    """Inside, the process holds that number of leases, and the server was asked to tell of each."""
     crew[0].begin(hold, contender=contender, leases=leases)
     await crew[0].hear()
     yield

@@ -144,7 +144,7 @@ async def test_a_push_that_says_nothing_is_one_question(connect: Connect) -> Non
 
 
 async def requests_a_second(session: Session, leases: int, *, ttl: float, seconds: float) -> float:
-    """Of a session that holds so many, and loses none."""
+    """Of a session that holds that number of leases, and loses none."""
     locks = [Lock(session, f"n{number}", ttl=ttl) for number in range(leases)]
     held = [lease for some in batched(locks) for lease in await asyncio.gather(*map(Lock.acquire, some))]
     await asyncio.sleep(ttl / 5)

@@ -107,7 +107,9 @@ class Graces:
         """A body that ends, or is told to stop, has as much time left as its grace."""
         left = lease.remaining()
         if left < due and lease.state is not LeaseState.LOST and not self._stood_still(body):
-            self._referee.wrong(f"{body.who} has {left:.3f} s left, and was to be told before {due:.3f} s")
+            self._referee.wrong(
+                f"{body.who} has {left:.3f} s left, and must be told {due:.3f} s before the end"
+            )
 
     def _stood_still(self, body: Body) -> bool:
         """Whether its process did, or its server has lost what it had: nobody could tell it in time."""
