@@ -21,11 +21,12 @@ from .handover import Handover, LongHandover
 from .held import Held
 from .idle import Idle
 from .imports import Import
+from .jobs import SharedRun, Updates
 from .leadership import LeadershipCrash, LeadershipHandover
 from .limits import NoisyTenant
 from .lock_or_watch import LockOrWatch
 from .loss import Flush, Loss
-from .many import Many
+from .many import Many, ManyNew
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock
 from .rw import ReaderAmongReaders
@@ -35,6 +36,7 @@ from .semaphore import SemaphoreAmongHolders
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "alone": [Alone],
     "many": [Many],
+    "many-new": [ManyNew],
     "drain": [Drain],
     "drain-processes": [DrainProcesses],
     "handover": [Handover, LongHandover],
@@ -50,6 +52,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
+    "jobs": [SharedRun, Updates],
     "redlock": [ContendedRedlock],
     "schedules": [Schedules],
     "import": [Import],

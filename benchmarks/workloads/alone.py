@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
 
-from ..contenders import Arena
+from ..contenders import Arena, Locks
 from ..model import FLOOR, Figure, Sample
 from ..requests import Words, requests_for
 from ..settings import Address
+from ..spent import FIGURES, spending
 from ..targets import at_most, faster
 from ..wire import Wire, open_wire
 from .base import Measure, Workload
@@ -24,7 +25,7 @@ class Alone(Workload):
     core_apart = True
     work = "one task, 3 000 times acquire and release, on 50 names; lock objects made once where that works"
     floor = "the same two scripts as EVALSHA over nothing but an asyncio protocol"
-    figures = (Figure("cycle", "µs per cycle"),)
+    figures = (Figure("cycle", "µs per cycle"), *FIGURES)
     targets = (
         at_most(1.3, "cycle", "≤ 1.3 × floor", of=FLOOR),
         faster(1.1, "cycle", "≥ 1.1 × faster than redis-py", than="redis-py"),
@@ -40,25 +41,33 @@ class Alone(Workload):
         """One connection each."""
         names = [f"alone:{number}" for number in range(50)]
         cycles = self.settings.size(3000, 100)
-        async with Arena(address) as arena, open_wire(address) as wire:
-            async with Redis(**address.client_arguments) as client:
-                requests = await requests_for(client, names)
+        async with (
+            Arena(address) as arena,
+            open_wire(address) as wire,
+            Redis(**address.client_arguments) as admin,
+        ):
+            requests = await requests_for(admin, names)
 
             async def measure(contender: str) -> Sample:
-                began = time.perf_counter()
-                if contender == FLOOR:
-                    await _by_hand(wire, requests, cycles)
-                else:
-                    locks = await arena.locks(contender)
-                    made = [locks.lock(name) for name in names] if locks.again else []
+                locks = None if contender == FLOOR else await arena.locks(contender)
+                async with spending(admin) as spent:
                     began = time.perf_counter()
-                    for number in range(cycles):
-                        at = number % len(names)
-                        async with made[at] if made else locks.lock(names[at]):
-                            pass
-                return Sample({"cycle": (time.perf_counter() - began) / cycles * 1e6})
+                    if locks is None:
+                        await _by_hand(wire, requests, cycles)
+                    else:
+                        await _one_by_one(locks, names, cycles)
+                    seconds = time.perf_counter() - began
+                return Sample({"cycle": seconds / cycles * 1e6, **spent.each(cycles)})
 
             yield measure
+
+
+async def _one_by_one(locks: Locks, names: Sequence[str], cycles: int) -> None:
+    made = [locks.lock(name) for name in names] if locks.again else []
+    for number in range(cycles):
+        at = number % len(names)
+        async with made[at] if made else locks.lock(names[at]):
+            pass
 
 
 async def _by_hand(wire: Wire, requests: Sequence[tuple[Words, Words]], cycles: int) -> None:
