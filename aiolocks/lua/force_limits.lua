@@ -1,4 +1,4 @@
--- Frees the permits that were granted up to then, whoever holds them, and wakes who waits. The fence stays.
+-- Frees the permits that were granted up to then, whoever holds them, and wakes the waiters. The fence stays.
 -- The next step counts again what is counted beside the leases, and then calls the waiters whose turn it is.
 --
 -- KEYS  1 holders   2 leases   3 queue   4 turns   5 fence

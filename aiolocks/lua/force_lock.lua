@@ -1,4 +1,4 @@
--- Frees a lock that was granted up to then, whoever holds it, and wakes who waits. Its fence stays.
+-- Frees a lock that was granted up to then, whoever holds it, and wakes the waiters. Its fence stays.
 --
 -- KEYS  1 lock   2 nest   3 queue   4 fence   5 value (only of a run)
 -- ARGV  1 the latest fencing token that it frees

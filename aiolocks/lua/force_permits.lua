@@ -1,4 +1,4 @@
--- Frees the permits that were granted up to then, whoever holds them, and wakes who waits. Value and fence stay.
+-- Frees the permits that were granted up to then, whoever holds them, and wakes the waiters. Value and fence stay.
 --
 -- KEYS  1 holders   2 leases   3 queue   4 value   5 fence
 --       and of a job   6 owner   7 holders, 8 leases and 9 value of its runs that may go on beside others   10 about

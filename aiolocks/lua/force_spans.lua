@@ -1,4 +1,4 @@
--- Frees the spans that were granted up to then, whoever holds them, and wakes who waits. The fence stays, and so do the
+-- Frees the spans that were granted up to then, whoever holds them, and wakes the waiters. The fence stays, and so do the
 -- marks of who waits.
 --
 -- KEYS  1 spans   2 ends   3 queue   4 waits   5 fence   6… left and right ends of what is held, and of the marks

@@ -1,4 +1,4 @@
--- Gives the running slot back if the token runs, settles its ticket, and leaves the queue; then wakes who is next.
+-- Gives the running slot back if the token runs, settles its ticket, and leaves the queue; then wakes the next waiter.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 --       and of a ticket   10 run   11 about
@@ -7,7 +7,7 @@
 --       e its key has its own time again   5 ticket
 -- Returns {1 when freed, 0 when the token does not run, bells rung…}
 --
--- Invariant: a ticket is done by nobody but who has run it without a gap until here.
+-- Invariant: a ticket is done only by the one that has run it without a gap until here.
 local flags, ticket = ARGV[4], ARGV[5]
 purge(true)
 local held = lease_of(ARGV[1])

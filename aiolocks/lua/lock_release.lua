@@ -1,7 +1,7 @@
--- Frees the lock if the token holds it, and leaves the queue; then, if the lock is free, wakes who is next.
+-- Frees the lock if the token holds it, and leaves the queue; then, if the lock is free, wakes the next waiter.
 -- Until `at least` after its grant the lock is not free yet: it stays taken, by nobody. The fence stays for its retention.
 --
--- KEYS  1 lock   2 fence   3 queue   4 bell (only from who leaves the queue with it)
+-- KEYS  1 lock   2 fence   3 queue   4 bell (only from a waiter that leaves the queue with it)
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')   4 at least, ms (absent: free at once)
 -- Returns {1 when freed, 0 when the token does not hold the lock, or the lease that has taken its place} and, if one was
 --      rung, its bell

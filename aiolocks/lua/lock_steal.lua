@@ -1,4 +1,4 @@
--- Takes the lock from whoever holds it, before all who wait for it.
+-- Takes the lock from its holder, before all who wait for it.
 -- Sent again with the token that already holds it, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest

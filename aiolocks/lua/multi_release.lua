@@ -1,7 +1,7 @@
--- Frees those of the locks that the token holds, and leaves the queues; then wakes who is next for each that is free.
+-- Frees those of the locks that the token holds, and leaves the queues; then wakes the next waiter of each that is free.
 -- The fences stay for their retention.
 --
--- KEYS  n locks   n fences   n queues   and the bell, from who leaves the queues with it
+-- KEYS  n locks   n fences   n queues   and the bell, from a waiter that leaves the queues with it
 -- ARGV  1 n   2 token   3 retention of the fences, ms   4 wake the next ('1')
 -- Returns {1 when the token held all of them, or else 0, or the lease that has taken its place, bells rung…}
 --

@@ -2,12 +2,12 @@
 -- who takes locks of several slots, each of which has minted one of its own.
 -- Sent again after it was done, it is the same success.
 --
--- KEYS  n locks   n fences   n queues   and the bell, from who stands in the queues with it
+-- KEYS  n locks   n fences   n queues   and the bell, from a waiter that stands in the queues with it
 -- ARGV  1 n   2 token   3 fencing token, the largest of all slots'   4 retention of the fences, ms
 -- Returns how many others stand in the queues, or -1 when the token does not hold all of them: then nothing was done
 --
 -- Invariant: while the token holds a lock nobody else has minted behind its fence, which is then not above what is
--- written: whoever gets the lock next has a larger one.
+-- written: the next holder has a larger one.
 local n, token, minted = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local bell = KEYS[3 * n + 1]
 

@@ -1,4 +1,4 @@
--- Gives the permits back if the token holds them, and leaves the queue; then wakes who is next.
+-- Gives the permits back if the token holds them, and leaves the queue; then wakes the next waiter.
 -- Until `at least` after their grant they are not free yet: nobody holds them. The fence stays for its retention.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell

@@ -1,4 +1,4 @@
--- Takes the one permit from whoever holds it, before all who wait for it.
+-- Takes the one permit from its holder, before all who wait for it.
 -- Sent again with the token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell

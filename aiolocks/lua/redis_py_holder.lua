@@ -1,4 +1,4 @@
--- Tells the token of who has the lock.
+-- Tells the token of the holder.
 --
 -- KEYS  1 lock
 -- Returns it, or nil

@@ -7,7 +7,7 @@
 --
 -- Invariants:
 -- - a waiter is in the queue until a lease of it is confirmed;
--- - before it is given, a lease is confirmed only by who still carries its token, and minted nothing larger for it;
+-- - before it is given, a lease is confirmed only by a master that still carries its token, and minted nothing larger for it;
 -- - the fence is at least every fencing token that was confirmed here while it was kept;
 -- - a fencing token that was written back has a leading zero: it is the lease's, not what this master minted.
 local lock, fence = KEYS[1], KEYS[2]

@@ -1,5 +1,5 @@
 -- Takes a token from its owner's, frees the lock if it was the last, and leaves the queue; then, if the lock is free,
--- wakes who is next. The fence stays for its retention.
+-- wakes the next waiter. The fence stays for its retention.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from a waiter that leaves the queue with it)
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')

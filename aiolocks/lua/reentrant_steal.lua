@@ -1,4 +1,4 @@
--- Takes the lock from whoever else holds it, before all who wait for it; from its owner, it takes it once more.
+-- Takes the lock from another holder, before all who wait for it; from its owner, it takes it once more.
 -- Sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 mode   6 a   7 b
---       8 token of the upgradable that will be upgraded, or -   9 lease of the marks of who waits, ms   10 seat
+--       8 token of the upgradable that will be upgraded, or -   9 lease of the marks of a waiter, ms   10 seat
 --       11 flags: w will wait if refused, p passes the wakeup on, s stays in the queue, l leaves it with its bell, h is
 --       told who is in the way, if refused
 -- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}

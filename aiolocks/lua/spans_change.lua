@@ -1,4 +1,4 @@
--- Shrinks the span that the token holds, or makes its writer a reader; then wakes who may enter.
+-- Shrinks the span that the token holds, or makes its writer a reader; then wakes those that may enter.
 -- Sent again after it was done, it is the same success.
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell

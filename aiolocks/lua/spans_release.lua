@@ -1,4 +1,4 @@
--- Lets go of the span if the token holds it, and leaves the queue; then wakes who may enter.
+-- Lets go of the span if the token holds it, and leaves the queue; then wakes those that may enter.
 -- The fence stays for its retention.
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell

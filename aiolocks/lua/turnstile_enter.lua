@@ -3,7 +3,7 @@
 --
 -- KEYS  1 places
 -- ARGV  1 token   2 window, ms   3 how many places are remembered at most
--- Returns the place: 1 for who began the window
+-- Returns the place: 1 for the one that began the window
 --
 -- Invariants:
 -- - places is a sorted set of tokens by place, with the ttl of the window, which nobody sets again; the next place is

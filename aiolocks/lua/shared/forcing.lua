@@ -1,6 +1,6 @@
 -- The keys that an operator frees, whoever holds them.
 --
--- ARGV of every step   1 a fencing token: what was granted behind it belongs to somebody who has come since
+-- ARGV of every step   1 a fencing token: a later grant belongs to a holder that has come since
 --
 -- Invariant: said again, it frees nobody else. A value without a fencing token was written by nobody who could rely on
 -- it.
@@ -29,7 +29,7 @@ end
 
 -- Wakes the first of those who wait and live, and drops the dead before them. More than one: who may enter depends on
 -- the kind, and a waiter that may not hangs up its bell again. The bells are not in KEYS: they stand in the queue, and
--- share its slot. `seat`: how many characters stand behind one; `stays`: a bell that was rung stays, as 'rung'.
+-- share its slot. `seat`: how many characters follow one; `stays`: a bell that was rung stays, as 'rung'.
 local function summon(queue, seat, stays)
   discard('zset', queue)
   local rung = {}

@@ -6,7 +6,7 @@ local function expect_ours(key, ids)
   end
 end
 
--- Whether the pairs of ends are ours: what others have put there stands before or behind all, or nearly so.
+-- Whether the pairs of ends are ours: what others have put there stands before or after all, or nearly so.
 local function check_ends()
   for i = 6, 17 do
     for rank = -1, 0 do expect_ours(KEYS[i], redis.call('ZRANGE', KEYS[i], rank, rank)) end

@@ -1,4 +1,4 @@
--- The seat of one who was refused, in queues of bells without seats of their own: as lock_acquire gives it.
+-- The seat of a waiter that was refused, in queues of bells without seats of their own: as lock_acquire gives it.
 --
 -- Invariant: when the refusal is written, its waiter stands in all the queues, and its bell hangs. One that hangs is left
 -- alone: after a write of its own session, that would not hear it any more.

@@ -15,7 +15,7 @@
 -- whose turn it was when a writer left, and who could enter then. Invariants:
 -- - where nothing is held, somebody can enter: a waiter that has its turn, or else the first of all that wait;
 -- - left and right ends of a span stand and go together, in one script: what stands in one set only hides another;
--- - spans is a hash: token -> 'mode a b fencing-token metadata' of who holds, bell -> 'mode a b mark under' of who waits;
+-- - spans is a hash: token -> 'mode a b fencing-token metadata' of a holder, bell -> 'mode a b mark under' of a waiter;
 -- - ends are the holders' deadlines, waits those of the waiters, ms: each has its own, and dies with its owner;
 -- - ends and waits last as long as spans, and a call as long as its owner's deadline: so every entry here is found by its
 --   deadline, and removed.
@@ -150,7 +150,7 @@ local function has_turn(mode, a, b)
   return mode == 'r' or (mode == 'u' and overlapping('u', a, b) == 0)
 end
 
--- The mark of who has to wait now, and had this one.
+-- The mark of a waiter that has to wait now, and had this one.
 local function mark_of(mode, a, b, mark, under, first)
   if mark ~= '-' then return mark end
   if mode ~= 'w' then return overlapping('w', a, b) > 0 and has_turn(mode, a, b) and 't' or '-' end
