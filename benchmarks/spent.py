@@ -22,7 +22,7 @@ class Spent:
     server: float = 0.0
 
     def each(self, cycles: int) -> dict[str, float]:
-        """`FIGURES`, for so many cycles."""
+        """`FIGURES`, for that many cycles."""
         return {"client": self.client / cycles * 1e6, "server": self.server / cycles * 1e6}
 
 
