@@ -28,7 +28,7 @@ from .lock_or_watch import LockOrWatch
 from .loss import Flush, Loss
 from .many import Many, ManyNew
 from .range import WriterAmongIntervals
-from .redlock import ContendedRedlock
+from .redlock import ContendedRedlock, RedlockAlone
 from .rw import ReaderAmongReaders
 from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
@@ -53,7 +53,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "range": [WriterAmongIntervals],
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
     "jobs": [SharedRun, Updates],
-    "redlock": [ContendedRedlock],
+    "redlock": [RedlockAlone, ContendedRedlock],
     "schedules": [Schedules],
     "import": [Import],
 }
