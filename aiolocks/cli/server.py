@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import click
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    NoPermissionError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
 from .exits import NO_SERVER, CommandError
+from .targets import FORMS, Kind, Target, target_of
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -38,8 +46,8 @@ def redis_option(default: str) -> Callable[[F], F]:
         "url",
         metavar="URL",
         callback=chosen,
-        help="redis://[user:password@]host[:port][/db], rediss://… for TLS, unix://path, or embedded: for a "
-        f"private server that lives as long as this command.  [env var: {VARIABLE}; default: {default}]",
+        help=f"{FORMS}, or embedded: for a private server that lives as long as this command.  "
+        f"[env var: {VARIABLE}; default: {default}]",
     )
 
 
@@ -52,15 +60,28 @@ prefix_option: Callable[[Any], Any] = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that has answered.
+    """A server, or several, of which one has answered.
 
     Attributes:
         client: A client of it.
         url: Its URL, which may hold a password.
+        target: The servers that the URL names.
     """
 
-    client: Redis
+    client: Redis | RedisCluster
     url: str = field(repr=False)
+    target: Target
+
+    @property
+    def only(self) -> Redis:
+        """The client, where the URL names one server.
+
+        Raises:
+            CommandError: It names a cluster, or Sentinel.
+        """
+        if isinstance(self.client, RedisCluster) or self.target.kind is not Kind.SERVER:
+            raise CommandError(f"this command takes a single server, and not {self.target}", NO_SERVER)
+        return self.client
 
 
 @asynccontextmanager
@@ -81,28 +102,30 @@ async def connected(url: str, *, ailing: bool = False) -> AsyncGenerator[Server,
     try:
         # No retry: what the first try says is what there is to say. Locks have their own policy anyway.
         protocol = {"protocol": 2} if ailing else {}
-        client = open_client(url, retry=Retry(NoBackoff(), 0), **protocol)
-    except ValueError:
+        target = target_of(url)
+        client, asked = target.open(retry=Retry(NoBackoff(), 0), **protocol)
+    except (ValueError, TypeError):
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
         raise CommandError(_not_a_url(), NO_SERVER) from None
     try:
-        await _reach(client, ailing=ailing)
-        await _refuse_cluster(client)
-        yield Server(client=client, url=url)
+        await _reach(client, target, ailing=ailing)
+        if target.kind is Kind.SERVER:
+            await _refuse_several(client, target)
+        yield Server(client=client, url=url, target=target)
     finally:
-        await client.aclose()
+        for one in (client, *asked):
+            await one.aclose()
 
 
 def open_client(url: str, **options: Any) -> Redis:
-    """A client, of which the caller takes care, and bounds what it asks.
-
-    It has no `socket_timeout`, unless the URL gives one: before Python 3.12, redis-py's way of bounding a
-    write (`asyncio.wait_for`) may swallow a cancellation, and with it Ctrl-C.
+    """A client of a single server, of which the caller takes care, and bounds what it asks.
 
     Raises:
         ValueError: It is no URL of a server. The text may quote a part of a password.
     """
-    return Redis.from_url(url, socket_timeout=None, **options)  # pyright: ignore[reportUnknownMemberType] - its **kwargs are untyped
+    client, _ = target_of(url).open(**options)
+    assert isinstance(client, Redis)
+    return client
 
 
 @asynccontextmanager
@@ -125,60 +148,58 @@ async def _embedded() -> AsyncGenerator[str, None]:
         raise CommandError(f"the embedded server did not start: {error}", NO_SERVER) from None
 
 
-async def _reach(client: Redis, *, ailing: bool) -> None:
-    where = _address(client)
+async def _reach(client: Redis | RedisCluster, target: Target, *, ailing: bool) -> None:
     try:
         async with asyncio.timeout(_PATIENCE):
             await client.ping()  # pyright: ignore[reportUnknownMemberType]
     except NoPermissionError:
         pass  # it knows us, and need not let us ping
     except TimeoutError:
-        raise CommandError(f"{where} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
+        raise CommandError(f"{target} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
     except TypeError:
         raise CommandError(_not_a_url(), NO_SERVER) from None  # an option after the `?` that there is not
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         if ailing and isinstance(error, (ResponseError, BusyLoadingError)):
             return
-        raise CommandError(f"cannot use {where}: {_reason(error)}", NO_SERVER) from None
+        raise CommandError(f"cannot use {target}: {_reason(error)}", NO_SERVER) from None
 
 
-async def _refuse_cluster(client: Redis) -> None:
+async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:
     """A node of a cluster knows its own part only: of the rest it would say that nobody holds it."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            settings: dict[str, Any] = await client.info("cluster")  # pyright: ignore[reportUnknownMemberType]
+            info: dict[str, Any] = await client.info()  # pyright: ignore[reportUnknownMemberType]
     except (RedisError, OSError, TimeoutError):
         return  # it need not tell us: then it is the first request that says what is wrong
-    if settings.get("cluster_enabled"):
+    if info.get("cluster_enabled"):
         raise CommandError(
-            f"{_address(client)} is a node of a cluster, and the command line talks to single servers only: "
-            "use aiolocks from Python, with redis.asyncio.RedisCluster",
+            f"{target} is a node of a cluster: write redis+cluster:// for redis:// in its URL, "
+            "so that all nodes are asked",
+            NO_SERVER,
+        )
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):
+        raise CommandError(
+            f"{target} is a Sentinel: write redis+sentinel:// for redis:// in its URL, and after the "
+            "address the name of the master, as in redis+sentinel://host:26379/mymaster",
             NO_SERVER,
         )
 
 
 def _not_a_url() -> str:
-    return (
-        "--redis takes redis://[user:password@]host[:port][/db], rediss://…, unix://path or embedded: "
-        "(what was given is none of these)"
-    )
-
-
-def _address(client: Redis) -> str:
-    """Where it is, without any credentials."""
-    settings: dict[str, Any] = client.connection_pool.connection_kwargs
-    if path := settings.get("path"):
-        return f"the server at {path}"
-    return f"the server at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+    return f"--redis takes {FORMS} or embedded: (what was given is none of these)"
 
 
 def _reason(error: BaseException) -> str:
     """The words of the system, if any: the driver's texts around them are long and repeat the address."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, ssl.SSLError):  # its errno is none of the system's
+            return f"TLS failed: {getattr(cause, 'verify_message', '') or cause.reason or cause}"
         if isinstance(cause, OSError) and cause.errno is not None:
             return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
         cause = cause.__cause__ or cause.__context__
+    if "Cluster mode is not enabled" in str(error) or "cluster support disabled" in str(error):
+        return "it is a single server, and no node of a cluster: write redis:// in its URL"
     if str(error).startswith("HELLO must be called with the client already authenticated"):
         return "Authentication required."  # as it says to those who do not ask for protocol 3
     return str(error) or type(error).__name__

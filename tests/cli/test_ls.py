@@ -382,7 +382,7 @@ async def test_a_cluster(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     server = await own_server(port=node_port(), arguments=CLUSTER)
     run = ("run", "job", "--", "true")
     for ended in await several(aiolocks, *COMMANDS, run, url=f"redis://127.0.0.1:{server.port}"):
-        refused(ended, "is a node of a cluster", "with redis.asyncio.RedisCluster")
+        refused(ended, "is a node of a cluster", "write redis+cluster:// for redis:// in its URL")
 
 
 @pytest.mark.parametrize("width", [24, 40, 50, 60, 72, 80])

@@ -55,11 +55,11 @@ async def _play(url: str, screen: Screen) -> Sequence[Scene]:
         async with (
             asyncio.timeout(_PATIENCE),
             connected(url) as server,
-            _prefix(server.client) as prefix,
+            _prefix(server.only) as prefix,
             Crew(WORKERS) as crew,
         ):
             screen.say(f"{WORKERS} worker processes on {await _name(server)}\n")
-            stage = Stage(crew=crew, redis=server.client, url=server.url, prefix=prefix)
+            stage = Stage(crew=crew, redis=server.only, url=server.url, prefix=prefix)
             return [await _show(stage, screen, number) for number in range(1, len(ACTS) + 1)]
     except WorkerFailedError as error:
         raise CommandError(str(error), 1) from None
@@ -80,7 +80,7 @@ async def _show(stage: Stage, screen: Screen, number: int) -> Scene:
 async def _name(server: Server) -> str:
     """Which server it is, if it says so."""
     try:
-        answer = server.client.info("server")  # pyright: ignore[reportUnknownMemberType]
+        answer = server.only.info("server")  # pyright: ignore[reportUnknownMemberType]
         info = cast("dict[str, object]", await answer)
     except RedisError:
         return "a server that does not tell its name"

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
 from ..._transport.keys import key
 from .facts import ask
@@ -139,6 +139,8 @@ async def _keys(client: Redis, prefix: str, name: str, grant: str) -> Finding:
         return Finding(Level.ERROR, "keys", says, f"{grant} ~{prefix}:*")
     try:
         await ask(client, "EVAL", "return 1", 1, key(prefix, "waits", "all"))
+    except MovedError:  # a node of a cluster asks for permission first, and then who has the key
+        pass
     except NoPermissionError:
         says = (
             f"the user may not use the keys {prefix}:waits:*: deadlocks over several processes are not found"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import secrets
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 import click
@@ -16,12 +16,13 @@ from ..exits import NO_SERVER, CommandError
 from ..listing.commands import SERVER, json_option
 from ..listing.shown import document, visible
 from ..server import Server, connected, prefix_option, redis_option
-from . import access, settings, trial
-from .facts import learn
-from .findings import AMISS, Finding, Level, any_error
+from . import several
+from .findings import AMISS, Finding, Level
 
 _HELP: Final = """
 Check whether a server is fit for locks, and say how to mend what is not.
+
+Of a cluster it looks at each node, and through Sentinel at the master, its replicas and the Sentinels.
 
 Each finding is `ok`, a `note` (it may be meant so), a `warning` (locks work, but later or less safely than
 they could) or an `error` (locks do not work); the line below it says what mends it. The doctor reads the
@@ -32,6 +33,7 @@ settings can be read by an administrator only.
 \b
   aiolocks doctor
   aiolocks doctor --redis rediss://locks:secret@redis.example:6380 --prefix shop
+  aiolocks doctor --redis redis+cluster://node-1:7000,node-2:7000
   aiolocks doctor --json | jq -r '.findings[] | select(.level == "error") | .mend'
 
 \b
@@ -67,8 +69,7 @@ def doctor(*, wakeup: str, as_document: bool, prefix: str, url: str) -> None:
         listed = [dataclasses.asdict(finding) for finding in findings]
         click.echo(document(prefix=prefix, findings=listed))
     else:
-        for finding in findings:
-            click.echo(_lines(finding))
+        _print(findings)
     if any(finding.level in AMISS for finding in findings):
         sys.exit(STATUS)
 
@@ -93,26 +94,19 @@ async def examine(server: Server, *, prefix: str, wakeup: str = "auto") -> list[
         CommandError: The server has gone away.
         ResponseError: It serves nobody now, as while a script blocks it.
     """
-    client = server.client
-    name = f"doctor.{secrets.token_hex(8)}"
-    user = str(client.connection_pool.connection_kwargs.get("username") or "default")
-    facts = await learn(client)
-    findings = list(settings.about(facts))
-    if facts.number("loading"):
-        return findings  # it refuses all the rest
-    findings += [found async for found in access.allowed(client, prefix=prefix, name=name, user=user)]
-    if wakeup in ("auto", "tracking"):
-        findings += [found async for found in trial.pushes(server.url, user=user)]
-    if wakeup == "keyspace":
-        findings.append(trial.keyspace(facts))
-    if any_error(finding for finding in findings if finding.check in access.CHECKS):
-        findings.append(trial.NOT_MADE)
-    else:
-        explained = any_error(findings)
-        findings.append(
-            await trial.tried(client, prefix=prefix, name=name, wakeup=wakeup, explained=explained)
-        )
+    findings = [found async for found in several.examined(server, prefix=prefix, wakeup=wakeup)]
+    user = server.target.user
     return [dataclasses.replace(finding, mend=finding.mend.replace("<user>", user)) for finding in findings]
+
+
+def _print(findings: Iterable[Finding]) -> None:
+    """A finding a line, with its advice below; those of one server of several stand under its address."""
+    node = ""
+    for finding in findings:
+        if finding.node != node:
+            node = finding.node
+            click.echo(f"\n{visible(node, sys.stdout.encoding) or 'all together'}")
+        click.echo(_lines(finding))
 
 
 def _lines(finding: Finding) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import BusyLoadingError, ResponseError
 from redis.exceptions import ConnectionError as NoConnectionError
 
@@ -50,7 +50,7 @@ class Facts:
         return value if isinstance(value, int) else 0
 
 
-async def ask(client: Redis, *words: str | bytes | int) -> Any:
+async def ask(client: Redis | RedisCluster, *words: str | bytes | int) -> Any:
     """The reply to one command.
 
     Raises:

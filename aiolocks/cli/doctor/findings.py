@@ -38,12 +38,14 @@ class Finding:
         check: The name of the check, one word.
         says: One sentence, without the full stop.
         mend: One line that mends it: a command, a line of the configuration, or advice; empty with OK.
+        node: The address of the server that it is about, where several were looked at.
     """
 
     level: Level
     check: str
     says: str
     mend: str = ""
+    node: str = ""
 
 
 def any_error(findings: Iterable[Finding]) -> bool:

@@ -8,13 +8,12 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
 from ... import ConfigurationError, Lock, LockError, LockEvent, Session
 from ..._transport.keys import key
 from ..exits import CommandError
-from ..server import open_client
 from .facts import PATIENCE, Facts, ask
 from .findings import Finding, Level
 
@@ -48,9 +47,13 @@ class _Waiting:
         self.begun.set()
 
 
-async def pushes(url: str, *, user: str) -> AsyncGenerator[Finding, None]:
-    """Whether the server offers RESP3 and tracking, by which it tells waiters that it is their turn."""
-    client = open_client(url, protocol=3, single_connection_client=True)
+async def pushes(client: Redis, *, user: str) -> AsyncGenerator[Finding, None]:
+    """Whether the server offers RESP3 and tracking, by which it tells waiters that it is their turn.
+
+    Args:
+        client: A client with RESP3 and one connection, which this closes.
+        user: The name by which the server knows the user.
+    """
     try:
         try:
             await ask(client, "CLIENT", "TRACKING", "OFF")
@@ -103,7 +106,9 @@ def keyspace(facts: Facts) -> Finding:
     )
 
 
-async def tried(client: Redis, *, prefix: str, name: str, wakeup: str, explained: bool) -> Finding:
+async def tried(
+    client: Redis | RedisCluster, *, prefix: str, name: str, wakeup: str, explained: bool
+) -> Finding:
     """Acquires, renews, hands over and releases a name, and removes all keys of it.
 
     Args:
@@ -187,7 +192,7 @@ def _advice(said: str, *, explained: bool) -> str:
     return next((mend for part, mend in _REASONS.items() if part in said), "mend what the server says there")
 
 
-async def _sweep(client: Redis, prefix: str, name: str) -> None:
+async def _sweep(client: Redis | RedisCluster, prefix: str, name: str) -> None:
     """Removes what the trial has left; what cannot be removed has a ttl."""
     for role in ("", "fence", "queue"):
         with suppress(ResponseError, CommandError):
