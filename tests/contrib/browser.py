@@ -9,7 +9,7 @@ import json
 import shutil
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ _SWITCHES = (
     "--hide-scrollbars",
     "--remote-debugging-port=0",
 )
+
+
+class DevtoolsError(Exception):
+    """The browser could not do that, as where the page has just been left."""
 
 
 class Tab:
@@ -61,7 +65,8 @@ class Tab:
         await self._socket.send_json({"id": number, "method": method, "params": params})
         async with asyncio.timeout(30):
             told = await answer
-        assert "error" not in told, told
+        if "error" in told:
+            raise DevtoolsError(told["error"]["message"])
         return told["result"]
 
     async def shows(self, url: str, *, width: int, dark: bool) -> None:
@@ -87,7 +92,10 @@ class Tab:
     async def until(self, script: str, *, within: float = 15) -> None:
         """Returns when the expression is true there."""
         async with asyncio.timeout(within):
-            while not await self.run(f"Boolean({script})"):
+            while True:
+                with suppress(DevtoolsError):
+                    if await self.run(f"Boolean({script})"):
+                        return
                 await asyncio.sleep(0.02)
 
     async def press(self, key: str, *, text: str = "") -> None:

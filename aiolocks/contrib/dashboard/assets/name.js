@@ -1,6 +1,6 @@
 // The page of one name.
 
-import { duration, el, foreign, moment, since, strip, until, visible, who } from "./text.js";
+import { documentOf, duration, el, foreign, moment, since, strip, until, visible, who } from "./text.js";
 import { fill, rows, show } from "./live.js";
 
 const asked = new URLSearchParams(location.search);
@@ -10,6 +10,7 @@ const get = (id) => document.getElementById(id);
 
 get("kind").textContent = visible(kind);
 get("name").textContent = visible(name);
+get("name").classList.toggle("long", name.length > 100);
 get("confirm-name").textContent = visible(name);
 document.title = visible(name) + " – locks";
 
@@ -32,8 +33,8 @@ function holderRow(row) {
       ["since", moment(row.since)],
       ["fencing token", row.fence === null ? null : String(row.fence)],
       ["lease", row.lease],
-      ["value", row.value ? foreign(row.value) : null],
-      ["metadata", row.metadata ? foreign(row.metadata) : null],
+      ["value", row.value ? documentOf(row.value) : null],
+      ["metadata", row.metadata ? documentOf(row.metadata) : null],
     ]));
 }
 
@@ -58,7 +59,7 @@ function heatRow(row) {
 function termRow(row) {
   return el("li", {},
     el("p", { class: "split" }, who(row), el("span", {}, moment(row.since))),
-    row.value ? el("p", { class: "muted value" }, foreign(row.value)) : "");
+    row.value ? el("p", { class: "muted value" }, documentOf(row.value)) : "");
 }
 
 function tickRow(row) {

@@ -1,6 +1,6 @@
 // The overview.
 
-import { el, duration, foreign, link, moment, several, since, strip, until, visible, who } from "./text.js";
+import { documentOf, el, duration, foreign, link, moment, several, since, strip, until, visible, who } from "./text.js";
 import { fill, rows, show, tick } from "./live.js";
 
 const STEP = matchMedia("(max-width: 700px)").matches ? 20 : 50;
@@ -22,7 +22,7 @@ function lockRow(row) {
   return el(
     "tr",
     { role: "row", class: row.problem ? "bad" : row.waiters && row.kind !== "leadership" ? "busy" : "" },
-    el("th", { role: "rowheader", scope: "row" }, link(row.kind, row.name),
+    el("th", { role: "rowheader", scope: "row" }, link(row.kind, row.name, Infinity),
       row.problem ? el("span", { class: "problem" }, "! " + visible(row.problem)) : ""),
     cell("Kind", visible(row.kind)),
     cell("Holder", held, details ? el("span", { class: "muted" }, " " + details) : ""),
@@ -59,7 +59,7 @@ function oldRow(row) {
 }
 
 function leaderRow(row) {
-  const value = row.value ? el("p", { class: "muted value" }, foreign(row.value)) : "";
+  const value = row.value ? el("p", { class: "muted value" }, documentOf(row.value)) : "";
   const candidates = row.candidates === 1 ? "1 candidate waits" : row.candidates + " candidates wait";
   return el("li", {},
     el("p", { class: "split" }, el("span", {}, link(row.kind, row.name), " ",

@@ -3,9 +3,9 @@
 const UNSEEN = /[\p{C}\p{Zl}\p{Zp}\\]|(?! )\p{Zs}/gu;
 
 /** The text, with everything escaped that would not just be seen: control characters, marks of direction. */
-export function visible(text) {
+export function visible(text, { json = false } = {}) {
   return String(text).replace(UNSEEN, (letter) => {
-    if (letter === "\\") return "\\\\";
+    if (letter === "\\") return json ? letter : "\\\\"; // JSON has its own escapes
     const code = letter.codePointAt(0);
     if (code < 0x100) return "\\x" + code.toString(16).padStart(2, "0");
     if (code < 0x10000) return "\\u" + code.toString(16).padStart(4, "0");
@@ -72,9 +72,18 @@ export function several(holders, more) {
   return el("span", {}, ...parts);
 }
 
-export function link(kind, name) {
+/** A link to the page of a name, of which so many characters are shown. */
+export function link(kind, name, most = 80) {
   const query = new URLSearchParams({ kind, name });
-  return el("a", { href: "name?" + query, class: "name", title: visible(name) }, foreign(name));
+  const letters = [...name];
+  const shown = letters.length > most ? letters.slice(0, most).join("") : name;
+  const rest = shown === name ? "" : "…";
+  return el("a", { href: "name?" + query, class: "name", title: visible(name) }, foreign(shown), rest);
+}
+
+/** JSON, which others have made. */
+export function documentOf(text) {
+  return el("bdi", {}, visible(text, { json: true }));
 }
 
 const MOST = ["none", "under 1 s", "under 6 s", "under 30 s", "under 1 min", "under 5 min", "over 5 min"];
