@@ -68,7 +68,7 @@ async def test_ten_viewers_of_ten_thousand_locks(
 
 
 async def held(redis: Redis) -> None:
-    """So many locks as their holders write them, of which some are waited for."""
+    """All locks as their holders write them; some of them have a waiter."""
     granted, ttl = int((time.time() - 600) * 1e6), 600_000
     async with redis.pipeline(transaction=False) as pipeline:
         for at in range(LOCKS):

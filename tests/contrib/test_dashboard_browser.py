@@ -52,7 +52,7 @@ async def served(session: Session, allow_release: Any = None) -> AsyncIterator[s
 
 @asynccontextmanager
 async def many(redis: Redis, number: int) -> AsyncIterator[None]:
-    """So many locks that are held, as their holders write them."""
+    """That number of locks, as their holders write them."""
     locks = [key("aiolocks", "lock", f"order:{at:05}") for at in range(number)]
     granted = int((time.time() - 60) * 1e6)
     async with redis.pipeline(transaction=False) as pipeline:
