@@ -88,11 +88,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_site_builds_and_its_search_finds(site: Path) -> None:
+def test_site_builds_search_finds_and_signatures_are_those_of_users(site: Path) -> None:
     entries = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
     for words in WORDS:
         assert any(words in f"{entry['title']} {entry['text']}".lower() for entry in entries), words
     assert (site / "llms.txt").exists()
+    for page in (site / "reference").rglob("*.html"):
+        assert "slips" not in page.read_text("utf-8"), page  # a parameter that is no part of a call
 
 
 # -- in a browser
