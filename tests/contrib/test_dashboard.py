@@ -16,7 +16,9 @@ from redis.asyncio import Redis
 from aiolocks import FairLock, Leadership, Lock, Schedule, Semaphore, Session, Tick
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest
+from tests.conftest import Surroundings, clustered
 from tests.contrib.asgi import Answer, Stream, ask, stream
+from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
 OWN = {"Content-Type": "application/json", "X-Aiolocks-Release": "1", "Host": "locks.test"}
@@ -222,6 +224,22 @@ async def test_leaders_and_schedules(app: Dashboard, session: Session) -> None:
         assert [row["fence"] for row in lead.rows("terms")] == [term.fencing_token]
         await ticks.until(lambda: ticks.rows("ticks"))
         assert [row["error"] for row in ticks.rows("ticks")] == ["ValueError: <b>no</b>"] * 2
+
+
+async def test_on_a_cluster(surroundings: Surroundings, shared_cluster: Cluster) -> None:
+    shared_cluster.begin(surroundings)
+    async with Session(clustered(surroundings, shared_cluster)) as session:
+        app = dashboard.app(session, lambda request: True)
+        leases = [await Lock(session, f"name:{at}").acquire() for at in range(5)]
+        async with Leadership(session, "lead"), stream(app, "/events?sort=name") as page:
+            await page.until(lambda: len(page.rows("locks")) == 6 and page.rows("leaders"))
+            assert page.names() == ["lead", *(f"name:{at}" for at in range(5))]
+            assert (await release(app, "name:3", await lease_shown(page, "name:3"))).status == 200
+            await page.until(lambda: "name:3" not in page.names())
+        leases.pop(3)
+        for lease in leases:
+            await lease.release()
+        await app.aclose()
 
 
 async def test_deadlocks(app: Dashboard, session: Session, redis: Redis) -> None:
