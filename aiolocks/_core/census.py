@@ -145,10 +145,19 @@ class Census:
         """Seconds in which each name is read once."""
         return len(self._known) / _NAMES
 
-    def first(self, number: int) -> list[LockInfo]:
-        """The first by their rank; keys that are not ours come last."""
-        read = heapq.nsmallest(number, self._read.values(), key=operator.itemgetter(0))
-        return [*(info for _, info in read), *(self._foreign_before | self._foreign).values()][:number]
+    def rank_by(self, rank: Callable[[LockInfo], Any]) -> None:
+        """Sorts by another key from now on."""
+        if rank is not self._rank:
+            self._rank = rank
+            self._read = {place: (rank(info), info) for place, (_, info) in self._read.items()}
+
+    def first(self, number: int, accepts: Callable[[LockInfo], bool] = lambda _: True) -> list[LockInfo]:
+        """The first that are accepted, by their rank; keys that are not ours come last."""
+        read = (one for one in self._read.values() if accepts(one[1]))
+        first = [info for _, info in heapq.nsmallest(number, read, key=operator.itemgetter(0))]
+        if len(first) < number:
+            first += filter(accepts, (self._foreign_before | self._foreign).values())
+        return first[:number]
 
     def unread(self) -> Iterator[Place]:
         """The names that are known, and have not been read yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -68,6 +69,45 @@ async def test_q_and_ctrl_c_quit_and_leave_the_terminal_as_it_was(
     assert ended.out.rindex(LEAVES) > ended.out.rindex(ENTERS)
     assert "Traceback" not in ended.out
     await gone(invocation)
+
+
+async def test_keys_sort_filter_and_show_the_waiters(aiolocks: Aiolocks, redis: Redis) -> None:
+    evil = "z\x1b[31m\u202e" + "x" * 900
+    async with Lock(redis, "b older"), Lock(redis, "a younger"), Lock(redis, evil), Session(redis) as other:
+        waiting = asyncio.create_task(Lock(other, "b older").acquire(blocking_timeout=60))
+        invocation = await aiolocks("top", "--interval", "0.2", terminal=True, environment={"COLUMNS": "100"})
+        await invocation.says("3 locks, 3 holders, 1 waiting")
+        for keys, said in (
+            ("s", "s by held"),
+            ("\x1b[Ass", "s by name"),
+            ("w", "w locks"),
+            ("w/older", "part of a name: older_"),
+            ("\x7f\r", "/ names with 'olde', Esc all"),
+            ("\x1b", "/ filter"),
+        ):
+            await invocation.type(keys)
+            await invocation.says(said)
+        waiting.cancel()
+        shown = await ends(invocation)
+    assert "\u202e" not in shown
+    assert "\x1b[31m" not in shown
+    assert "z\\x1b[31m\\u202e" in shown
+    pictures = [
+        picture
+        for picture in re.split(r"(?=NAME  |WAITED  )", shown)
+        if "s by" in picture or "part" in picture
+    ]
+
+    def names(said: str) -> list[str]:
+        picture = next(picture for picture in pictures if said in picture)
+        return re.findall(r"^(a younger|b older|z)", picture, re.MULTILINE)
+
+    assert names("s by waiters")[0] == "b older"
+    assert names("s by held") == ["b older", "a younger", "z"]
+    assert names("s by name") == ["a younger", "b older", "z"]
+    assert names("/ names with") == ["b older"]
+    waits = next(picture for picture in pictures if "w locks" in picture)
+    assert re.search(rf"pid {os.getpid()}  b older  held by \S+ pid {os.getpid()}", waits)
 
 
 async def test_very_many_names_are_sampled_and_those_waited_for_come_first(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -11,8 +12,8 @@ from typing import TextIO
 
 
 @contextmanager
-def pressed(key: str, then: Callable[[], object]) -> Generator[None, None, None]:
-    """While entered, calls `then` when that key is typed, without Return; nothing typed is shown.
+def keys(typed: Callable[[str], object]) -> Generator[None, None, None]:
+    """While entered, calls `typed` with each key, without Return; nothing typed is shown.
 
     Afterwards the terminal is as it was. Where stdin is no terminal, nothing is done.
     """
@@ -25,16 +26,18 @@ def pressed(key: str, then: Callable[[], object]) -> Generator[None, None, None]
 
     loop, file = asyncio.get_running_loop(), stdin.fileno()
 
-    def typed() -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def readable() -> None:
         read = os.read(file, 1024)
         if not read:  # the terminal is gone
             loop.remove_reader(file)
-        if key.encode() in read.lower():
-            then()
+        if text := decoder.decode(read):
+            typed(text)
 
     before = termios.tcgetattr(file)
     tty.setcbreak(file, termios.TCSANOW)
-    loop.add_reader(file, typed)
+    loop.add_reader(file, readable)
     try:
         yield
     finally:

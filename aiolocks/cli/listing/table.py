@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import HolderInfo, LockInfo
-from .shown import details, duration, visible
+from .shown import details, duration, held_by, visible, whereabouts
 
 _LEFT: Final = ("name", "kind", "holder", "host")
 _RIGHT: Final = ("pid", "held", "left", "waiters")
@@ -74,6 +75,24 @@ def cut_table(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int
         Text(set_cell_size(line, min(width, cell_len(line))), style=style)
         for line, style in zip(cut, styles, strict=True)
     )
+
+
+def wait_lines(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int) -> Text:
+    """The waiters of these locks, the longest waits first, and the holders for which they wait."""
+    waits = sorted(
+        (
+            (-(waiter.waited_for or 0.0), whereabouts(waiter), info)
+            for info in infos
+            for waiter in info.waiting
+        ),
+        key=itemgetter(0, 1),
+    )
+    rows = [("WAITED", "WAITER", "FOR", "")]
+    for waited, where, info in waits[:most]:
+        of = held_by(info, encoding) if info.holders else "held by nobody"
+        rows.append((duration(-waited), visible(where, encoding), visible(info.name, encoding), of))
+    cut = _aligned(rows, ("held", "host", "name"), width, more(encoding))
+    return Text("\n").join(Text(set_cell_size(line, min(width, cell_len(line)))) for line in cut)
 
 
 def more(encoding: str) -> str:

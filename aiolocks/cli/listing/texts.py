@@ -98,9 +98,13 @@ TOP: Final = f"""
 Watch who holds what, as `aiolocks ls` lists it: what most wait for comes first, then what has been held for
 longest.
 
-q or Ctrl-C leaves. Of very many names, only those on the screen and those with waiters are read at each look,
-and the others in turn: a line says so. If the server goes away, it says so and tries again. Where stdout is
-no terminal, it prints the table once.
+Keys: s sorts by waiters, by how long a lock has been held, by the time that is left, or by name; / takes a
+part of a name, Return shows the names with it, Esc shows all again; w shows the waiters, and the holders for
+which they wait; q or Ctrl-C leaves.
+
+Of very many names, only those on the screen and those with waiters are read at each look, and the others in
+turn: a line says so. If the server goes away, it says so and tries again. Where stdout is no terminal, it
+prints the table once.
 
 \b
   aiolocks top

@@ -20,13 +20,15 @@ from ..._core.census import Census, rank
 from ..._core.session import engine_of
 from ..exits import of_signal
 from .asking import asking, other_prefixes, reason
-from .keyboard import pressed
+from .controls import Controls
+from .keyboard import keys
 from .shown import duration, elsewhere, visible
-from .table import cut_table, more, open_console, print_table
+from .table import cut_table, more, open_console, print_table, wait_lines
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_QUIT: Final = "q"
 _BY_KEY: Final = 0
+_DESCRIBED: Final = 20
+"""Waiters of a name that are shown."""
 _AROUND: Final = 4
 """Lines of the screen that are not locks."""
 
@@ -86,32 +88,48 @@ async def _show(order: Order, quit_typed: Callable[[], object]) -> None:
             infos = await session.inspect(order.pattern)
             print_table(sorted(infos, key=rank))
             return
-        census = Census(engine_of(session), order.pattern)
+        census = Census(engine_of(session), order.pattern, waiters=_DESCRIBED)
         what = f"{visible(order.prefix)}:{visible(order.pattern)}, every {order.interval:g} s"
-        view = _View(console, census, what)
+        changed = asyncio.Event()
+        controls = Controls(quit_typed, changed.set)
+        view = _View(console, census, what, controls)
         await view.look(0)  # little, for something to be seen at once
         with (
             Live(get_renderable=view.picture, console=console, auto_refresh=False, screen=True) as live,
-            pressed(_QUIT, quit_typed),
+            keys(controls.typed),
         ):
             live.refresh()
             if order.others:
                 view.others = await other_prefixes(session, order.prefix)
-            pause = 0.0
+            due = 0.0
             while True:
                 live.refresh()
-                await asyncio.sleep(pause)
-                pause = order.interval
+                while await _before(due, changed):  # a key: the same locks are shown in another way
+                    view.choose()
+                    live.refresh()
+                due = asyncio.get_running_loop().time() + order.interval
                 try:
                     await view.look(order.interval)
                 except BackendError as error:
                     view.trouble = reason(error)
 
 
+async def _before(due: float, changed: asyncio.Event) -> bool:
+    """Whether a key was typed before this loop time, for which it waits otherwise."""
+    try:
+        async with asyncio.timeout_at(due):
+            await changed.wait()
+    except TimeoutError:
+        return False
+    changed.clear()
+    return True
+
+
 class _View:
     """The content of the screen."""
 
-    def __init__(self, console: Console, census: Census, what: str) -> None:
+    def __init__(self, console: Console, census: Census, what: str, controls: Controls) -> None:
+        self._controls = controls
         self._console = console
         self._census = census
         self._what = what
@@ -121,8 +139,18 @@ class _View:
 
     async def look(self, interval: float) -> None:
         await self._census.look(interval, self._shown)
-        self._shown = self._census.first(self._room)
+        self.choose()
         self.trouble = ""
+
+    def choose(self) -> None:
+        """The locks for the screen, of those that have been read."""
+        controls = self._controls
+        self._census.rank_by(rank if controls.waits else controls.rank)
+        self._shown = (
+            self._census.first(self._room, controls.accepts)
+            if controls.part
+            else self._census.first(self._room)
+        )
 
     @property
     def _room(self) -> int:
@@ -138,12 +166,21 @@ class _View:
             read = f"{census.read} read, {census.holders} holders"
             note = f"sampled: {read}; each again in {around}, these at each look"
         head = f"aiolocks {self._what}: {count}, {census.waiters} waiting"
-        hidden = census.lines - self._room
+        hidden = 0 if self._controls.part or self._controls.waits else census.lines - self._room
+        rest = f"{more(encoding)} and {hidden} more lines   " if hidden > 0 else ""
+        width = self._console.width
         return Group(
             Text(head, style="bold", overflow="crop", no_wrap=True),
             Text(self.trouble or note, style="red" if self.trouble else "dim", overflow="crop", no_wrap=True),
-            cut_table(self._shown, encoding, width=self._console.width, most=self._room),
-            Text(f"{more(encoding)} and {hidden} more lines" if hidden > 0 else ""),
+            wait_lines(self._shown, encoding, width=width, most=self._room)
+            if self._controls.waits
+            else cut_table(self._shown, encoding, width=width, most=self._room),
+            Text(
+                f"{rest}{visible(self._controls.help(), encoding)}",
+                overflow="crop",
+                no_wrap=True,
+                style="dim",
+            ),
         )
 
 
