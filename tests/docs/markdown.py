@@ -10,6 +10,7 @@ _FENCE = re.compile(r"^(?P<marks>`{3,})(?P<language>\w*)(?: +title=\"(?P<title>[
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+)$")
 _LINK = re.compile(r"(?<!\!)\[(?:[^\[\]]|\[[^\[\]]*\])+\]\((?P<target>[^()\s]+)\)")
 _CODE = re.compile(r"`([^`]+)`")
+_PLAIN = re.compile(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Page:
 
     @property
     def anchors(self) -> set[str]:
-        return {slug(heading) for heading in self.headings}
+        """Those of headings of plain words; no link should lead to another one."""
+        return {slug(heading) for heading in self.headings if _PLAIN.fullmatch(_bare(heading))}
 
 
 def _shown(path: Path) -> str:
@@ -92,13 +94,17 @@ def read(path: Path) -> Page:
     return Page(path, tuple(blocks), tuple(headings), "\n".join(prose))
 
 
+def _bare(heading: str) -> str:
+    return re.sub("[`,]", "", heading)
+
+
 def slug(heading: str) -> str:
     """The anchor of a heading, as long as it is made of plain words: there all renderers agree.
 
     Raises:
         ValueError: It is not.
     """
-    text = re.sub("[`,]", "", heading)
-    if not re.fullmatch(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*", text):
+    text = _bare(heading)
+    if not _PLAIN.fullmatch(text):
         raise ValueError(f"renderers may not agree on the anchor of {heading!r}")
     return text.lower().replace(" ", "-")
