@@ -232,7 +232,7 @@ class StaleFenceError(LockError):
         self.seen = seen
         super().__init__(
             f"FencedRegister {name!r} refused the write: fencing token {fencing_token} is older than {seen}, "
-            "which was seen already; whoever wrote has lost its lock"
+            "which was seen already; the writer has lost its lock"
         )
 
 

@@ -179,7 +179,7 @@ class Flight:
         """In the log, where nobody waits for the value."""
         if self._anew is not None and error is not None and not isinstance(error, SessionClosedError):
             log.warning(
-                "singleflight %r: the value could not be made anew, and the old one stays until its end: %s",
+                "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
                 self._name,
                 error,
                 exc_info=error,

@@ -65,7 +65,7 @@ class Members:
             host, port = address
             raise OutdatedError(
                 f"the node at {host}:{port} knows an older state of its cluster (epoch {epoch}, and "
-                f"{self._epoch} was known before); if the cluster was set up anew, open a new Session"
+                f"{self._epoch} was known before); if the cluster was set up again, open a new Session"
             )
         return ids
 

@@ -200,7 +200,7 @@ async def test_a_value_that_cannot_be_made_anew_stays_and_there_is_a_pause(
         assert await flight.do("k", failing) == "old"
         await eventually(lambda: caplog.records)
     [record] = caplog.records
-    assert "could not be made anew, and the old one stays until its end: no such city" in record.getMessage()
+    assert "could not be made again, and the old one stays until its end: no such city" in record.getMessage()
     assert record.exc_info is not None
     for _ in range(3):
         assert await flight.do("k", failing) == "old"

@@ -106,7 +106,7 @@ def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: st
         raise CommandError(_nobody(name, prefix), NOT_HELD)
 
 
-@click.command(help=texts.RELEASE, short_help="Free a lock, whoever holds it.")
+@click.command(help=texts.RELEASE, short_help="Free a lock from its holder.")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Do it. Without, the command only says what it would free.")
 @kind_option

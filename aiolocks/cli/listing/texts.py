@@ -57,7 +57,7 @@ Exit status:
     1  neither{_LAST}"""
 
 RELEASE: Final = """
-Free the lock NAME, whoever holds it, and wake who waits for it.
+Free the lock NAME from its holder, and wake the next waiter.
 
 Its holder learns of it when it next renews its lease, after a third of its ttl at the latest. Until then it
 goes on, beside the next holder. So look first who it is, and whether it is really dead or hung: the lock of a

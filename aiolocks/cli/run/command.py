@@ -85,7 +85,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 )  # fmt: skip
 @click.option(
     "--every", type=click.FloatRange(min=SHORTEST_TTL), metavar="S",
-    help="Run for the tick that is due: one in so many seconds, counted from the beginning of 1970 in UTC.",
+    help="Run for the tick that is due: one every S seconds, counted from the beginning of 1970 in UTC.",
 )  # fmt: skip
 @click.option(
     "--cron", metavar="EXPR", help="Run for the tick that is due by this cron expression: as in the crontab."
