@@ -256,7 +256,7 @@ async def test_a_run_that_loses_its_lease_again_and_again_is_given_up(
         for number in (1, 2, 3):
             await running(work, session, number=number)
             await session.force_release("k", kind="singleflight")
-        await eventually(lambda: "made anew" in caplog.text)
+        await eventually(lambda: "made again" in caplog.text)
     assert (work.begun, work.cancelled) == (3, 3)
     assert await cached(session).do("k", made("new")) == "old"
     await renewed(cached(session), "new")
