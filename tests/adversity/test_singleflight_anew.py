@@ -349,7 +349,7 @@ async def test_the_end_of_the_session_ends_what_is_made_anew_and_another_session
             await running(work, ending)
         await eventually(lambda: ending._engine.shared == {})
     assert work.cancelled == 1
-    assert [record for record in caplog.records if "made anew" in record.getMessage()] == []
+    assert [record for record in caplog.records if "made again" in record.getMessage()] == []
     assert not await redis.exists(RUN)
     assert await cached(session).do("k", made("new")) == "old"
     await renewed(cached(session), "new")

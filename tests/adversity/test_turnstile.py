@@ -145,7 +145,7 @@ async def test_it_may_be_left_in_another_task_when_it_is_clear_what_is_meant(
     assert keys() == []
 
     await asyncio.gather(*(asyncio.create_task(turnstile.__aenter__()) for _ in range(2)))
-    with pytest.raises(RuntimeError, match="not clear which entry"):
+    with pytest.raises(RuntimeError, match="cannot tell which entry"):
         await turnstile.__aexit__(None, None, None)
     await redis.delete(KEY)
 

@@ -267,7 +267,7 @@ async def test_left_in_another_task_than_entered(kind: Kind, client: Redis, keys
 
 async def test_left_where_it_is_not_clear_which_lease_is_meant(kind: Kind, client: Redis) -> None:
     lock = kind.make(client, "a")
-    with pytest.raises(RuntimeError, match="not clear which lease"):
+    with pytest.raises(RuntimeError, match="cannot tell which lease"):
         await lock.__aexit__(None, None, None)
 
 
