@@ -33,7 +33,7 @@ if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
     held = false
   end
   freed = 1
-else
+elseif not bell then  -- a waiter that leaves was never its holder
   freed = thief_of(ARGV[1])
 end
 if bell then

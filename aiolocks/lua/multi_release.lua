@@ -15,7 +15,7 @@ for i = 1, n do
     redis.call('DEL', KEYS[i])
     redis.call('PEXPIRE', KEYS[n + i], ARGV[3])
     freed, held = freed + 1, nil
-  elseif thief == 0 then
+  elseif thief == 0 and not bell then  -- a waiter that leaves was never their holder
     thief = thief_of(ARGV[2], KEYS[i])
   end
   if bell then redis.call('ZREM', KEYS[2 * n + i], bell) end

@@ -15,7 +15,7 @@ if nested(ARGV[1]) then
   else
     redis.call('DEL', lock)
   end
-else
+elseif not bell then  -- a waiter that leaves was never its owner
   freed = thief_of(owner_of(ARGV[1]))
 end
 if bell then

@@ -538,6 +538,7 @@ async def test_release_names_the_one_that_has_taken_it_by_force(lock) -> None:
     thief = await lock.value()
 
     assert await lock.release(ME) == [thief]
+    assert await lock.release(ME, leave="x") == [0]
     assert await lock.release(OTHER) == [1]
     assert await lock.release(OTHER) == [0]
 
@@ -1604,6 +1605,7 @@ MUTATIONS = [
     ("lock_release", "entry and bell_in(queue, entry, 0)", "entry"),
     ("lock_release", "{freed, first}", "{1, first}"),
     ("lock_release", "freed = thief_of(ARGV[1])", "freed = 0"),
+    ("lock_release", "elseif not bell then", "else"),
     ("lock_release", "{freed, first}", "{freed}"),
     # Without that line it would never end.
     ("lock_release", "redis.call('ZREM', queue, first)", "break"),

@@ -555,6 +555,7 @@ async def test_a_holder_is_told_of_the_one_that_has_taken_any_of_them_by_force(l
         assert await locks.renew(ME) == thief
         assert await locks.release(ME) == [thief]
         assert await locks.release(ME) == [thief]
+        assert await locks.release(ME, leave="x") == [0]
         await one.redis.delete(one.key("stolen"))
         assert await locks.release(ME) == [0]
 
@@ -948,8 +949,14 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_release",
-        "elseif thief == 0 then",
-        "else",
+        "and not bell then",
+        "then",
+        "test_a_holder_is_told_of_the_one_that_has_taken_any_of_them_by_force",
+    ),
+    Mutation(
+        "multi_release",
+        "elseif thief == 0 and not bell then",
+        "elseif not bell then",
         "test_a_holder_is_told_of_the_one_that_has_taken_any_of_them_by_force",
     ),
     Mutation(

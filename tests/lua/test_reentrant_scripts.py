@@ -445,6 +445,7 @@ async def test_release_names_the_one_that_has_taken_the_owners_place_by_force(lo
     thief = await lock.value()
 
     assert await lock.release(ME) == [thief]
+    assert await lock.release(ME, leave="x") == [0]
     assert await lock.release(OTHER) == [1]
 
 
