@@ -33,7 +33,7 @@ _MOST: Final = 50_000
 
 
 class Reading(NamedTuple):
-    """One name that was read: what stood there when it was read last, and now; None where nothing stands."""
+    """The reading of one name: its state at the last reading, and now; None where nothing stands."""
 
     place: Place
     before: LockInfo | None
@@ -111,12 +111,12 @@ class Census:
 
     @property
     def holders(self) -> int:
-        """Of those that have been read."""
+        """The holders of the names that have been read."""
         return sum(len(info.holders) for _, info in self._read.values())
 
     @property
     def waiters(self) -> int:
-        """Of those that have been read."""
+        """The waiters of the names that have been read."""
         return sum(info.waiters for _, info in self._read.values())
 
     @property

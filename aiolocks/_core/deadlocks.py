@@ -61,11 +61,11 @@ class Found:
         self._knots = knots(edges)
 
     def beats(self) -> dict[str, int]:
-        """Of the waits that are part of one, by id."""
+        """The heartbeats of the waits that are part of one, by id."""
         return {one: self.waits[one].beat for knot in self._knots for one in knot}
 
     def confirmed(self, before: Beats) -> list[frozenset[str]]:
-        """Those that were found before, and whose waits all go on since then."""
+        """The deadlocks that were found before, and whose waits all go on since then."""
         return [
             knot
             for knot in self._knots
@@ -77,7 +77,7 @@ class Found:
         return in_order(knot, self._edges, self.youngest(knot))
 
     def described(self, knot: frozenset[str]) -> Deadlock:
-        """As users see it."""
+        """The deadlock as users see it."""
         return Deadlock(tasks=tuple(_task(self.waits[one]) for one in self.in_order(knot)))
 
     def youngest(self, knot: Iterable[str]) -> str:
@@ -101,7 +101,7 @@ def _task(wait: Wait) -> DeadlockedTask:
 
 
 def _suspects(waits: Mapping[str, Wait], own: Iterable[str] | None = None) -> dict[str, Wait]:
-    """Those that could be part of a deadlock, by what they say; only with these, if they are given."""
+    """The waits that could be part of a deadlock, by their own records; with `own`, only these."""
     mine = None if own is None else frozenset(own)
     rings = (knot for knot in knots(may_wait_for(waits)) if mine is None or knot & mine)
     return {one: waits[one] for knot in rings for one in sorted(knot)}
@@ -326,4 +326,4 @@ class Detector:
 
 
 def _nothing(_: object) -> None:
-    """Of a request whose answer is of no use."""
+    """The reply of a request whose answer is of no use."""

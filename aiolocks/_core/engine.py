@@ -362,7 +362,7 @@ class Engine:
         told: Callable[[T], object] | None = None,
         patient: bool = False,
     ) -> T:
-        """One request that has no deadline of its own; `told` and `patient` as for `start`.
+        """Asks one request that has no deadline of its own; `told` and `patient` as for `start`.
 
         Raises:
             BackendError: Refused, not reached, or no answer within `command_timeout`.
@@ -387,7 +387,7 @@ class Engine:
         return binding
 
     def gate(self, resource: Resource) -> Gate:
-        """Where those queue who want the same thing."""
+        """The gate where the tasks queue that want the same thing."""
         key = resource.gate_key
         gate = self._gates.get(key)
         if gate is None:

@@ -41,7 +41,7 @@ async def force_release(
 
 
 def name_space(kind: object) -> str:
-    """Which name space that kind of lock has; checked."""
+    """The name space of that kind of lock; checked."""
     given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(given, str):
         raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")

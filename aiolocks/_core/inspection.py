@@ -59,7 +59,7 @@ async def inspect(engine: Engine, pattern: str) -> list[LockInfo]:
 
 
 def literal_places(pattern: str) -> list[Place] | None:
-    """Where the one name may stand that a pattern without wildcards is of; None of any other pattern."""
+    """The places of the one name that a pattern without wildcards means; None for any other pattern."""
     if any(magic in _LITERAL.sub("", pattern) for magic in "*?["):
         return None
     name = _LITERAL.sub(r"\1", pattern)

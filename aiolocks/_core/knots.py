@@ -27,7 +27,7 @@ Edges = dict[str, set[str]]
 
 @final
 class Lease(NamedTuple):
-    """One that stands on the server."""
+    """A lease that stands on the server."""
 
     permits: int
     mode: str
@@ -72,7 +72,7 @@ def may_wait_for(waits: Mapping[str, Wait]) -> Edges:
 
 
 def stuck(waits: Mapping[str, Wait], standings: Mapping[Place, Standing]) -> Edges:
-    """Those that never end as things stand on the server, and the tasks for which they wait."""
+    """The waits that never end as things stand on the server, and the tasks for which they wait."""
     left = dict(waits)
     while True:
         holding: dict[str, set[str]] = {}
@@ -90,7 +90,7 @@ def stuck(waits: Mapping[str, Wait], standings: Mapping[Place, Standing]) -> Edg
 
 
 def _in_the_way(want: Want, standings: Mapping[Place, Standing], stay: Iterable[str]) -> set[str]:
-    """Of the leases that stay, those for which it waits if all others go; empty if it can be had then."""
+    """The leases for which it waits if all others go; empty if the lock can be had then."""
     found: set[str] = set()
     for place in want.places:
         standing = standings.get(place)

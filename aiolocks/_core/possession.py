@@ -443,7 +443,7 @@ class Possession:
             self.scope.cancel()
 
     def lose_to(self, thief: HolderInfo) -> None:
-        """It was taken by force, by that holder."""
+        """The lease was taken by force, by that holder."""
         from .._holders import in_words  # noqa: PLC0415 - as in `_taken_away`
 
         if self.live:
@@ -464,7 +464,7 @@ class Possession:
         self._engine.events.lost(self, self._engine.now() - self.granted_at, reason)
 
     def detach(self) -> None:
-        """Nobody here looks after it any more; the ttl runs."""
+        """Ends the watch here: nobody looks after the lease any more, and the ttl runs."""
         self.ensure_held()
         self._engine.settle(self.claim)
         self._end(LeaseState.DETACHED, "it was detached")
@@ -549,7 +549,7 @@ class Possession:
         self.gate.vacated(self.claim)
 
     def _forget(self) -> None:
-        """Nothing more is sent for it, nor heard of it."""
+        """Forgets it: nothing more is sent for the lease, nor heard of it."""
         if self._watched and self.watch is not None:
             self._engine.tracked.disarm(self.watch, self._watched)
         self._engine.watchdog.forget(self)

@@ -136,7 +136,7 @@ class Term:
             self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
 
     def move(self, seconds: float) -> None:
-        """So many seconds have passed that the loop's clock did not count."""
+        """The loop's clock did not count that many seconds."""
         self._end -= seconds
         self.deadline -= seconds
         self.renewal_due -= seconds

@@ -56,7 +56,7 @@ class Tracked:
                 self._armed[key] = {known: None, watch: None}
 
     def disarm(self, watch: Watch, keys: Iterable[bytes]) -> None:
-        """Nobody relies on it any more."""
+        """Ends the tracking: nobody relies on the lease any more."""
         for key in keys:
             known = self._armed.get(key)
             if isinstance(known, dict):

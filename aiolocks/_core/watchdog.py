@@ -94,7 +94,7 @@ class Watchdog:
 
     @property
     def watches(self) -> set[Watch]:
-        """Those that are looked after: the set itself, which changes."""
+        """The possessions that are looked after: the set itself, which changes."""
         return self._watches
 
     def possessions(self) -> list[Possession]:

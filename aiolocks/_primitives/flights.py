@@ -27,7 +27,7 @@ _within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_fl
 
 @final
 class Flight:
-    """One call, made here or waited for, and those of this session who want what comes of it.
+    """One call, made here or waited for, and the callers of this session that want its result.
 
     Invariants:
     - it stands in `engine.shared` while others may join: until it has ended, or nobody waits any more;
@@ -152,7 +152,7 @@ class Flight:
         return False
 
     def _leave(self) -> None:
-        """Nobody may join any more."""
+        """Closes the call: no caller may join any more."""
         if self._engine.shared.get(self._slot) is self:
             del self._engine.shared[self._slot]
 

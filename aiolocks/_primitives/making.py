@@ -33,7 +33,7 @@ _DONE_AGAIN: Final = "; a new call may do it again"
 
 @final
 class Making:
-    """One value of a key: what another run has left, or what comes of our function.
+    """One value of a key: the result of another run, or of our function.
 
     Invariants:
     - a value that was made is never made again: a lease that was lost then is acquired again, to publish it;
@@ -242,7 +242,7 @@ class Making:
         return Outcome.not_kept(self._name, value, because, raises=self._keeping.kept)
 
     def _publish(self, lease: Lease, outcome: Outcome) -> None:
-        """With its release."""
+        """Publishes the result, with the release."""
         fresh_ms = self._keeping.fresh_ms() if outcome.done else 0
         keep_ms = fresh_ms + self._keeping.stale_ms if outcome.done else 0
         spares = self._anew is not None and outcome.tag != VALUE

@@ -40,7 +40,7 @@ _CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}
 @final
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Which class of lock a span belongs to.
+    """The class of lock to which a span belongs.
 
     Attributes:
         lock: Name of the class.

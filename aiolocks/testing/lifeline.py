@@ -67,7 +67,7 @@ class Lifeline:
 
     @property
     def socket(self) -> Path:
-        """Where in the directory a unix socket goes: the one path that is sure not to be too long."""
+        """The path of a unix socket in the directory: the one path that is sure not to be too long."""
         return self.directory / SOCKET_NAME
 
     def spawn(self, command: Sequence[str], *, log: Path) -> subprocess.Popen[bytes]:

@@ -28,7 +28,7 @@ LOG_TAIL_LINES = 12
 
 
 class ServerState(Enum):
-    """Where a server stands in its life."""
+    """The state of a server in its life."""
 
     NEW = "new"
     """Not started yet."""
@@ -101,7 +101,7 @@ class ServerProcess:
 
     @property
     def state(self) -> ServerState:
-        """Where it stands now, looked at afresh: a server that crashed is DEAD."""
+        """The state of the server now, looked at again: a server that crashed is DEAD."""
         if self._state in ALIVE and self._owner == os.getpid() and self._child.poll() is not None:
             self._bury()
         return self._state

@@ -43,7 +43,7 @@ def between(dues: Dues, before: int, due: int) -> int:
 
 
 def delay(name: str, due: int, gap: int, jitter: int) -> int:
-    """By how much the start of that tick is put off: the same in every process, below half of the gap."""
+    """The seconds by which that tick starts late: the same in every process, below half of the gap."""
     return zlib.crc32(f"{name}:{due}".encode()) * min(jitter, gap // 2) // _RANGE
 
 
@@ -68,7 +68,7 @@ class Every:
 
 @final
 class Cron:
-    """By a cron expression in a time zone.
+    """Ticks by a cron expression in a time zone.
 
     A due time of the expression is a local time. One that the time zone skips is due at the end of what is
     skipped, once; one that it repeats is due the first time. Where the hour is `*`, there is a run in each

@@ -115,7 +115,7 @@ class Keeper:
         clock.heard(read.now_us, self._engine.now() - asked_at)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until then, or until a run of this process has ended; at most a minute."""
+        """Sleeps until then, or until a run of this process has ended; at most a minute."""
         self._nap = nap = self._engine.loop.create_future()
         timer = self._engine.loop.call_later(min(seconds, _LONGEST_NAP), self._wake)
         try:

@@ -125,7 +125,7 @@ class Plan:
             self._known = reply.due
 
     def taken_back(self, reply: Claimed, now: int) -> None:
-        """It has been granted, and was given back at once: the answer came too late."""
+        """The tick has been granted, and was given back at once: the answer came too late."""
         self._known = reply.before
         self._not_before = now + 50
 

@@ -49,7 +49,7 @@ class Run:
         self._commands.outcome = "lost"
 
     def ended(self, outcome: Outcome, detail: str = "") -> None:
-        """It has ended, as the release of the lease is to record."""
+        """The run has ended, as the release of the lease must record."""
         self._commands.outcome, self._commands.detail = outcome, detail[:_MOST_DETAIL]
 
     async def call(self, job: Callable[[Tick], Awaitable[T]], tick: Tick, *, at_most: float | None) -> T:

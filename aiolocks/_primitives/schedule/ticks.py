@@ -21,7 +21,7 @@ _SKIPPED: Final = "skipped"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """One run of a schedule, as its job is told.
+    """One run of a schedule, as its job sees it.
 
     Attributes:
         name: Name of the schedule.
