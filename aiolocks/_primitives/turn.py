@@ -43,7 +43,7 @@ class Turn:
 
     @property
     def fencing_token(self) -> int | None:
-        """The fencing token of the first, larger than every earlier one: for a store that refuses late writes.
+        """The first's fencing token: larger than every earlier one, for a store that refuses late writes.
 
         Raises:
             RuntimeError: The turn was not entered.
