@@ -117,7 +117,7 @@ def test_the_page_tells_of_each_defect_that_was_found() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "faulty"),
-    [("lock", False), ("rangelock", True), ("fair-semaphore", True), ("cluster-lock", True)],
+    [("lock", False), ("rangelock", True), ("fair-semaphore", True), ("cluster-lock", True), ("rings", True)],
 )
 def test_a_seed_gives_the_same_trace_byte_for_byte(runner: Runner, kind: str, faulty: bool) -> None:
     """Also in another process, with strings hashed otherwise."""

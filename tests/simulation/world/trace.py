@@ -17,7 +17,7 @@ _HANDSHAKE = frozenset({b"HELLO", b"INFO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"CONFI
 _SETTING_UP = frozenset({b"SLOTS", b"SETINFO", b"INFO", b"TRACKING", b"CACHING", b"SETNAME"})
 _SCRIPTS = frozenset({b"EVAL", b"EVALSHA"})
 _KEY = re.compile(r"aiolocks:([a-z]+)(?:\.([^:{]*))?:\{(.*?)\}")
-_PROCESS = re.compile(r'"host":"[^"]*","pid":\d+|\S+ pid \d+')
+_PROCESS = re.compile(r'"host":"[^"]*","pid":\d+|"[^"]*",\d+(?=,"p\d+\.)|\S+ pid \d+')
 """Host and process: no schedule depends on them."""
 _METADATA = re.compile(r'\{(?:"fingerprint":"[0-9a-f]*",)?"host":…(?:,"task".*?"user":\{\})?\}')
 """Of a lease, or of a session beside its bell."""
