@@ -31,6 +31,11 @@ def pages(entries: list[Any]) -> Iterator[tuple[str, str]]:
                 yield from pages(target)
 
 
+def address(path: str) -> str:
+    """The address of a page, from the root of the site."""
+    return f"{path.removesuffix('.md')}/".removesuffix("index/") or "./"
+
+
 def first_sentence(path: Path) -> str:
     """The first sentence of a page; empty if the page begins with something else."""
     paragraphs = [
@@ -48,7 +53,7 @@ def text() -> str:
             lines += ["", f"## {title}", ""]
             for name, path in pages([{title: target}]):
                 said = first_sentence(ROOT / "docs" / path)
-                lines.append(f"- [{name}]({path})" + (f": {said}." if said else ""))
+                lines.append(f"- [{name}]({address(path)})" + (f": {said}." if said else ""))
     return "\n".join(lines) + "\n"
 
 

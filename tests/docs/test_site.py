@@ -92,7 +92,8 @@ def test_site_builds_search_finds_and_signatures_are_those_of_users(site: Path) 
     entries = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
     for words in WORDS:
         assert any(words in f"{entry['title']} {entry['text']}".lower() for entry in entries), words
-    assert (site / "llms.txt").exists()
+    for target in re.findall(r"^- \[.+?\]\((.+?)\)", (site / "llms.txt").read_text("utf-8"), re.MULTILINE):
+        assert (site / target / "index.html").exists(), target
     for page in (site / "reference").rglob("*.html"):
         assert "slips" not in page.read_text("utf-8"), page  # a parameter that is no part of a call
 
