@@ -14,6 +14,7 @@ from .doctor.command import doctor
 from .exits import NOBODY_READS, of_signal, send_nowhere
 from .listing.commands import ls, prefixes, release, show, top
 from .listing.deadlocks import deadlocks
+from .listing.watch import watch
 from .run.command import run
 from .run.lead import lead
 from .server import VARIABLE
@@ -69,5 +70,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, lead, ls, show, release, top, ui, deadlocks, prefixes, doctor):
+for command in (demo, run, lead, ls, show, release, top, watch, ui, deadlocks, prefixes, doctor):
     app.add_command(command)

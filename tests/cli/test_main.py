@@ -15,11 +15,13 @@ async def test_help(aiolocks: Aiolocks) -> None:
         ended = await (await aiolocks(*arguments)).end()
         assert (ended.status, ended.err) == (0, "")
         assert ended.out.startswith("Usage: aiolocks ")
-        for command in ("demo", "run", "ls", "show", "release", "top", "deadlocks", "prefixes"):
+        for command in ("demo", "run", "ls", "show", "release", "top", "watch", "deadlocks", "prefixes"):
             assert f"\n  {command} " in ended.out
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "ls", "show", "release", "top", "deadlocks", "prefixes"])
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "ls", "show", "release", "top", "watch", "deadlocks", "prefixes"]
+)
 async def test_help_of_a_command_has_an_example_and_the_exit_statuses(
     aiolocks: Aiolocks, command: str
 ) -> None:

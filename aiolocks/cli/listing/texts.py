@@ -94,6 +94,21 @@ Exit status:
     0  there is none
     1  there is one, or more{_LAST}"""
 
+WATCH: Final = f"""
+Write a line of JSON for each hold and each wait that begins or ends, for a log, until a signal ends it.
+
+Its `event` is `hold`, `hold ended`, `wait` (with `held_by`) or `wait ended`. The first line has `begun`;
+`away` and `back` tell of the server. The first look tells of all that is held. The lines come from looks, one
+each --interval: a hold that is shorter may not be seen, and the seconds of an end are those of the last look.
+Of very many names, some are read at each look, as by `aiolocks top`.
+
+\b
+  aiolocks watch >>/var/log/locks.jsonl
+  aiolocks watch 'order:*' --interval 0.2 | jq -c 'select(.event == "wait")'
+
+\b
+Exit status:{_LAST}"""
+
 TOP: Final = f"""
 Watch who holds what, as `aiolocks ls` lists it: what most wait for comes first, then what has been held for
 longest.
