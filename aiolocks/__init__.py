@@ -51,7 +51,7 @@ if typing.TYPE_CHECKING:
     from ._primitives.turnstile import Turnstile
     from ._primitives.uniquejob import UniqueJob
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "JSON",
