@@ -1810,7 +1810,10 @@ MUTATIONS = [
         "permits_release", "has(ARGV[4], 'r')", "true", "test_a_quiet_release_wakes_nobody_and_drops_nobody"
     ),
     Mutation(
-        "permits_release", "{held and 1 or 0, ", "{1, ", "test_release_said_twice_leaves_what_it_left_once"
+        "permits_release",
+        "{held and 1 or thief_of(ARGV[1]), ",
+        "{1, ",
+        "test_release_said_twice_leaves_what_it_left_once",
     ),
     Mutation(
         "permits_release",

@@ -488,9 +488,8 @@ async def test_of_the_records_it_reads_the_last(schedule) -> None:
     for ago in (8, 7, 6):
         await schedule.claim(ME, ago)
         await schedule.release(ME, "done", str(ago))
-        await schedule.redis.zincrby(
-            schedule.history, -ago * 1000, (await schedule.redis.zrange(schedule.history, -1, -1))[0]
-        )
+        (newest,) = await schedule.redis.zrange(schedule.history, -1, -1)
+        await schedule.redis.zadd(schedule.history, {newest: -ago * 1000}, incr=True)
     assert [json.loads(record)[7] for record in (await schedule.read(2))[4]] == ["7", "6"]
     assert (await schedule.read(2))[2] == []
 

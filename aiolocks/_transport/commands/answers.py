@@ -162,9 +162,9 @@ def answer(raw: Any) -> Answer:
 
 
 def released(raw: Any) -> Released:
-    """Reads `{1, 0 or the lease that has taken its place[, bell …]}`."""
+    """Reads `{how many were freed, or the lease that has taken its place[, bell …]}`."""
     thief = raw[0] if isinstance(raw[0], bytes) else b""
-    return Released(freed=raw[0] == 1, rung=raw[1:], thief=thief)
+    return Released(freed=not thief and raw[0] > 0, rung=raw[1:], thief=thief)
 
 
 def fencing_token(raw: Any) -> int | None:
