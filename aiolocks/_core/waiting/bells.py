@@ -22,7 +22,7 @@ _ANSWERED_WITHIN: Final = 0.5
 
 
 class _Ringing(Protocol):
-    """What a step answers that may have woken somebody."""
+    """The answer of a step that may have woken a waiter."""
 
     @property
     def rung(self) -> Sequence[bytes]: ...

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .waiter import Waiter
 
 _UNSEATED: Final = 3
-"""So often in a row may a bell be gone as soon as it is listened for: it was rung. Or else the server does
-not let it hang, and its waiters poll."""
+"""The times in a row that a bell may be gone as soon as it is listened for: it was rung. Or else the server
+does not let it hang, and its waiters poll."""
 
 
 @final
@@ -32,14 +32,15 @@ class Gate:
     - if anybody waits and, where one excludes the others, nobody in this session is known to hold it, one is
       the head, who asks, sleeps and asks again; beside it only those ask who have been told of room, or who
       own what is held here already, or who try just once;
-    - nobody begins to ask while somebody here is known to hold what excludes him, except who tries just once;
-    - whoever leaves, by any way, passes its place on in the same step;
+    - no task begins to ask while a holder here is known to exclude it, except for a task that tries just
+      once;
+    - a task that leaves, by any way, passes its place on in the same step;
     - those who enter together waited here when one of them got in by the place that they share; a waiter that
       comes later asks when all of them have entered and the place, with the turn that it had, is given up:
       else readers that come one after the other would keep the turn, and no writer would enter;
-    - what is free while another process waits does not stay unnoticed: a release either wakes one there, or
-      has the head's try right behind it, and then whoever is the last to leave here does what was left
-      undone (`unsettled`).
+    - a lock that is free while another process waits does not stay unnoticed: a release either wakes one
+      there, or has the head's try right after it, and then the last task to leave here does the rest
+      (`unsettled`).
 
     It lives for as long as somebody has it: a lock, who waits or holds, or the session for a moment.
     """
@@ -80,7 +81,7 @@ class Gate:
         self._in_turn = False  # the next head goes behind who waits in other processes
         self._entering = False  # one got in by the place here, and those who waited then come along
         self.place = Place(engine, resource.commands)
-        # What the server said last to anybody here; times of the loop.
+        # The last answer of the server to any task here; times of the loop.
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
@@ -105,7 +106,7 @@ class Gate:
 
     @property
     def unsettled(self) -> bool:
-        """Whether other processes are to be told when nobody waits here any more."""
+        """Whether other processes must be told when nobody waits here any more."""
         return self.place.taken or self._turns.owed
 
     @property
@@ -144,7 +145,7 @@ class Gate:
 
     @property
     def _closed(self) -> bool:
-        """Whether nobody may ask: somebody here has what would exclude him."""
+        """Whether nobody may ask: a task here holds a lease that excludes all waiters."""
         return self._holder is not None and self.manner.exclusive
 
     def remaining(self, now: float) -> float | None:
@@ -188,7 +189,7 @@ class Gate:
         """Whether it goes on as the head; if not, it waits behind it, before all others."""
         self._entering = False
         if acquisition is self._head:
-            self._turns.owed = False  # whoever has it now will wake the others
+            self._turns.owed = False  # the present holder will wake the others
             return True
         del self._beside[acquisition]
         if self._head is None and not self._closed:
@@ -284,7 +285,7 @@ class Gate:
     # -- its bell
 
     def listen(self, acquisition: Waiter) -> None:
-        """The head was refused, and so its bell hangs: it is to be heard, unless it is already."""
+        """The head was refused, and so its bell hangs: the session listens for it."""
         if not self.place.armed:
             self.place.listened_for()
             self._engine.bells.listen_for(self, acquisition.claim.listener())
@@ -303,7 +304,7 @@ class Gate:
         return others
 
     def listener(self) -> Listener | Command[int] | None:
-        """What shows that somebody is still here, and tells when it is to ask; None where it asks anyway."""
+        """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
         waiter = self._head or self._first_seated
         if waiter is None or not (self.place.armed or waiter.asleep or waiter is not self._head):
             return None
@@ -313,7 +314,7 @@ class Gate:
         return waiter.claim.listener()
 
     def listened(self, answer: int) -> None:
-        """What the server says of who waits here: a time, or why it is to ask."""
+        """The server's answer about the waiters here: a time, or the reason why the head must ask."""
         if not self.place.armed:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
@@ -414,8 +415,8 @@ class Gate:
             if self._queue and claim.nests:
                 self._admit_owner()
         else:
-            self._turns.owed = owed  # what was let go of meanwhile is not what was granted
-            # Strictly: one who is refused must not be overtaken by one who asked behind him.
+            self._turns.owed = owed  # permits that came back meanwhile were not granted
+            # Strictly: a waiter that is refused must not be overtaken by one that asked after it.
             if not self.manner.strict and not self._entering:
                 for _ in range(min(answer.room, len(self._queue))):
                     self._admit()
@@ -428,7 +429,7 @@ class Gate:
             self._engine.undo(self._nobody(), 1.0)
 
     def entrusted(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
-        """What the holder's grant has become: granted before, or adopted."""
+        """The possession that the holder's grant has become: granted before, or adopted."""
         if self._holder is None:
             self._holder = claim
         if self._holder is claim:
@@ -500,7 +501,7 @@ class Gate:
 
     @property
     def yielding_until(self) -> float:
-        """When whoever was woken elsewhere has had his chance; 0 when there is nobody to wait for."""
+        """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
         return self._turns.yielding_until if self.manner.quiet else 0.0
 
     @property
@@ -523,7 +524,7 @@ class Gate:
         acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
 
     def _admit_owner(self) -> None:
-        """Whoever else waits here for what he owns by now asks for it."""
+        """Other waiters here of the owner that has just got in ask for it as well."""
         for acquisition in [waiting for waiting in self._queue if self._owns(waiting)]:
             del self._queue[acquisition]
             self._beside[acquisition] = None
@@ -547,4 +548,4 @@ class Gate:
 
 
 def _ignore(_: Gate) -> None:
-    """What a timer calls that only keeps a gate alive."""
+    """The callback of a timer that only keeps a gate alive."""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @final
 class Place:
-    """What one gate has in the queue: an entry, and a bell that is rung when it is its turn.
+    """The place of one gate in the queue: an entry, and a bell that is rung when it is its turn.
 
     A refusal gives it; or an arming does, where each waiter has a seat of its own and does not ask yet.
 
     Invariants:
     - `taken` is True from the step on that learns that the entry may stand in the queue until it is given up;
     - `armed` is True only while, for all that is known here, the bell hangs and is heard: it is cleared in
-      the step that learns otherwise, and then the next refusal makes it be listened for anew.
+      the step that learns otherwise, and then the session listens for it again after the next refusal.
     """
 
     __slots__ = ("_commands", "_engine", "answered", "armed", "kept", "taken", "unseated")
@@ -33,7 +33,7 @@ class Place:
         self.kept = 0  # so many undos of waiters that may be seated late have left the place to others
         self.armed = False
         self.answered = False  # since it was armed, the server has said that the bell hangs
-        self.unseated = 0  # so often in a row did it not hang after a refusal
+        self.unseated = 0  # the times in a row that it did not hang after a refusal
 
     @property
     def bells(self) -> tuple[bytes, ...]:
@@ -45,7 +45,7 @@ class Place:
         return self.armed and self._engine.hears
 
     def given_up_within(self, seconds: float) -> float:
-        """For how long the request that gives it up is of use, if without it that is so many seconds."""
+        """Seconds for which the request that gives it up is of use, if without it that is `seconds`."""
         return max(seconds, self._commands.lingers) if self.taken else seconds
 
     def listened_for(self) -> None:

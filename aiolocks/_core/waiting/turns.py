@@ -1,4 +1,4 @@
-"""Whose turn it is, between processes that want the same thing."""
+"""The turns of processes that want the same thing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _RUN: Final = 16
 _RUN_SECONDS: Final = 0.05
 """The same in time, for those who hold for longer."""
 _YIELDING: Final = 0.005
-"""Seconds for which who has just woken another process lets it go first: as long as a wakeup may take. Who
-tries at once would always be faster than who must wake up first."""
+"""Seconds for which a session that has woken another process lets it go first: as long as a wakeup may take.
+Without this pause the releasing session would win every race: it can retry at once, while the woken process
+still has to wake up."""
 _DEAF_RUN: Final = 4
-"""Where nobody hears, one who is woken comes with his next poll, and until then the lock is idle. So a run is
+"""Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
 longer there: this many times the longest sleep."""
 
 
@@ -45,7 +46,7 @@ class Turns:
             self._run = 0
             self._since = now
         self.owed = self._giving = False
-        self._yielding_until = 0.0  # whoever was woken has had its chance
+        self._yielding_until = 0.0  # the waiter that was woken has had its chance
         self._others = others
 
     def over(self, now: float, longest_sleep: float | None) -> bool:

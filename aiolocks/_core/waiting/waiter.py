@@ -204,7 +204,7 @@ class Waiter(Acquiring):
         self._go_on(until=now)
 
     def _refused(self, refusal: Refused, now: float) -> None:
-        # Its own bell was put back by the refusal, and is to be listened for anew.
+        # Its own bell was put back by the refusal, and the session must listen for it again.
         self._tell_rung(self._gate.not_ours(refusal.rung))
         if refusal.error is not None:
             self._settle_place()
@@ -227,7 +227,7 @@ class Waiter(Acquiring):
                 self._gate.goes_first(refusal.first)
 
     def _be_seated(self) -> None:
-        """The refusal has seated it. Whatever ends its wait from now on gives that up."""
+        """The refusal has seated it. Any end of its wait from now on gives that up."""
         self._gate.take_place()
         self.seated = True
 
@@ -269,7 +269,7 @@ class Waiter(Acquiring):
         super()._have(grant)
 
     def _settle_place(self) -> None:
-        """Who gets in has left the queue."""
+        """A waiter that gets in has left the queue."""
         if self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
@@ -279,7 +279,7 @@ class Waiter(Acquiring):
 
     def _has_failed(self, fault: Fault) -> None:
         if self._fault is None or self._fault.unknown or not fault.unknown:
-            self._fault = fault  # what the server has said is more than that it is silent now
+            self._fault = fault  # an answer of the server weighs more than its silence now
         if self._unsettled:
             self._gate.take_place()
         if fault.transient:
