@@ -18,11 +18,10 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import LockLostError, Session, UniqueJob
-from tests.adversity.test_kinds_semaphore import read
 from tests.adversity.tools import begin, waiter, wakeup
 from tests.conftest import Connect
 from tests.support.cancel import sweep
-from tests.support.history import Hold, exclusion, semaphore
+from tests.support.history import Hold, exclusion, noted, semaphore
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 from tests.support.waiting import eventually
@@ -107,7 +106,7 @@ async def test_never_more_than_the_limit_run_and_no_ticket_beside_itself_while_p
         await asyncio.sleep(0.3)
     for worker in crew[2:]:
         await worker.told("done")
-    holds = read(tmp_path)
+    holds = noted(tmp_path)
     runs = [hold for hold in holds if hold.name == KEY]
     of_tickets = [hold for hold in holds if hold.name != KEY]
     assert runs
