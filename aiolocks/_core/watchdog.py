@@ -39,7 +39,7 @@ _SLACK: Final = 64
 class Watch(weakref.ref["Possession"]):
     """The watchdog's weak hold on a possession, with what is needed when it is collected."""
 
-    __slots__ = ("claim", "gate", "guarded", "label", "name", "turn")
+    __slots__ = ("claim", "gate", "guarded", "label", "name", "turn", "watchdog")
 
     claim: Claim
     gate: Gate
@@ -47,6 +47,7 @@ class Watch(weakref.ref["Possession"]):
     name: str
     guarded: Term | None  # its own, if the guard looks after it
     turn: int  # which entry of the heap counts
+    watchdog: Watchdog
 
 
 @final
@@ -126,7 +127,8 @@ class Watchdog:
         """Looks after it from now on, or looks again at when it is due."""
         watch = possession.watch
         if watch is None:
-            watch = possession.watch = Watch(possession, self._collected)
+            watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
+            watch.watchdog = self
             watch.claim = possession.claim
             watch.gate = possession.gate
             watch.guarded = None
@@ -149,15 +151,15 @@ class Watchdog:
         if not self._watches:
             self._heap.clear()  # but the timer stays: the next lease is about to need one
 
-    def _collected(self, watch: weakref.ref[Possession]) -> None:
-        assert isinstance(watch, Watch)
+    def collected(self, watch: Watch) -> None:
+        """Nobody has its lease any more."""
         if watch not in self._watches:
             return
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._abandon, watch)
         what = f"a lease of {watch.label} {watch.name!r} was never released"
-        warnings.warn(what, ResourceWarning, stacklevel=2)
+        warnings.warn(what, ResourceWarning, stacklevel=3)
 
     def _abandon(self, watch: Watch) -> None:
         if watch in self._watches:
@@ -228,3 +230,8 @@ class Watchdog:
         for again, turn, watch in asked:
             if watch.turn == turn and again < float("inf"):
                 self._push(watch, again)
+
+
+def _collected(watch: weakref.ref[Possession]) -> None:
+    assert isinstance(watch, Watch)
+    watch.watchdog.collected(watch)

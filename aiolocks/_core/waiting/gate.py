@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
@@ -57,6 +57,7 @@ class Gate:
         "_possession",
         "_queue",
         "_resource",
+        "_suspects",
         "_turns",
         "answered_at",
         "manner",
@@ -64,7 +65,6 @@ class Gate:
         "refusal",
         "refused_until",
         "silent_since",
-        "suspects",
     )
 
     def __init__(self, engine: Engine, resource: Resource) -> None:
@@ -73,7 +73,8 @@ class Gate:
         self.manner = resource.manner
         self._queue: dict[Waiter, None] = {}  # in order; who leaves may stand anywhere
         self._head: Waiter | None = None
-        self._beside: dict[Waiter, None] = {}  # those that ask beside the head
+        # Those that ask beside the head. Most gates have no such waiter, and no suspect, ever.
+        self._beside: dict[Waiter, None] | None = None
         self._holder: Claim | None = None
         self._possession: weakref.ref[Possession] | None = None
         self._also_holding: dict[Claim, None] | None = None  # most gates never have a second holder
@@ -86,7 +87,9 @@ class Gate:
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
         self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
-        self.suspects: dict[Waiter, None] = {}  # of the queued, those that may wait for their own task
+        self._suspects: dict[Waiter, None] | None = (
+            None  # of the queued, those that may wait for their own task
+        )
 
     @property
     def held_here(self) -> bool:
@@ -98,10 +101,14 @@ class Gate:
         """Whether somebody waits here."""
         return self._head is not None or bool(self._queue)
 
+    @property
+    def _asking_beside(self) -> Collection[Waiter]:
+        return self._beside or ()
+
     def others_wait(self, acquisition: Waiter) -> bool:
         """Whether anybody else does."""
-        others = len(self._queue) + (self._head is not None) + len(self._beside)
-        itself = acquisition is self._head or acquisition in self._queue or acquisition in self._beside
+        others = len(self._queue) + (self._head is not None) + len(self._asking_beside)
+        itself = acquisition is self._head or acquisition in self._queue or acquisition in self._asking_beside
         return others > (1 if itself else 0)
 
     @property
@@ -140,8 +147,18 @@ class Gate:
         if self._head is not None or self._queue or self._beside:
             self.refusal = refusal
         self.refused_until = until
-        for acquisition in tuple(self.suspects):
+        for acquisition in tuple(self._suspects or ()):
             acquisition.suspect()
+
+    def watch_for_itself(self, acquisition: Waiter) -> None:
+        """Its task may be in its own way: each refusal here makes it look."""
+        if self._suspects is None:
+            self._suspects = {}
+        self._suspects[acquisition] = None
+
+    def watch_no_more(self, acquisition: Waiter) -> None:
+        if self._suspects:
+            self._suspects.pop(acquisition, None)
 
     @property
     def _closed(self) -> bool:
@@ -162,7 +179,7 @@ class Gate:
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
         elif self._holder is not None and self._owns(acquisition):
-            self._beside[acquisition] = None
+            self._ask_beside(acquisition)
             acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
@@ -191,7 +208,7 @@ class Gate:
         if acquisition is self._head:
             self._turns.owed = False  # the present holder will wake the others
             return True
-        del self._beside[acquisition]
+        self._beside_no_more(acquisition)
         if self._head is None and not self._closed:
             self._head = acquisition
             return True
@@ -245,7 +262,7 @@ class Gate:
     @property
     def needs_place(self) -> bool:
         """Whether anybody waits here, or asks beside the head and would wait."""
-        waiters = (self._head, *self._queue, *self._beside)
+        waiters = (self._head, *self._queue, *self._asking_beside)
         return any(one is not None and not one.over for one in waiters)
 
     def give_up_place(self) -> None:
@@ -275,7 +292,9 @@ class Gate:
                 if not self._closed:
                     self._admit(acquisition)
                 return
-        if not any(asking.claim.token.startswith(seat) for asking in (self._head, *self._beside) if asking):
+        if not any(
+            asking.claim.token.startswith(seat) for asking in (self._head, *self._asking_beside) if asking
+        ):
             self._engine.undo(self._nobody(seat), 1.0)
 
     def _nobody(self, seat: str = "") -> Claim:
@@ -490,10 +509,10 @@ class Gate:
 
     def gone(self, acquisition: Waiter) -> None:
         """It does not ask any more."""
-        self._beside.pop(acquisition, None)
+        self._beside_no_more(acquisition)
         if self._head is acquisition:
             self._head = None
-        asking = [*self._beside, *(() if self._head is None else (self._head,))]
+        asking = [*self._asking_beside, *(() if self._head is None else (self._head,))]
         takes_over = self._head is None and self._queue and not self._closed  # the next one asks at once
         if not takes_over and not any(waiter.unanswered for waiter in asking):
             self.silent_since = None  # nobody has a question open
@@ -520,14 +539,23 @@ class Gate:
         if self._head is None:
             self._head = acquisition
         else:
-            self._beside[acquisition] = None
+            self._ask_beside(acquisition)
         acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+
+    def _ask_beside(self, acquisition: Waiter) -> None:
+        if self._beside is None:
+            self._beside = {}
+        self._beside[acquisition] = None
+
+    def _beside_no_more(self, acquisition: Waiter) -> None:
+        if self._beside:
+            self._beside.pop(acquisition, None)
 
     def _admit_owner(self) -> None:
         """Other waiters here of the owner that has just got in ask for it as well."""
         for acquisition in [waiting for waiting in self._queue if self._owns(waiting)]:
             del self._queue[acquisition]
-            self._beside[acquisition] = None
+            self._ask_beside(acquisition)
             acquisition.take_turn(woken=True, in_turn=False)
 
     def _admit_next(self) -> None:
@@ -535,9 +563,9 @@ class Gate:
         if self._head is not None or self._closed:
             return
         if self._entering:
-            self._head = next(iter(self._beside), None)
+            self._head = next(iter(self._asking_beside), None)
             if self._head is not None:
-                del self._beside[self._head]
+                self._beside_no_more(self._head)
                 return
             self.give_up_place()
         if self._queue:

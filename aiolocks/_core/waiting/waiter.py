@@ -119,7 +119,7 @@ class Waiter(Acquiring):
         self._behind = self._behind or self._gate.held_here
         self._tell_waiting()
         if self._inside and self._deadline is None:
-            self._gate.suspects[self] = None
+            self._gate.watch_for_itself(self)
             if self.suspect():
                 return
         self._listen_on()
@@ -135,7 +135,7 @@ class Waiter(Acquiring):
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
-        self._gate.suspects.pop(self, None)
+        self._gate.watch_no_more(self)
         if woken:
             self._engine.events.tally.wakeups["local"] += 1
         self._ask(in_turn=in_turn, passing=woken)
@@ -409,7 +409,7 @@ class Waiter(Acquiring):
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        self._gate.suspects.pop(self, None)
+        self._gate.watch_no_more(self)
         if self._told:
             if self._engine.detector is not None:
                 self._engine.detector.discard(self)

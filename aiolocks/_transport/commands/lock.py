@@ -38,7 +38,7 @@ class LockCommands(Steps):
         kind: The name space; locks of one name in two of them do not know of each other.
     """
 
-    __slots__ = ("_held", "_in_queue", "_kind", "_name", "_prefix", "_session", "_with_queue")
+    __slots__ = ("_keys", "_kind", "_name", "_prefix", "_session")
 
     def __init__(
         self, prefix: str, name: str, *, retention_ms: int, session: str, kind: str = "lock"
@@ -48,20 +48,27 @@ class LockCommands(Steps):
         self._name = name
         self._session = session
         self._kind = kind
-        self._held = (key(prefix, kind, name), key(prefix, kind, name, "fence"))
-        self._with_queue = (*self._held, key(prefix, kind, name, "queue"))
-        self._in_queue: tuple[bytes, ...] = ()  # with the bell; of most names, nobody ever waits for one
+        # One tuple, of which the requests take parts: many thousand leases may be held.
+        self._keys = tuple(key(prefix, kind, name, role) for role in ("", "fence", "queue"))
 
     @property
     def bell(self) -> bytes:
         """The key that is deleted to wake this session."""
         return self._queued_keys()[-1]
 
+    @property
+    def _held(self) -> tuple[bytes, ...]:
+        return self._keys[:2]
+
+    @property
+    def _with_queue(self) -> tuple[bytes, ...]:
+        return self._keys[:3]
+
     def _queued_keys(self) -> tuple[bytes, ...]:
-        if not self._in_queue:
-            bell = key(self._prefix, self._kind, self._name, f"bell.{self._session}")
-            self._in_queue = (*self._with_queue, bell)
-        return self._in_queue
+        """With the bell, which comes last; a lock that is only tried has none."""
+        if len(self._keys) == 3:
+            self._keys = (*self._keys, key(self._prefix, self._kind, self._name, f"bell.{self._session}"))
+        return self._keys
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes it, or says for how long it may be held elsewhere, and seats one that will wait."""
