@@ -64,11 +64,13 @@ class RedlockAlone(Workload):
                 for server in servers
             ]
 
-            def lock(contender: str, name: str) -> AbstractAsyncContextManager[Any]:
+            def locking(contender: str, name: str) -> AbstractAsyncContextManager[Any]:
                 if contender == "pottery":
                     from pottery import AIORedlock  # noqa: PLC0415 - it may not be installed
 
-                    return AIORedlock(key=name, masters=set(clients), auto_release_time=_TTL)
+                    lock: AbstractAsyncContextManager[Any]
+                    lock = AIORedlock(key=name, masters=set(clients), auto_release_time=_TTL)
+                    return lock
                 if contender == FLOOR:
                     return Lock(clients[0], name, ttl=_TTL)
                 return Redlock(clients, name, ttl=_TTL)
@@ -76,7 +78,7 @@ class RedlockAlone(Workload):
             async def measure(contender: str) -> Sample:
                 began = time.perf_counter()
                 for number in range(cycles):
-                    async with lock(contender, names[number % len(names)]):
+                    async with locking(contender, names[number % len(names)]):
                         pass
                 return Sample({"cycle": (time.perf_counter() - began) / cycles * 1e6})
 
