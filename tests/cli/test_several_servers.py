@@ -174,6 +174,10 @@ async def test_through_sentinel(aiolocks: Aiolocks, watched: Watched) -> None:
     url = f"redis+sentinel://127.0.0.1:{port}/{SERVICE}"
     async with Session(watched.client()) as session:
         lease = await Lock(session, "a", on_lost="ignore").acquire()
+        watching = await aiolocks("top", "--interval", "0.1", url=url, terminal=True)
+        await watching.says("1 locks, 1 holders, 0 waiting")
+        await watching.type("q")
+        assert (await watching.end()).status == 0
         plain, unknown, listed, shown, ran, freed, found = await several(
             aiolocks,
             ("ls", "--redis", f"redis://127.0.0.1:{port}"),
