@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
+
+SILENT: Final = 10.0
+"""Seconds after which a waiter asks although it is told that it need not: for what nobody has thought of."""
 
 
 @final

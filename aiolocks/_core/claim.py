@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._transport import Answer, Command, Kept, Listener, Refused, Released
+from .backoff import SILENT
 
 if TYPE_CHECKING:
     from .._transport.commands.reading import Holder
@@ -131,9 +132,11 @@ class Manner:
             after the release.
         strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
         together: They enter at the same time, once one of them has.
+        silence: Seconds after which a waiter asks although it is told when it may enter: a refusal for
+            another reason is not told.
     """
 
-    __slots__ = ("eager", "exclusive", "strict", "together")
+    __slots__ = ("eager", "exclusive", "silence", "strict", "together")
 
     def __init__(
         self,
@@ -142,7 +145,9 @@ class Manner:
         eager: bool = False,
         strict: bool = False,
         together: bool = False,
+        silence: float = SILENT,
     ) -> None:
+        self.silence = silence
         self.exclusive = exclusive
         self.eager = eager
         self.strict = strict

@@ -21,6 +21,9 @@ LeaseType = Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
 _ONE: Final = Manner(exclusive=True, eager=True, strict=True)
 _SEVERAL: Final = Manner(eager=True, strict=True)
+# A ticket whose place another one has taken is not told of that: its run asks each second.
+_ONE_TICKET: Final = Manner(exclusive=True, eager=True, strict=True, silence=1.0)
+_TICKETS: Final = Manner(eager=True, strict=True, silence=1.0)
 _MOST_WAITING: Final = 1000
 
 
@@ -49,7 +52,8 @@ def run(
         session=engine.session_id,
         caller=caller,
     )
-    manner = _ONE if limit == 1 else _SEVERAL
+    one, several = (_ONE, _SEVERAL) if errand is None else (_ONE_TICKET, _TICKETS)
+    manner = one if limit == 1 else several
     resource = Resource(commands, ("uniquejob", key, caller, limit), manner)
     binding: Binding[LeaseT] = Binding(
         engine, resource, lease_type, label="UniqueJob", name=key, options=options

@@ -28,7 +28,7 @@ from aiolocks import (
 from aiolocks._primitives.tickets import MODES, Mode
 from aiolocks._transport.calls import Script
 from aiolocks._transport.commands import jobs as steps
-from tests.adversity.tools import ByHand, Keys, begin, waiter, with_own_connections
+from tests.adversity.tools import SLACK, ByHand, Keys, begin, waiter, with_own_connections
 from tests.conftest import Connect
 from tests.support.cancel import sweep
 from tests.support.processes import Worker, Workers, tell
@@ -511,7 +511,7 @@ async def test_replaced_while_it_waits_for_another_run_it_is_a_duplicate(session
         waiting = await waiter(session, job.perform(older))
         newer = await job.enqueue(mode, on_conflict="replace")
         with pytest.raises(DuplicateJobError, match="has taken the place"):
-            await asyncio.wait_for(waiting, SOON)
+            await asyncio.wait_for(waiting, 1.0 + SLACK)  # it asks each second
     async with job.perform(newer):
         pass
 

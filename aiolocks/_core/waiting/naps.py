@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..backoff import Backoff
+from ..backoff import SILENT, Backoff
 
-SILENT: Final = 10.0
-"""Seconds after which a waiter asks although it is told that it need not: for what nobody has thought of."""
 LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
 BEYOND: Final = 0.001
@@ -37,14 +35,22 @@ class Naps:
         self.round_trip = 0.0
 
     def next(
-        self, now: float, backoff: Backoff, *, heard: bool, yielding_until: float, end: float | None
+        self,
+        now: float,
+        backoff: Backoff,
+        *,
+        heard: bool,
+        yielding_until: float,
+        end: float | None,
+        silence: float = SILENT,
     ) -> float | None:
         """When to wake up, or None when there is nothing left to do but to wait for the end.
 
-        `heard` says that the sleeper is told when it may be free; until `yielding_until`, others go first,
-        who may not be able to use it (0: nobody does); `end` is that of the wait, if it has one.
+        `heard` says that the sleeper is told when it may be free, and so asks after `silence` only; until
+        `yielding_until`, others go first, who may not be able to use it (0: nobody does); `end` is that of
+        the wait, if it has one.
         """
-        self._poll_at = now + (SILENT if heard else backoff.delay(self.taken))
+        self._poll_at = now + (silence if heard else backoff.delay(self.taken))
         self.taken += 1
         return self.again(now, yielding_until=yielding_until, end=end)
 

@@ -301,6 +301,7 @@ class Waiter(Acquiring):
             heard=self._gate.place.heard,
             yielding_until=self._gate.yielding_until,
             end=end,
+            silence=self._gate.manner.silence,
         )
         self._sleep_until(wake, end)
 
