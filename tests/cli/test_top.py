@@ -77,6 +77,7 @@ async def test_keys_sort_filter_and_show_the_waiters(aiolocks: Aiolocks, redis: 
         waiting = asyncio.create_task(Lock(other, "b older").acquire(blocking_timeout=60))
         invocation = await aiolocks("top", "--interval", "0.2", terminal=True, environment={"COLUMNS": "100"})
         await invocation.says("3 locks, 3 holders, 1 waiting")
+        await asyncio.sleep(0.7)  # until then the session of the waiter has told its process
         for keys, said in (
             ("s", "s by held"),
             ("\x1b[Ass", "s by name"),
