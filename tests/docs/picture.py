@@ -45,7 +45,9 @@ def imports() -> dict[str, set[str]]:
 
 def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            continue  # no expression imports
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
         if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(package) + 1:
             whole = (*package[: len(package) + 1 - node.level], *(node.module or "").split("."))
