@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from redis.asyncio import Redis
 
 from aiolocks import Limits, Session
 from tests.conftest import Connect
-from tests.support.history import Hold, noted, semaphore, unreached
+from tests.support.history import held_for, note, noted, semaphore, unreached
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 
@@ -63,24 +62,11 @@ async def take_and_give_back(url: str, history: str, seed: int, seconds: float) 
                 keys = {"all": CAPS["all"], tenant: CAPS[tenant]}
                 limits = Limits(session, "exports", keys, ttl=TTL)
                 while time.monotonic() < until:
-                    invoked = time.monotonic()
-                    lease = await limits.acquire()
-                    granted = time.monotonic()
-                    deadline = granted + lease.remaining()
-                    await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
-                    released = time.monotonic()
-                    await lease.release()
+                    pause, who = chance.choice([0, 0.001, 0.003]), f"{os.getpid()}.{number}"
+                    hold = await held_for(pause, limits.acquire(), name="", who=who)
+                    assert hold is not None
                     for key in keys:
-                        hold = Hold(
-                            name=key,
-                            who=f"{os.getpid()}.{number}",
-                            invoked=invoked,
-                            granted=granted,
-                            released=released,
-                            confirmed=time.monotonic(),
-                            deadline=deadline,
-                        )
-                        file.write(json.dumps(asdict(hold)) + "\n")
+                        note(file, replace(hold, name=key))
 
             tell("begun")
             until = time.monotonic() + seconds

@@ -6,11 +6,9 @@ T-P-6 and the invariant I5 of `tests/FAULTS.md`.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,7 @@ from tests.adversity.tools import (
     waiter,
     wakeup,
 )
-from tests.support.history import Hold, noted, semaphore, unreached
+from tests.support.history import held_for, note, noted, semaphore, unreached
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 from tests.support.waiting import eventually
@@ -60,24 +58,10 @@ async def take_and_give_back(url: str, way: str, seconds: float, history: str, s
                 lock = Semaphore(session, "fair" if fair else "unfair", VALUE, fair=fair, ttl=TTL)
                 while time.monotonic() < until:
                     n = chance.choice([1, 1, 2, 3])
-                    invoked = time.monotonic()
-                    lease = await lock.acquire(n)
-                    granted = time.monotonic()
-                    deadline = granted + lease.remaining()
-                    await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
-                    released = time.monotonic()
-                    await lease.release()
-                    hold = Hold(
-                        name=lock.name,
-                        who=f"{os.getpid()}.{number}",
-                        invoked=invoked,
-                        granted=granted,
-                        released=released,
-                        confirmed=time.monotonic(),
-                        deadline=deadline,
-                        permits=n,
-                    )
-                    file.write(json.dumps(asdict(hold)) + "\n")
+                    pause, who = chance.choice([0, 0.001, 0.003]), f"{os.getpid()}.{number}"
+                    hold = await held_for(pause, lock.acquire(n), name=lock.name, who=who, permits=n)
+                    assert hold is not None
+                    note(file, hold)
 
             tell("begun")
             until = time.monotonic() + seconds

@@ -4,13 +4,11 @@ dies."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from aiolocks import LockLostError, Session, UniqueJob
 from tests.adversity.tools import begin, waiter, wakeup
 from tests.conftest import Connect
 from tests.support.cancel import sweep
-from tests.support.history import Hold, exclusion, noted, semaphore
+from tests.support.history import exclusion, held_for, note, noted, semaphore
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 from tests.support.waiting import eventually
@@ -43,38 +41,23 @@ async def work(url: str, way: str, times: int, history: str, seed: int) -> None:
         job = UniqueJob(session, KEY, ttl=TTL, limit=LIMIT)
         with Path(history).open("w") as file:  # noqa: ASYNC230 - no more than a moment
 
-            async def note(pending: Any, number: int, ticket: str = "") -> None:
-                invoked = time.monotonic()
-                lease = await pending
-                if lease is None:
-                    return
-                granted = time.monotonic()
-                deadline = granted + lease.remaining()
-                await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
-                released = time.monotonic()
-                await lease.release()
-                hold = Hold(
-                    name=KEY,
-                    who=f"{os.getpid()}.{number}",
-                    invoked=invoked,
-                    granted=granted,
-                    released=released,
-                    confirmed=time.monotonic(),
-                    deadline=deadline,
-                )
-                for one in (hold, replace(hold, name=ticket)) if ticket else (hold,):
-                    file.write(json.dumps(asdict(one)) + "\n")
+            async def noting(pending: Any, number: int, ticket: str = "") -> None:
+                pause, who = chance.choice([0, 0.001, 0.003]), f"{os.getpid()}.{number}"
+                hold = await held_for(pause, pending, name=KEY, who=who)
+                if hold is not None:
+                    for one in (hold, replace(hold, name=ticket)) if ticket else (hold,):
+                        note(file, one)
 
             async def one(number: int) -> None:
                 for _ in range(times):
                     form = chance.choice(["run", "try_run", "until_and_while_executing", "until_executed"])
                     if form == "run":
-                        await note(job.run(waiting=None), number)
+                        await noting(job.run(waiting=None), number)
                     elif form == "try_run":
-                        await note(job.try_run(waiting=2), number)
+                        await noting(job.try_run(waiting=2), number)
                     else:
                         ticket = await job.enqueue(form, on_conflict="replace")
-                        twice = (note(job.try_perform(ticket), number, ticket) for _ in range(2))
+                        twice = (noting(job.try_perform(ticket), number, ticket) for _ in range(2))
                         await asyncio.gather(*twice)
 
             tell("begun")

@@ -13,14 +13,18 @@ innocent reading.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
+
+from aiolocks import Lease
 
 Mode = Literal["reader", "upgradable", "writer"]
 
@@ -422,3 +426,33 @@ def noted(folder: Path) -> list[Hold]:
     """The holds that processes have written, but for a line in which one was killed."""
     lines = [line for file in folder.iterdir() for line in file.read_text().split("\n")[:-1]]
     return [Hold(**json.loads(line)) for line in lines]
+
+
+async def held_for(
+    seconds: float, pending: Awaitable[Lease | None], *, name: str, who: str, permits: int = 1
+) -> Hold | None:
+    """Acquires it, holds it for so long and releases it: the hold, or None where it was not acquired."""
+    invoked = time.monotonic()
+    lease = await pending
+    if lease is None:
+        return None
+    granted = time.monotonic()
+    deadline = granted + lease.remaining()
+    await asyncio.sleep(seconds)
+    released = time.monotonic()
+    await lease.release()
+    return Hold(
+        name=name,
+        who=who,
+        invoked=invoked,
+        granted=granted,
+        released=released,
+        confirmed=time.monotonic(),
+        deadline=deadline,
+        permits=permits,
+    )
+
+
+def note(file: TextIO, hold: Hold) -> None:
+    """Writes it down as a line, which `noted` reads."""
+    file.write(json.dumps(asdict(hold)) + "\n")

@@ -19,13 +19,13 @@ from ... import BackendError, LockInfo
 from ..._core.census import Census, rank
 from ..._core.session import engine_of
 from ..exits import of_signal
+from ..signals import ended_by_signal
 from .asking import asking, other_prefixes, reason
 from .controls import Controls
 from .keyboard import keys
 from .shown import duration, elsewhere, visible
 from .table import cut_table, more, open_console, print_table, wait_lines
 
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_KEY: Final = 0
 _DESCRIBED: Final = 20
 """Waiters of a name that are shown."""
@@ -50,8 +50,7 @@ def watch(order: Order) -> int:
 
 
 async def _watch(order: Order) -> int:
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    _on_signals(ended)
+    ended = ended_by_signal()
 
     def typed() -> None:
         if not ended.done():
@@ -67,18 +66,6 @@ async def _watch(order: Order) -> int:
     with suppress(asyncio.CancelledError):
         await watching
     return 0 if ended.result() in (_BY_KEY, signal.SIGINT) else of_signal(ended.result())
-
-
-def _on_signals(ended: asyncio.Future[int]) -> None:
-    """The first of these ends it, with the terminal as it was."""
-
-    def arrived(number: int) -> None:
-        if not ended.done():
-            ended.set_result(number)
-
-    for number in _ENDING:
-        with suppress(NotImplementedError):  # where there are no such signals, KeyboardInterrupt serves
-            asyncio.get_running_loop().add_signal_handler(number, arrived, number)
 
 
 async def _show(order: Order, quit_typed: Callable[[], object]) -> None:

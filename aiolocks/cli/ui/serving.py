@@ -7,7 +7,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ import uvicorn
 from ...contrib.dashboard import Dashboard, ReleaseRequest, app
 from ..exits import NO_SERVER, CommandError, of_signal, say
 from ..listing.asking import asking
+from ..signals import ended_by_signal
 
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNWINDING: Final = 1
 """Seconds that a shutdown waits for answers that are under way."""
 
@@ -40,8 +40,7 @@ def serve(order: Order) -> int:
 
 
 async def _serve(order: Order) -> int:
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    _on_signals(ended)
+    ended = ended_by_signal()
     async with asking(order.url, order.prefix) as session:
         await session.inspect("-")  # says at once what the user may not do
         with _listening(order) as listening:
@@ -66,16 +65,6 @@ async def _serve(order: Order) -> int:
             server.should_exit = True
             await serving
     return 0 if not ended.done() or ended.result() == signal.SIGINT else of_signal(ended.result())
-
-
-def _on_signals(ended: asyncio.Future[int]) -> None:
-    def arrived(number: int) -> None:
-        if not ended.done():
-            ended.set_result(number)
-
-    for number in _ENDING:
-        with suppress(NotImplementedError):  # where there are no such signals, KeyboardInterrupt serves
-            asyncio.get_running_loop().add_signal_handler(number, arrived, number)
 
 
 def _allowed(request: ReleaseRequest) -> bool:
