@@ -18,7 +18,8 @@ LockError
 ```
 
 Bad arguments raise `TypeError` or `ValueError` when the object is made, before any I/O.
-No message ever carries a token.
+No message ever carries a token. On the page "Troubleshooting by error message" of the documentation, each
+message has a row with its cause and the remedy, in the section of its error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Shows signatures in the reference as a user calls them: without the parameters that only catch slips."""
+"""Shows the reference as a user needs it.
+
+Signatures are those of calls: without the parameters that only catch slips, and with the options that are
+declared in one place for several functions. Each error links to the section of the page on troubleshooting
+that has its messages.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,44 @@ import griffe
 
 HIDDEN = ("slips", "slipped")
 """They take unknown arguments, to say in the error how the right one is called."""
+TROUBLE = "../how-to/troubleshooting.md"
 
 
 class Signatures(griffe.Extension):
-    """Reads each function and method."""
+    """Reads each function, method and error."""
 
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
         """A function has been read: removes the parameters."""
         for name in HIDDEN:
             if name in func.parameters:
                 del func.parameters[name]
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """All modules have been read: `**options: Unpack[Options]` is written out if each has its text."""
+        for parameter in list(func.parameters):
+            annotation = parameter.annotation
+            if parameter.kind is not griffe.ParameterKind.var_keyword or _described(func, parameter.name):
+                continue
+            if isinstance(annotation, griffe.ExprSubscript) and annotation.canonical_name == "Unpack":
+                del func.parameters[parameter.name]
+                options = func.modules_collection[annotation.slice.canonical_path]
+                for name, option in options.attributes.items():
+                    func.parameters[name] = griffe.Parameter(
+                        name,
+                        annotation=option.annotation,
+                        kind=griffe.ParameterKind.keyword_only,
+                        default="...",
+                    )
+
+    def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
+        """A class has been read: an error gets its link, to a heading of its name."""
+        if cls.module.path == "aiolocks.errors" and cls.name != "LockError" and cls.docstring is not None:
+            first, _, rest = cls.docstring.value.partition("\n")
+            link = f"[Its messages, with causes and remedies]({TROUBLE}#{cls.name.lower()})."
+            cls.docstring.value = f"{first}\n\n{link}\n{rest}"
+
+
+def _described(func: griffe.Function, name: str) -> bool:
+    """Whether the parameter has a text of its own, for all that it takes."""
+    of_class = func.parent.docstring if func.parent is not None else None
+    return any(f"**{name}:" in doc.value for doc in (func.docstring, of_class) if doc is not None)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-import aiolocks.errors
-from tests.docs import llms
+from aiolocks._transport import faults
+from tests.docs import llms, messages
 from tests.docs.markdown import read
 
 ROOT = Path(__file__).parents[2]
@@ -32,25 +32,33 @@ def test_the_list_for_programs_is_as_the_pages_are() -> None:
     assert llms.LIST.read_text("utf-8") == llms.text(), "write it again: python -m tests.docs.llms"
 
 
-TROUBLE = read(DOCS / "how-to/troubleshooting.md")
+TROUBLE = (DOCS / "how-to/troubleshooting.md").read_text("utf-8")
+TEMPLATES = messages.templates()
 
 
-def test_each_error_has_its_trouble() -> None:
-    for name in aiolocks.errors.__all__:
-        if name != "LockError":
-            assert name in TROUBLE.prose, name
+def shown(section: str) -> tuple[list[str], list[str]]:
+    """The messages in a section of the page, and those in the first cells of its tables."""
+    text = TROUBLE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    tables = text.partition("| the server says |")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", tables, re.MULTILINE)
+    rows = [code for cell in cells for code in re.findall(r"`([^`]+)`", cell)]
+    frames = re.findall(r"^`([^`]+…)`", text, re.MULTILINE)  # a line that begins with a message
+    return frames + rows, rows
 
 
-def test_messages_are_those_of_the_library() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "aiolocks").rglob("*.py"))
-    joined = re.sub(r"\"\s*\n\s*f?\"", "", sources)  # strings that go on in the next line
-    for row in TROUBLE.prose.splitlines():
-        cell = re.match(r"\| `([^`]+)`", row)
-        if cell is None or cell[1].isidentifier():
-            continue
-        for piece in cell[1].split("…"):
-            words = piece.strip(" :.;,")
-            assert words in joined, f"no message has {words!r}"
+@pytest.mark.parametrize("section", TEMPLATES)
+def test_each_message_has_its_trouble_and_each_trouble_is_a_message(section: str) -> None:
+    codes, rows = shown(section)
+    for template in TEMPLATES[section]:
+        said = template.replace("`", "").replace("|", "\\|")
+        assert any(messages.alike(code, said) for code in codes), f"{section} has no row for {template!r}"
+    for row in rows:
+        assert any(messages.alike(row, template.replace("`", "")) for template in TEMPLATES[section]), row
+
+
+def test_each_error_of_the_server_has_its_trouble() -> None:
+    rows = TROUBLE.partition("\n| the server says |")[2].partition("\n\n")[0]
+    assert {*faults._TRANSIENT, *faults._FATAL} == {*re.findall(r"`([A-Z]+)`", rows)}
 
 
 FIGURES = re.compile(r"^\| `(\w+)`[^|]*\|(.+)\|$", re.MULTILINE)
@@ -96,6 +104,11 @@ def test_site_builds_search_finds_and_signatures_are_those_of_users(site: Path) 
         assert (site / target / "index.html").exists(), target
     for page in (site / "reference").rglob("*.html"):
         assert "slips" not in page.read_text("utf-8"), page  # a parameter that is no part of a call
+    errors = (site / "reference/errors/index.html").read_text("utf-8")
+    trouble = (site / "how-to/troubleshooting/index.html").read_text("utf-8")
+    for name in messages.ERRORS:
+        assert f"troubleshooting/#{name.lower()}" in errors, name
+        assert f'id="{name.lower()}"' in trouble, name
 
 
 # -- in a browser
