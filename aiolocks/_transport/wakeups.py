@@ -64,6 +64,9 @@ NAMES: Final = ("auto", "tracking", "keyspace", "poll")
 class Ear(Protocol):
     """One way of hearing bells, on one connection."""
 
+    @property
+    def name(self) -> str: ...
+
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         """The commands that must come right before one that hangs up these bells."""
         ...
@@ -319,4 +322,4 @@ class Wakeups:
         """The server has sent something by itself."""
         rung = self._ear.rung(push)
         if rung is None or rung:
-            self._on_rung(self._name, rung)
+            self._on_rung(self._ear.name, rung)  # which may not be chosen yet, on the first connection

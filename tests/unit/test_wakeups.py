@@ -32,3 +32,19 @@ async def test_a_node_that_has_lost_the_slot_of_the_trial_is_asked_again(redirec
     with pytest.raises(driver.ConnectionError, match="lost the slot") as caught:
         await wakeups.begin(ask, protocol=3, database=0)
     assert not faults.is_final(caught.value)
+
+
+async def test_a_push_may_come_before_the_first_way_is_chosen() -> None:
+    """The server may forget all that is tracked, as FLUSHALL makes it, while the connection is set up."""
+    told: list[tuple[str, object]] = []
+    wakeups = Wakeups("auto", probe=lambda: b"probe", on_rung=lambda way, bells: told.append((way, bells)))
+
+    def ask(*words: Any) -> asyncio.Future[Any]:
+        wakeups.pushed([b"invalidate", None])
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(b"OK")
+        return answer
+
+    await wakeups.begin(ask, protocol=3, database=0)
+
+    assert set(told) == {("tracking", None)}
