@@ -31,6 +31,7 @@ class Attempt:
         owner: The owner, whose holdings do not exclude each other.
         limit: When it must have ended.
         idle: Seconds for which it may wait for something that is free.
+        hears: Whether its session is told when it may enter.
         hold: The holdings, once granted.
         firm: Whether it could rely on that when it was told of it.
     """
@@ -43,6 +44,7 @@ class Attempt:
     idle: float = math.inf
     single: bool = False
     steals: bool = False
+    hears: bool = True
     lease: Any = None
     token: str = ""
     hold: Hold | None = None
@@ -362,7 +364,13 @@ class Referee:
             between = limited.turns(
                 {hold: line for line, holds in lines.items() if line[0] == name for hold in holds}
             )
-            found += [violation for violation in between if not self._kept_for_others(violation.evidence[-1])]
+            # The permit of a waiter that was called is kept for it, and it takes that with its next poll.
+            poll = {attempt.who for attempt in self.ended if not attempt.hears}
+            found += [
+                violation
+                for violation in between
+                if (last := violation.evidence[-1]).who not in poll and not self._kept_for_others(last)
+            ]
         return found
 
     def _kept_for_others(self, hold: Hold | Wait) -> bool:

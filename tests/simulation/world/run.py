@@ -249,6 +249,7 @@ class Run:
                 busy=crew.busy,
                 patience=self.patience(crew),
                 idle=self._idle(crew),
+                hears=crew.hears,
                 ledger=self.ledger,
             )
             loop = asyncio.get_running_loop()
