@@ -25,7 +25,7 @@ turns, and a first round is thrown away.
 _EPILOG = f"""\
 workloads: {", ".join(WORKLOADS)}
 
-  python -m benchmarks                                 everything, about 10 minutes
+  python -m benchmarks                                 everything, about 40 minutes
   python -m benchmarks alone drain                     two of them
   python -m benchmarks --quick                         does it work at all?
   python -m benchmarks --json all.json

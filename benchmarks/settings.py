@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
+from redis.asyncio import Redis, RedisCluster
+
 from aiolocks.testing import EmbeddedServer
 
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"]
@@ -42,10 +44,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is: a unix socket, or a port on 127.0.0.1."""
+    """Where the server is: a unix socket, or a port on 127.0.0.1.
+
+    Attributes:
+        cluster: Whether the server at the port is a node of a cluster, which leads to the others.
+    """
 
     path: str
     port: int | None = None
+    cluster: bool = False
 
     @classmethod
     def of(cls, server: EmbeddedServer) -> Self:
@@ -58,6 +65,10 @@ class Address:
         if self.port is None:
             return {"unix_socket_path": self.path}
         return {"host": "127.0.0.1", "port": self.port}
+
+    def client(self) -> Any:
+        """A client of redis-py for it, which is entered; of the whole cluster, where it is one."""
+        return (RedisCluster if self.cluster else Redis)(**self.client_arguments)
 
     @property
     def url(self) -> str:

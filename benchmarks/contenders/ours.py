@@ -39,10 +39,7 @@ class OurLocks:
 
 @asynccontextmanager
 async def _connect(address: Address, ttl: int, *, wakeup: Wakeup) -> AsyncGenerator[Locks]:
-    from redis.asyncio import Redis  # noqa: PLC0415 - as with every contender
-
-    client = Redis(**address.client_arguments)
-    async with client, Session(client, wakeup=_asked_for(wakeup)) as session:
+    async with address.client() as client, Session(client, wakeup=_asked_for(wakeup)) as session:
         yield OurLocks(session, ttl)
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from ..settings import Settings
 from .alone import Alone
 from .base import Workload
+from .cluster import InCluster
 from .crash import Crash
 from .drain import Drain
 from .drain_processes import DrainProcesses
@@ -30,6 +31,7 @@ from .many import Many, ManyNew
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock, RedlockAlone
 from .rw import ReaderAmongReaders
+from .scale import Throng, Waiters
 from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
 
@@ -44,7 +46,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "fairness": [partial(Fairness, tasks=5), partial(Fairness, tasks=1)],
     "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
     "leadership": [LeadershipHandover, LeadershipCrash],
-    "held": [Held],
+    "held": [partial(Held, leases=10_000), partial(Held, leases=100_000)],
     "loss": [Loss, Flush],
     "fair": [Fair],
     "semaphore": [SemaphoreAmongHolders],
@@ -54,6 +56,12 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
     "jobs": [SharedRun, Updates],
     "redlock": [RedlockAlone, ContendedRedlock],
+    "cluster": [
+        partial(InCluster, same=Many),
+        partial(InCluster, same=Drain),
+        partial(InCluster, same=Handover),
+    ],
+    "scale": [Throng, Waiters],
     "schedules": [Schedules],
     "import": [Import],
 }

@@ -19,33 +19,45 @@ from aiolocks import Lock, Session
 from ..crew import Crew
 from ..desk import Desk
 from ..model import Figure, Sample
-from ..settings import Address
+from ..settings import Address, Settings
 from ..targets import at_most
 from .base import Measure, Workload
 
+_USUAL = 10_000
 _TTL = 10
 _BASELINE = 3.0
 """Seconds for which the process is watched while it holds nothing."""
 
 
 class Held(Workload):
-    """10 000 leases. One round: its 30 s are many renewals already."""
+    """Leases that are renewed. One round: its 30 s are many renewals already.
+
+    Args:
+        leases: The number of them.
+    """
 
     name = "held"
-    work = "10 000 leases held, ttl 10 s, for 30 s; each renewed every third of its ttl"
     figures = (
         Figure("cpu", "% of one core, above an idle session", 1),
         Figure("traced", "KiB a lease, allocated (tracemalloc)", 2),
         Figure("resident", "KiB a lease, resident (RSS)", 2),
         Figure("tasks", "tasks more than none"),
     )
-    targets = (
-        at_most(4, "cpu", "≤ 4 % of one core"),
-        at_most(2.5, "traced", "≤ 2.5 KiB a lease, allocated"),
-        at_most(2.5, "resident", "≤ 2.5 KiB a lease, resident"),
-        at_most(3, "tasks", "≤ 3 tasks"),
-    )
-    patience = 120.0
+    patience = 900.0
+
+    def __init__(self, settings: Settings, leases: int) -> None:
+        super().__init__(settings)
+        self.leases = settings.size(leases, leases // 100)
+        shown = f"{leases:,}".replace(",", " ")
+        self.case = "" if leases == _USUAL else f"{shown} leases"
+        self.work = f"{shown} leases held, ttl 10 s, for 30 s; each renewed every third of its ttl"
+        cpu = 2 * leases // _USUAL
+        self.targets = (
+            at_most(cpu, "cpu", f"≤ {cpu} % of one core"),
+            at_most(2.5, "traced", "≤ 2.5 KiB a lease, allocated"),
+            at_most(2.5, "resident", "≤ 2.5 KiB a lease, resident"),
+            at_most(3, "tasks", "≤ 3 tasks"),
+        )
 
     @property
     def rounds(self) -> int:
@@ -65,7 +77,7 @@ class Held(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """One process that is watched for long, one in which memory is traced, which slows it."""
-        leases = self.settings.size(10_000, 100)
+        leases = self.leases
 
         async def measure(_: str) -> Sample:
             async with Crew(address, 2, loop=self.settings.loop) as crew:
@@ -81,14 +93,14 @@ async def hold_and_watch(desk: Desk, leases: int, seconds: float) -> dict[str, f
     """Time of the processor, resident memory, tasks."""
     tasks = len(asyncio.all_tasks())
     async with _session(desk) as session:
-        idle = await _load(_BASELINE)
+        idle = await load(_BASELINE)
         gc.collect()
-        resident = _resident()
+        before = resident()
         async with _held(session, leases):
             gc.collect()
             return {
-                "resident": (_resident() - resident) / leases / 1024,
-                "cpu": (await _load(seconds) - idle) * 100,
+                "resident": (resident() - before) / leases / 1024,
+                "cpu": (await load(seconds) - idle) * 100,
                 "tasks": len(asyncio.all_tasks()) - tasks,
             }
 
@@ -122,12 +134,14 @@ async def _held(session: Session, leases: int) -> AsyncGenerator[None]:
         await lease.release()
 
 
-async def _load(seconds: float) -> float:
+async def load(seconds: float) -> float:
+    """The share of one core that this process uses meanwhile."""
     began, used = time.monotonic(), time.process_time()
     await asyncio.sleep(seconds)
     return (time.process_time() - used) / (time.monotonic() - began)
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Bytes of this process in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

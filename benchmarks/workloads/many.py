@@ -47,12 +47,14 @@ class Many(Workload):
         async with (
             Arena(address) as arena,
             open_wire(address) as wire,
-            Redis(**address.client_arguments) as admin,
+            address.client() as admin,
         ):
-            requests = await requests_for(admin, names)
+            requests: list[tuple[Words, Words]] = []
 
             async def measure(contender: str) -> Sample:
                 locks = None if contender == FLOOR else await arena.locks(contender)
+                if locks is None and not requests:
+                    requests.extend(await requests_for(admin, names))
                 async with spending(admin) as spent:
                     began = time.perf_counter()
                     if locks is None:

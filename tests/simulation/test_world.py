@@ -23,6 +23,7 @@ from tests.simulation.world.kinds import KINDS
 from tests.simulation.world.losses import FIRST, measured, round_trips
 from tests.simulation.world.network import NEAR, Delays
 from tests.simulation.world.run import Runner
+from tests.simulation.world.scale import measured as crowded
 from tests.simulation.world.schedule import drawn
 from tests.simulation.world.shrink import command, shrink
 from tests.simulation.world.table import lines
@@ -93,6 +94,12 @@ def test_a_leader_that_steps_down_is_followed_after_two_round_trips(runner: Runn
     # The script that releases is not known yet when the first leader steps down.
     assert begun[1] - ended[0] == pytest.approx(60, abs=0.01)
     assert begun[2] - ended[1] == pytest.approx(40, abs=0.01)
+
+
+def test_processes_that_want_one_lock_share_it_at_few_requests() -> None:
+    found = crowded(kind="lock", processes=4, tasks=3, seconds=0.5, seed=1)
+    assert found.requests <= 4
+    assert found.slowest >= 0.8
 
 
 @pytest.mark.soak
