@@ -16,11 +16,21 @@ from pathlib import Path
 import pytest
 
 from aiolocks._transport import faults
-from tests.docs import llms, messages
+from tests.docs import diagrams, llms, messages
 from tests.docs.markdown import read
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+
+
+def test_diagrams_are_as_their_texts_are_and_each_is_on_a_page() -> None:
+    pages = "".join(path.read_text("utf-8") for path in DOCS.rglob("*.md"))
+    sources = {path.stem: path for path in diagrams.FOLDER.glob("*.txt")}
+    assert {path.stem for path in diagrams.FOLDER.glob("*.svg")} == sources.keys()
+    for name, path in sources.items():
+        drawn = path.with_suffix(".svg").read_text("utf-8")
+        assert drawn == diagrams.drawing(path.read_text("utf-8")), "draw them: python -m tests.docs.diagrams"
+        assert f"assets/diagrams/{name}.svg)" in pages, name
 
 
 def test_each_page_is_in_the_sidebar() -> None:
