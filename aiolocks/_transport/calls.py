@@ -216,7 +216,7 @@ class Call(Generic[T]):
         self.sent = 0.0  # loop time right before it was last written
         self.sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
         self.written = False  # the server may have it, or have had it
-        self.unconfirmed = False  # it was sent before, and no reply came: it may have been executed already
+        self.unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
         self.elsewhere = False  # a node has it that does not serve its slot, for this request only
         self.mid_move = False  # it was refused because its slot moves, and is sent in the form for that
         self.done = False

@@ -53,7 +53,9 @@ class Plain:
     - of each lane (one possession) at most one request is under way; the others wait in their order, so that
       an undo follows what it undoes;
     - a lane with calls is in `_ready`, with a worker, or pauses after an attempt that failed; while `_ready`
-      holds any, a worker is alive.
+      holds any, a worker is alive;
+    - a call whose request ended without a reply, or whose script a node stopped half-way, is `unconfirmed`:
+      what it changed stays, and a later "not the holder" may be its own doing.
     """
 
     hears = False
@@ -178,6 +180,8 @@ class Plain:
             self._try_again(lane, call, error)
         except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to whoever asked
             self._outage.over()
+            detour = faults.detour(error)
+            call.unconfirmed |= detour is not None and detour.begun
             call.fault(faults.of_driver(error, call.command.keys))
 
     def _not_connected(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:

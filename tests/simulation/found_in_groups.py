@@ -16,6 +16,20 @@ IN_GROUPS: dict[str, Schedule] = {
         crew("resp2", SPIKY, one("p1.w0.r0", 0.06210255, 0.15760967), poll=0.064),
         crew("tracking", STEADY_FAR, one("p2.w0.r0", 0.0, 0.26718467)),
     ),
+    # The release stops half-way, at the bell of the waiter; asked again, the server no longer has the lease.
+    "without order, a release that stopped half-way while its slot moved is taken for a loss": schedule(
+        "cluster-limits",
+        93001393,
+        5.0,
+        crew(
+            "plain",
+            NEAR,
+            one("p0.w0.r0", 0.0, 0.18, want=Want(keys=("all", "b"))),
+            one("p0.w1.r0", 0.01, 0.0, want=Want(keys=("all", "b"))),
+            poll=0.5,
+        ),
+        faults=(Fault(part="f0", at=0.1, lasts=1.0, what="move", target="c0"),),
+    ),
     "a waiter that gives up while its slot moves leaves its reservation behind": schedule(
         "cluster-rwlock",
         1,
