@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import machine, page, plots, table
+from . import docs, machine, plots, table
 from .model import Report
 from .progress import Progress
 from .runner import run
@@ -28,8 +28,8 @@ workloads: {", ".join(WORKLOADS)}
   python -m benchmarks                                 everything, about 40 minutes
   python -m benchmarks alone drain                     two of them
   python -m benchmarks --quick                         does it work at all?
-  python -m benchmarks --json all.json
-  python -m benchmarks --from all.json --plot docs/assets/benchmarks --page docs/reference/benchmarks.md
+  python -m benchmarks --docs docs                     everything, and the documentation says so
+  python -m benchmarks costs scale --from docs/assets/benchmarks/results.json --docs docs
 """
 
 
@@ -47,8 +47,8 @@ def main() -> int:
         report.save(arguments.json)
     if arguments.plot is not None:
         plots.draw(report, arguments.plot)
-    if arguments.page is not None:
-        page.write(report, arguments.page, plots=arguments.plot)
+    if arguments.docs is not None:
+        docs.write(report, arguments.docs)
     missed = any(verdict.met is False for result in report.results for verdict in result.verdicts)
     return 1 if arguments.check and missed else 0
 
@@ -103,7 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write all figures")
     add("--plot", type=Path, metavar="DIR", help="draw them, as SVG")
-    add("--page", type=Path, metavar="FILE", help="write the Markdown page, with the plots of --plot")
+    add(
+        "--docs", type=Path, metavar="DIR",
+        help="write the figures, the pictures and all pages with figures into the documentation",
+    )  # fmt: skip
     add(
         "--from",
         type=Path,

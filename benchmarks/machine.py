@@ -32,7 +32,7 @@ _DISTRIBUTIONS = (
 async def describe(loop: LoopName) -> dict[str, str]:
     """The facts that a reader of the figures needs."""
     facts = {
-        "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "Date": today(),
         "Processor": f"{_processor()}, {os.cpu_count()} cores",
         "System": _system(),
         "Server": await _server(),
@@ -42,6 +42,11 @@ async def describe(loop: LoopName) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             facts[name] = version(name)
     return facts
+
+
+def today() -> str:
+    """The date."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 def command(arguments: Sequence[str]) -> str:

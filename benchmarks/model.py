@@ -112,7 +112,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All that is known of one workload after its rounds."""
+    """All that is known of one workload after its rounds.
+
+    Attributes:
+        seconds: The time that all of it took.
+        date: The day on which it was measured.
+    """
 
     name: str
     case: str
@@ -122,6 +127,7 @@ class Result:
     standings: list[Standing]
     verdicts: list[Verdict]
     seconds: float
+    date: str
 
     @property
     def title(self) -> str:

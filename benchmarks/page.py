@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from . import summary
+from .markdown import table
 from .model import Report, Result
 from .plots import pictures
-from .rows import HEADINGS, rows, summary
+from .rows import HEADINGS, judgement, rows
 
 _INTRODUCTION = """\
-This page is made by the benchmark itself. Ratios hold from machine to machine: to the *floor*, which is the
-same work done with nothing but the driver or the timer, and to the other libraries. All of a workload is
-measured in one run, on a private server, in alternating rounds; a figure is the median of its rounds. In
-`fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present. In these, in `alone` and
-in `lock-or-watch`, which are made of single round trips, the server has a core of its own.
+The speed of aiolocks, and its costs to client and server. `python -m benchmarks` has measured each figure
+of this page on one machine, with a private server on it, and has written the page. On another machine the
+times are others; the relations hold.
+"""
+
+_COMMAND = "python -m benchmarks --docs docs"
+"""All of it, again."""
+
+_SUMMARY = """\
+`Lock` of redis-py polls, has no fencing token, and does not renew its lease. *All* in the last column:
+redis-py let some tasks in not once.
+"""
+
+_READING = """\
+## How to read the rest
+
+Each workload has a table. It is measured in one run, in which the contenders take turns; a figure is the
+median of its rounds. Beside aiolocks and other libraries stands the *floor*: the same work done with
+nothing but the driver or the timer, so that no lock can be faster in that way. `÷ floor` and `÷ redis-py`
+are the ratios that hold from machine to machine. A time of the processor (CPU) says the same on a host on
+which others work as on an idle one.
+
+In `fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present, in `cluster` the
+same on one server. In the first four, in `alone` and in `lock-or-watch`, which are made of single round
+trips, the server has a core of its own.
 """
 
 _PEERS = """\
@@ -37,18 +59,21 @@ _PEERS = """\
 """
 
 
-def write(report: Report, path: Path, *, plots: Path | None) -> None:
-    """Writes the page; with the pictures, if they were drawn."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(_lines(report, path.parent, plots)))
+def text(report: Report, here: Path, plots: Path) -> str:
+    """The page, for this directory; the pictures are in the other one."""
+    return "\n".join(_lines(report, here, plots))
 
 
-def _lines(report: Report, here: Path, plots: Path | None) -> Iterator[str]:
+def _lines(report: Report, here: Path, plots: Path) -> Iterator[str]:
     yield "# Benchmarks\n"
     yield _INTRODUCTION
-    yield from _table(("", ""), list(report.machine.items()))
-    yield f"```sh\n{report.command}\n```\n"
-    yield from _paragraphs(summary(report))
+    yield from table(summary.HEADINGS, list(summary.lines(report)))
+    yield _SUMMARY
+    yield _READING
+    yield from table(("", ""), [fact for fact in report.machine.items() if fact[0] != "Date"])
+    yield f"```sh\n{_COMMAND}\n```\n"
+    yield "## Targets\n"
+    yield from _paragraphs(judgement(report))
     for result in report.results:
         yield from _workload(result, here, plots)
     yield _PEERS
@@ -60,22 +85,13 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
     yield ""
 
 
-def _workload(result: Result, here: Path, plots: Path | None) -> Iterator[str]:
+def _workload(result: Result, here: Path, plots: Path) -> Iterator[str]:
     yield f"## {result.title}\n"
     work = result.work[0].upper() + result.work[1:]
-    yield f"{work}. Floor: {result.floor}. It took {result.seconds:.0f} s.\n"
-    yield from _table(HEADINGS[1:], [row.all_cells[1:] for row in rows(result)])
-    if plots is not None:
-        for name, _ in pictures(result):
-            yield f"![{result.title}]({os.path.relpath(plots / name, here)})\n"
-
-
-def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield _line(headings)
-    yield _line(["---"] * len(headings))
-    yield from map(_line, lines)
-    yield ""
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield f"{work}. Floor: {result.floor}. Measured on {result.date}, in {result.seconds:.0f} s.\n"
+    if result.name == "costs":
+        yield "The table is on the page [Performance](../explanation/performance.md#the-cost-of-a-lock).\n"
+        return
+    yield from table(HEADINGS[1:], [row.all_cells[1:] for row in rows(result)])
+    for name, _ in pictures(result):
+        yield f"![{result.title}]({os.path.relpath(plots / name, here)})\n"

@@ -9,7 +9,7 @@ from typing import Final
 from .model import FLOOR, Figure, Report, Result, Standing, Verdict
 
 NONE = "–"
-_PEER: Final = "redis-py"
+PEER: Final = "redis-py"
 
 HEADINGS = (
     "workload",
@@ -18,7 +18,7 @@ HEADINGS = (
     "median",
     "min – max",
     "÷ floor",
-    f"÷ {_PEER}",
+    f"÷ {PEER}",
     "target",
     "met",
 )
@@ -63,7 +63,7 @@ def _rows(result: Result, standing: Standing, figure: Figure) -> Iterator[Row]:
         number(spread.median),
         f"{number(spread.minimum)} – {number(spread.maximum)}" if len(spread.values) > 1 else NONE,
         _ratio(result, standing, figure, FLOOR),
-        _ratio(result, standing, figure, _PEER),
+        _ratio(result, standing, figure, PEER),
     )
     judged = [
         (_target(verdict), verdict.met)
@@ -86,7 +86,7 @@ def _ratio(result: Result, standing: Standing, figure: Figure, reference: str) -
     return f"{standing.figures[figure.key].median / other:.3g}"
 
 
-def summary(report: Report) -> Iterator[str]:
+def judgement(report: Report) -> Iterator[str]:
     """How many targets were met; then a line for each that was missed."""
     verdicts = [(result, verdict) for result in report.results for verdict in result.verdicts]
     met = sum(verdict.met is True for _, verdict in verdicts)

@@ -13,6 +13,7 @@ from aiolocks.testing import EmbeddedServer
 
 from .cores import apart
 from .crew import WorkerFailedError
+from .machine import today
 from .model import FLOOR, Result, Sample, Standing
 from .settings import Address, Settings
 from .workloads.base import Measure, Workload
@@ -41,6 +42,7 @@ async def run(workload: Workload, settings: Settings, watcher: Watcher) -> Resul
         standings=standings,
         verdicts=[verdict for target in workload.targets for verdict in target.judge(standings)],
         seconds=time.monotonic() - began,
+        date=today(),
     )
 
 

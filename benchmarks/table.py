@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from .model import Report, Result
-from .rows import HEADINGS, Row, rows, summary
+from .rows import HEADINGS, Row, judgement, rows
 
 
 def show(report: Report) -> None:
@@ -17,7 +17,7 @@ def show(report: Report) -> None:
     lines = [(result, list(rows(result))) for result in report.results]
     if not (sys.stdout.isatty() and _show_drawn(lines)):
         _show_plain(lines)
-    for line in summary(report):
+    for line in judgement(report):
         print(line)
 
 

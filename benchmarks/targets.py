@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from .model import FLOOR, Standing, Verdict
-
-BEST_PEER = "the best peer"
+from .model import Standing, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Target:
 
     def _judge(self, contender: str, medians: Mapping[str, float]) -> Verdict:
         ours = medians.get(contender)
-        other = 1.0 if self.reference is None else _reference(self.reference, medians)
+        other = 1.0 if self.reference is None else medians.get(self.reference)
         measured = None if ours is None or other is None else self.relate(ours, other)
         met = None if measured is None else self.passes(measured)
         return Verdict(contender, self.figure, self.text, measured, met)
@@ -73,13 +71,6 @@ def faster(bound: float, figure: str, text: str, *, than: str, contenders: tuple
 def above(bound: float, figure: str, text: str, *, of: str, contenders: tuple[str, ...] = OURS) -> Target:
     """The figure is more than the reference's by at most this."""
     return Target(text, figure, lambda measured: measured <= bound, _difference, of, contenders)
-
-
-def _reference(name: str, medians: Mapping[str, float]) -> float | None:
-    if name != BEST_PEER:
-        return medians.get(name)
-    peers = [median for peer, median in medians.items() if not peer.startswith((FLOOR, "aiolocks"))]
-    return min(peers, default=None)
 
 
 def _quotient(ours: float, other: float) -> float:

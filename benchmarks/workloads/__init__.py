@@ -13,6 +13,7 @@ from ..settings import Settings
 from .alone import Alone
 from .base import Workload
 from .cluster import InCluster
+from .costs import Costs
 from .crash import Crash
 from .drain import Drain
 from .drain_processes import DrainProcesses
@@ -37,6 +38,7 @@ from .semaphore import SemaphoreAmongHolders
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "alone": [Alone],
+    "costs": [Costs],
     "many": [Many],
     "many-new": [ManyNew],
     "drain": [Drain],

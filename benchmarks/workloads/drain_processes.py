@@ -27,7 +27,7 @@ class DrainProcesses(Workload):
     floor = "200 × (sleep of 1 ms + one round trip by the driver), in sequence"
     figures = (Figure("seconds", "s", 3),)
     targets = (
-        at_most(1.15, "seconds", "≤ 1.15 × floor", of=FLOOR),
+        at_most(1.1, "seconds", "≤ 1.1 × floor", of=FLOOR),
         faster(15, "seconds", "≥ 15 × faster than redis-py", than="redis-py"),
     )
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from aiolocks._transport import faults
+from benchmarks import docs
+from benchmarks.model import Report
 from tests.docs import diagrams, llms, messages
-from tests.docs.markdown import read
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -71,25 +72,10 @@ def test_each_error_of_the_server_has_its_trouble() -> None:
     assert {*faults._TRANSIENT, *faults._FATAL} == {*re.findall(r"`([A-Z]+)`", rows)}
 
 
-FIGURES = re.compile(r"^\| `(\w+)`[^|]*\|(.+)\|$", re.MULTILINE)
-CONTENDERS = ("floor", "aiolocks", "redis-py", "pottery", "coredis, 10 ms", "python-redis-lock", "cashews")
-
-
-def test_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
-    """Within a third, for a new run of the benchmarks changes them all."""
-    measured = read(DOCS / "reference/benchmarks.md").prose
-    rows = FIGURES.findall(read(DOCS / "explanation/comparison.md").prose)
-    assert [workload for workload, _ in rows] == ["alone", "many", "drain", "handover"]
-    for workload, cells in rows:
-        section = measured.partition(f"\n## {workload}\n")[2].partition("\n## ")[0]
-        for contender, shown in zip(CONTENDERS, cells.split("|"), strict=True):
-            name = "aiolocks tracking" if (workload, contender) == ("handover", "aiolocks") else contender
-            found = re.search(rf"^\| {name} \| [^|]+ \| ([\d.]+) \|", section, re.MULTILINE)
-            if not re.search(r"\d", shown):
-                assert found is None, (workload, contender)
-            else:
-                assert found is not None, (workload, contender)
-                assert 2 / 3 <= float(shown) / float(found[1]) <= 1.5, (workload, contender, found[1])
+def test_figures_are_those_that_the_benchmarks_measured() -> None:
+    for page, text in docs.texts(Report.load(docs.results(DOCS)), DOCS).items():
+        again = "python -m benchmarks --from docs/assets/benchmarks/results.json --docs docs"
+        assert page.read_text("utf-8") == text, f"write it again: {again}"
 
 
 WORDS = ("leader election", "mutex", "kubernetes", "celery", "django", "troubleshooting")

@@ -1,0 +1,89 @@
+"""The summary at the top of the page: in words that need no explanation, beside redis-py's `Lock`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .model import Report, Result
+from .rows import NONE, PEER
+
+HEADINGS = ("", "aiolocks", f"{PEER} `Lock`", "times better")
+_TOLD = "aiolocks tracking"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One thing that a reader wants to know.
+
+    Attributes:
+        text: It, with its unit.
+        title: The title of the workload.
+        figure: The key of the figure.
+        ours: The contender that is what users get without a setting.
+        scale: How many of the text's units one of the figure's is.
+        digits: How many decimal places mean anything.
+        more: Whether more is better.
+    """
+
+    text: str
+    title: str
+    figure: str
+    ours: str = "aiolocks"
+    scale: float = 1.0
+    digits: int = 1
+    more: bool = False
+
+    def cells(self, result: Result) -> tuple[str, ...] | None:
+        """As in the headings; None where it was not measured."""
+        ours, peer = (result.median(contender, self.figure) for contender in (self.ours, PEER))
+        if ours is None:
+            return None
+        if peer is None:
+            return (self.text, self._shown(ours), NONE, NONE)
+        above, below = (ours, peer) if self.more else (peer, ours)
+        times = "all" if below == 0 else f"{above / below:.2g}"
+        return (self.text, self._shown(ours), self._shown(peer), times)
+
+    def _shown(self, value: float) -> str:
+        return f"{value * self.scale:.{self.digits}f}"
+
+
+_LINES = (
+    _Line("One task acquires and releases a free lock: ms", "alone", "cycle", scale=0.001, digits=2),
+    _Line(
+        "200 tasks, each with a lock that nobody else wants: acquisitions a second, of all together",
+        "many", "throughput", digits=0, more=True,
+    ),
+    _Line("Of that, processor time of the client for one: µs", "many", "client", digits=0),
+    _Line(
+        "The same, with a new lock object each time: acquisitions a second",
+        "many-new", "throughput", digits=0, more=True,
+    ),
+    _Line(
+        "200 tasks of one process need one lock, for 1 ms each: s until the last one is done, 0.2 at best",
+        "drain", "seconds", digits=2,
+    ),
+    _Line("The same, 50 tasks in each of four processes: s", "drain-processes", "seconds", digits=2),
+    _Line("One process releases, another one waits: ms until it is inside", "handover", "p50", _TOLD),
+    _Line(
+        "20 tasks of four processes, again and again: the share of the slowest, in % of the fastest",
+        "fairness, 4 × 5", "evenness", _TOLD, scale=100, digits=0, more=True,
+    ),
+    _Line("The holder is killed: ms from the end of its lease until the next is inside", "crash", "after"),
+    _Line(
+        "A lease is lost: ms until the body that relies on it is cancelled", "loss, one deleted", "p50", _TOLD
+    ),
+    _Line("Waiting for one lock, for long: requests a second", "idle, 1 name", "requests", _TOLD),
+    _Line("10 000 leases are held and renewed: % of one core", "held", "cpu"),
+    _Line("Memory of a lease: KiB", "held", "resident"),
+    _Line("Memory of a task that waits, with the task itself: KiB", "scale, 100 000 waiters", "resident"),
+)  # fmt: skip
+
+
+def lines(report: Report) -> Iterator[tuple[str, ...]]:
+    """One for each that was measured."""
+    by_title = {result.title: result for result in report.results}
+    for line in _LINES:
+        if (result := by_title.get(line.title)) is not None and (cells := line.cells(result)) is not None:
+            yield cells
