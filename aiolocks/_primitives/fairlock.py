@@ -33,27 +33,11 @@ class FairLock(Acquirable[Lease]):
 
     It has a name space of its own: a `FairLock` and a `Lock` of one name do not know of each other.
 
+    Options that have no text here are those of `Lock`.
+
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years.
-        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
-        auto_renew: Whether the lease is renewed while its holder lives.
-        max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
-        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
-            on.
-        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
-            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
-            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
-            is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
-        replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
-            the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
-            it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
-        at_least: Seconds after the grant for which nobody else gets the name, even if the lease is released
-            sooner: 0 to the ttl (and to `max_hold`). From the release on nobody holds the name, and the
-            server's clock ends that time. Processes that start a short job within this time of one another
-            run it once. The name of a process that dies is free after the ttl.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

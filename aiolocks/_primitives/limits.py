@@ -46,25 +46,13 @@ class Limits(Acquirable[Lease]):
     cap says. So the largest of the caps bounds the key, and waiters with a smaller one wait until fewer
     permits are out.
 
+    Options that have no text here are those of `Lock`.
+
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8. Limits of different names share nothing.
         keys: 1 to 8 keys, each with its cap: how many leases may hold that key, 1 to 2**31. A key is any
             non-empty str of at most 256 bytes in UTF-8. The order says nothing.
-        ttl: Seconds that a lease lasts without a renewal, 50 ms to ten years.
-        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
-        auto_renew: Whether a lease is renewed while its holder lives.
-        max_hold: Seconds after which a lease is lost whatever renewals could do; None for no limit.
-        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
-            on.
-        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
-            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
-            while the permits are still held, and `LockLostError` says that `grace` began. A body that
-            outlasts it is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by all who can read the key.
-        replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
-            the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
-            it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

@@ -37,20 +37,11 @@ class MultiLock(Acquirable[Lease]):
     It makes no promise of progress for names that are never free at the same time: a task that wants one of
     them only may always come first. Where that matters, let all take one more lock in common.
 
+    Options that have no text here are those of `Lock`.
+
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         names: 1 to 1000 names, in any order; one that is given twice counts once.
-        ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years.
-        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
-        auto_renew: Whether the lease is renewed while its holder lives.
-        max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
-        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
-            on.
-        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
-            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
-            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
-            is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

@@ -128,22 +128,13 @@ class RangeLock:
     Readers and writers that wait for each other take turns, as those of a `RWLock` do. A check takes a
     time that grows with the logarithm of the number of intervals that are held.
 
+    Options that have no text here are those of `Lock`.
+
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
         bounds: `"[)"`: an interval is without its upper end, so that [1, 2) and [2, 3) do not overlap, and
             must not be empty; `"[]"`: with it, so that [2, 2] is a single point.
-        ttl: Seconds that a lease lasts without a renewal, 50 ms to ten years.
-        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
-        auto_renew: Whether a lease is renewed while its holder lives.
-        max_hold: Seconds after which a lease is lost whatever renewals could do; None for no limit.
-        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
-            on.
-        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
-            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
-            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
-            is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

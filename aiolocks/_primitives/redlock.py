@@ -41,6 +41,8 @@ class Redlock(Acquirable[Lease]):
     store check `lease.fencing_token`. The algorithm is Redlock's (redis.io, "Distributed Locks with Redis"),
     with a second phase for the fencing token.
 
+    Options that have no text here are those of `Lock`.
+
     Args:
         clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`, each for a server
             of its own, neither a cluster nor replicas of each other. Settings are those of the first session;
@@ -48,18 +50,6 @@ class Redlock(Acquirable[Lease]):
         name: Any non-empty str of at most 1 KiB in UTF-8. A `Lock` of the same name does not know of it.
         node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a twentieth
             of the ttl, at least 50 ms, so that one that hangs takes little from the lease.
-        ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years. 30 s outlasts a short
-            outage; a shorter one frees the name sooner after a crash.
-        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
-        auto_renew: Whether the lease is renewed while its holder lives.
-        max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
-        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
-            on.
-        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
-            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
-            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
-            is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.

@@ -2,7 +2,7 @@
 
 Signatures are those of calls: without the parameters that only catch slips, and with the options that are
 declared in one place for several functions. Each error links to the section of the page on troubleshooting
-that has its messages.
+that has its messages, and each kind of lock to the options that all kinds have in common.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import griffe
 HIDDEN = ("slips", "slipped")
 """They take unknown arguments, to say in the error how the right one is called."""
 TROUBLE = "../how-to/troubleshooting.md"
+COMMON = "Options that have no text here are those of `Lock`."
 
 
 class Signatures(griffe.Extension):
@@ -43,7 +44,10 @@ class Signatures(griffe.Extension):
                     )
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
-        """A class has been read: an error gets its link, to a heading of its name."""
+        """A class has been read: errors and kinds of locks get their links."""
+        if cls.docstring is not None and COMMON in cls.docstring.value:
+            link = "Options that have no text here are the [common options](lock.md#common-options)."
+            cls.docstring.value = cls.docstring.value.replace(COMMON, link)
         if cls.module.path == "aiolocks.errors" and cls.name != "LockError" and cls.docstring is not None:
             first, _, rest = cls.docstring.value.partition("\n")
             link = f"[Its messages, with causes and remedies]({TROUBLE}#{cls.name.lower()})."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import inspect
 import logging
 import re
 from pathlib import Path
@@ -85,6 +86,37 @@ def test_every_page_is_in_the_navigation() -> None:
     named = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     docs = ROOT / "docs"
     assert sorted(named) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
+
+
+COMMON = "Options that have no text here are those of `Lock`."
+"""The site makes a link of it: `tests.docs.signatures`."""
+OPTIONS = list(inspect.signature(Lock).parameters.values())[2:-1]
+
+
+def option_texts(kind: type) -> dict[str, str]:
+    """The texts of those options that the docstring describes."""
+    found = re.findall(r"^        (\w+): (.+(?:\n {9,}.+)*)", kind.__doc__ or "", re.MULTILINE)
+    names = {option.name for option in OPTIONS}
+    return {name: text for name, text in found if name in names}
+
+
+def test_common_options_stand_once() -> None:
+    rows = re.findall(r"^\| (`.+`) \| (.*?) ?\| (.*?) ?\|$", section("Common options"), re.MULTILINE)
+    words = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in rows]
+    listed = {kind: (without, others) for kinds, without, others in words for kind in kinds}
+    texts = option_texts(Lock)
+    assert texts.keys() == {option.name for option in OPTIONS}
+    for kind in {*KINDS, "Redlock"} - {"SingleFlight", "UniqueJob", "Schedule"}:
+        made = getattr(aiolocks, kind)
+        taken = inspect.signature(made).parameters
+        own = option_texts(made)
+        without, others = listed[kind]
+        assert not own.items() & texts.items(), f"{kind} repeats what Lock says"
+        assert sorted(without) == sorted(option.name for option in OPTIONS if option.name not in taken), kind
+        for option in OPTIONS:
+            if option.name in taken:
+                assert (taken[option.name].default == option.default) is (option.name not in others), option
+                assert option.name in own or COMMON in made.__doc__, f"{kind} says nothing of {option.name}"
 
 
 def test_it_has_every_event_and_its_fields() -> None:

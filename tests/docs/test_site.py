@@ -100,6 +100,17 @@ def test_site_builds_search_finds_and_signatures_are_those_of_users(site: Path) 
         assert (site / target / "index.html").exists(), target
     for page in (site / "reference").rglob("*.html"):
         assert "slips" not in page.read_text("utf-8"), page  # a parameter that is no part of a call
+    for kind in (
+        "reentrantlock",
+        "fairlock",
+        "multilock",
+        "semaphore",
+        "limits",
+        "rwlock",
+        "rangelock",
+        "redlock",
+    ):
+        assert "lock/#common-options" in (site / f"reference/{kind}/index.html").read_text("utf-8"), kind
     errors = (site / "reference/errors/index.html").read_text("utf-8")
     trouble = (site / "how-to/troubleshooting/index.html").read_text("utf-8")
     for name in messages.ERRORS:
