@@ -123,7 +123,7 @@ class Walk:
                 elif name in NO_KEY:
                     continue
                 else:
-                    yield f"{where}: which arguments of {command} are keys?"
+                    yield f"{where}: which arguments of {command} are keys? Add it to a set of {__name__}"
                     continue
                 for key in keys:
                     if not self.is_safe(where, key):
