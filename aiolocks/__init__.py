@@ -9,7 +9,7 @@ from ._core.possession import LeaseState
 from ._core.session import Session
 from ._core.statistics import Histogram, SessionStatistics
 from ._primitives.lock import Lock
-from ._transport.wakeups import KeyspaceWakeup
+from ._transport.wire.wakeups import KeyspaceWakeup
 from .errors import (
     BackendError,
     ConfigurationError,

@@ -17,8 +17,8 @@ from .._transport import Command
 from .._transport.commands.inspect import FAMILIES, FIRST, Family, scan, scan_everything
 from .._transport.commands.reading import Finding, Waiter
 from .._transport.commands.waits import KIND as WAITS
-from .._transport.keys import Place as KeyPlace
-from .._transport.keys import parse, prefix_of
+from .._transport.requests.keys import Place as KeyPlace
+from .._transport.requests.keys import parse, prefix_of
 from .arguments import lock_name
 from .holders import described_in, holder_info, whereabouts
 from .infos import LockInfo, WaiterInfo

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
-from .._transport.keys import parse
+from .._transport.requests.keys import parse
 from .entered import held
 from .holders import described_in, lease_id, whereabouts
 

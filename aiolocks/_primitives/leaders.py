@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from .._core.holders import described_in, who_in
 from .._transport import BELL_TTL, ignore
-from .._transport.calls import Call
 from .._transport.commands.leadership import Look, Observing, TermFound
+from .._transport.requests.calls import Call
 from ..errors import BackendError
 
 if TYPE_CHECKING:

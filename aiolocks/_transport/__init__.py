@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from . import clocks
-from .calls import Call, Command, Transport, ignore
-from .commands import (
+from .commands.listening import Listener, listening, one_request_each
+from .commands.lock import LockCommands, a_question
+from .commands.standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
+from .commands.steps import SEAT_LENGTH, whereabouts
+from .faults import Fault
+from .opening import check_client, check_master, master_label, open_quorum, open_transport
+from .requests.answers import (
+    ASK,
+    BELL_RUNG,
     BELL_TTL,
+    GONE,
     HUNG,
-    IN_TURN,
     NEW,
-    OWING,
-    PASSING,
-    QUEUED,
+    NO_END,
+    NOT_OURS,
     RUNG,
-    SEAT_LENGTH,
-    STAYING,
-    TOLD,
-    WAITING,
     Answer,
     Granted,
     Kept,
-    LockCommands,
     Refused,
     Released,
     Stolen,
-    a_question,
-    whereabouts,
 )
-from .commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
-from .commands.listening import Listener, listening, one_request_each
-from .faults import Fault
-from .opening import check_client, check_master, master_label, open_quorum, open_transport
-from .replication import Proof
-from .undoing import take_back
-from .wakeups import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
-from .wakeups import NAMES as WAKEUPS
+from .requests.calls import Call, Command, ignore
+from .requests.transport import Proof, Transport
+from .requests.undoing import take_back
+from .wire.wakeups import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
+from .wire.wakeups import NAMES as WAKEUPS
 
 __all__ = [
     "ASK",

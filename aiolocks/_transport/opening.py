@@ -12,16 +12,16 @@ from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
-from .calls import Transport
-from .driver import Address, Doors, Executor, Link, drivable, library_behind
-from .keys import key, parse
-from .libraries import REDIS, library_of
-from .multiplexed import Multiplexed
-from .wakeups import OnRung, Wakeup, Wakeups
+from .client.driver import Address, Doors, Executor, Link, drivable, library_behind
+from .client.libraries import REDIS, library_of
+from .requests.keys import key, parse
+from .requests.transport import Transport
+from .wire.multiplexed import Multiplexed
+from .wire.wakeups import OnRung, Wakeup, Wakeups
 
 if TYPE_CHECKING:
-    from .cluster import Clustered
-    from .courses import Courses
+    from .cluster.clustered import Clustered
+    from .requests.courses import Courses
 
 
 def open_client(url: str) -> Any:
@@ -162,7 +162,7 @@ def open_quorum(
     on_rung: OnRung,
 ) -> Transport:
     """The way to several independent masters, each as by `open_transport`."""
-    from .quorum import Quorum  # noqa: PLC0415 - few need it
+    from .quorum.quorum import Quorum  # noqa: PLC0415 - few need it
 
     return Quorum(
         [
@@ -185,10 +185,10 @@ def _clustered(
     wakeup: Wakeup,
     on_rung: OnRung,
 ) -> Transport:
-    from .cluster import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
-    from .courses import Courses  # noqa: PLC0415
-    from .scanning import over_nodes  # noqa: PLC0415
-    from .slots import Slots  # noqa: PLC0415
+    from .cluster.clustered import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .cluster.scanning import over_nodes  # noqa: PLC0415
+    from .cluster.slots import Slots  # noqa: PLC0415
+    from .requests.courses import Courses  # noqa: PLC0415
 
     doors = Doors(client)
     slots = Slots(doors)
@@ -261,7 +261,7 @@ def _plain(
     label: str,
     courses: Callable[[Callable[..., None]], Courses] | None = None,
 ) -> Transport:
-    from .plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .wire.plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
     return Plain(execute_command, close, loop, label=label, courses=courses)
 

@@ -22,7 +22,7 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
-from aiolocks._transport.keys import key
+from aiolocks._transport.requests.keys import key
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from tests.adversity.tools import (
     ACQUIRE,

@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis, RedisCluster
 
 from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, MultiLock, Semaphore, Session
-from aiolocks._transport.keys import key
+from aiolocks._transport.requests.keys import key
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import PATIENT, elapsed
 from tests.conformance.conftest import OwnTcp

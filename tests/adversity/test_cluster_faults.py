@@ -22,7 +22,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks._transport.keys import key
+from aiolocks._transport.requests.keys import key
 from tests.adversity.tools import Witness
 from tests.conformance.conftest import KINDS, Kind
 from tests.conftest import PREFIX, Surroundings, clustered

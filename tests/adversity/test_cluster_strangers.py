@@ -13,8 +13,8 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 
 from aiolocks import BackendError, LeaseState, Lock, Session
-from aiolocks._transport import cluster as transport
-from aiolocks._transport.driver import Doors
+from aiolocks._transport.client.driver import Doors
+from aiolocks._transport.cluster import clustered as transport
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import Surroundings, blocking
 from tests.support.clusters import CLUSTER, Cluster, node_port, take_all_slots

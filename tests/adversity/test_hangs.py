@@ -21,7 +21,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import BackendError, FairLock, Lock, LockError, MultiLock, Redlock, RWLock, Session
-from aiolocks._transport.keys import key
+from aiolocks._transport.requests.keys import key
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import SLACK, elapsed, with_own_connections
 from tests.conftest import PREFIX, OwnServer, Surroundings

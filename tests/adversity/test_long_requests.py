@@ -22,7 +22,7 @@ from aiolocks import (
     Session,
     SingleFlight,
 )
-from aiolocks._transport import multiplexed
+from aiolocks._transport.wire import multiplexed
 from tests.adversity.tools import ACQUIRE, Keys, elapsed, look_at, rejected, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.clusters import Cluster

@@ -19,7 +19,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session
-from aiolocks._transport.keys import key
+from aiolocks._transport.requests.keys import key
 from aiolocks.contrib import dashboard
 from tests.contrib.browser import CHROMIUM, Tab, browser
 from tests.contrib.serving import uvicorn_serves

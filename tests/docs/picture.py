@@ -1,4 +1,4 @@
-"""The picture of the packages, drawn from their imports: `python -m tests.docs.picture` draws it again."""
+"""The pictures of the packages, drawn from their imports: `python -m tests.docs.picture` draws them again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "aiolocks"
-PICTURE = ROOT / "docs/assets/architecture.svg"
+ASSETS = ROOT / "docs/assets"
 
-PARTS = {
+Parts = dict[str, tuple[str, str]]
+"""The name and a note for each part, which is a file or a folder."""
+
+PARTS: Parts = {
     "cli": ("aiolocks.cli", "the commands"),
     "contrib": ("aiolocks.contrib", "frameworks, databases, metrics"),
     "testing": ("aiolocks.testing", "a private server, pytest"),
@@ -21,6 +24,31 @@ PARTS = {
     "lua": ("aiolocks/lua", "one atomic step in each file"),
     "errors": ("aiolocks.errors", "one tree of errors"),
 }
+TRANSPORT: Parts = {
+    "opening": ("opening", "from a client to its transport"),
+    "commands": ("commands", "what each script is sent, by kind"),
+    "cluster": ("cluster", "slots, their nodes, redirects"),
+    "quorum": ("quorum", "masters, ballots, majorities"),
+    "wire": ("wire", "one connection, and its wakeups"),
+    "client": ("client", "what is taken from redis-py"),
+    "requests": ("requests", "scripts, calls, answers, keys"),
+    "faults": ("faults", "the driver's errors become ours"),
+}
+PICTURES = {
+    "architecture.svg": ("The packages of aiolocks, and which imports which", PACKAGE, PARTS),
+    "transport.svg": ("The packages of the transport", PACKAGE / "_transport", TRANSPORT),
+}
+COLUMNS = {
+    "opening": 0.5,
+    "cluster": 0,
+    "wire": 0,
+    "client": 0,
+    "quorum": 1,
+    "commands": 2,
+    "requests": 1,
+    "faults": 1,
+}
+"""Where parts of the transport stand, so that no line crosses a part; the other parts are centred."""
 _WIDTH, _HEIGHT, _GAP, _RISE = 230, 62, 20, 56
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.name{font-weight:600}.note{font-size:11px;fill:#555}"
@@ -30,16 +58,17 @@ _STYLE = (
 )
 
 
-def imports() -> dict[str, set[str]]:
+def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
     """The parts that each part imports at run time."""
-    found: dict[str, set[str]] = {part: set() for part in PARTS}
-    for path in PACKAGE.rglob("*.py"):
-        place = path.relative_to(PACKAGE).with_suffix("").parts
+    found: dict[str, set[str]] = {part: set() for part in parts}
+    for path in folder.rglob("*.py"):
+        place = path.relative_to(folder).with_suffix("").parts
         if place[0] in found:
             for target in _imported(ast.parse(path.read_text("utf-8")), place[:-1]):
                 if target in found and target != place[0]:
                     found[place[0]].add(target)
-    found["_transport"].add("lua")  # which reads the files
+    if "lua" in found:
+        found["_transport"].add("lua")  # which reads the files
     return found
 
 
@@ -56,42 +85,44 @@ def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         yield from _imported(node, package)
 
 
-def arrows() -> list[tuple[str, str]]:
+def arrows(folder: Path, parts: Parts) -> list[tuple[str, str]]:
     """Those imports that do not follow from others: A to C is left out where A leads to B and B to C."""
-    found = imports()
+    found = imports(folder, parts)
 
     def reached(part: str) -> set[str]:
         return found[part].union(*(reached(one) for one in found[part]))
 
     return [
         (one, other)
-        for one in PARTS
-        for other in PARTS
+        for one in parts
+        for other in parts
         if other in found[one] and not any(other in reached(step) for step in found[one] - {other})
     ]
 
 
-def rows() -> list[list[str]]:
+def rows(lines: list[tuple[str, str]], parts: Parts) -> list[list[str]]:
     """The parts by the longest way down to a part that imports none; the highest row first."""
-    lead = {one: [to for at, to in arrows() if at == one] for one in PARTS}
+    lead = {one: [to for at, to in lines if at == one] for one in parts}
 
     def depth(part: str) -> int:
         return 1 + max(map(depth, lead[part]), default=-1)
 
-    depths = {part: depth(part) for part in PARTS}
+    depths = {part: depth(part) for part in parts}
     return [
-        [part for part in PARTS if depths[part] == level] for level in range(max(depths.values()), -1, -1)
+        [part for part in parts if depths[part] == level] for level in range(max(depths.values()), -1, -1)
     ]
 
 
-def drawing() -> str:
+def drawing(title: str, folder: Path, parts: Parts) -> str:
     """The picture, as SVG."""
-    layers = rows()
-    across = max(len(row) for row in layers) * (_WIDTH + _GAP) - _GAP + 4
+    imported = arrows(folder, parts)
+    layers = rows(imported, parts)
+    columns = max([*map(len, layers), *(1 + int(COLUMNS.get(part, 0)) for part in parts)])
+    across = columns * (_WIDTH + _GAP) - _GAP + 4
     down = len(layers) * (_HEIGHT + _RISE) - _RISE + 4
     corners = {
         part: (
-            (across - len(row) * (_WIDTH + _GAP) + _GAP) / 2 + place * (_WIDTH + _GAP),
+            2 + COLUMNS.get(part, (columns - len(row)) / 2 + place) * (_WIDTH + _GAP),
             2 + level * (_HEIGHT + _RISE),
         )
         for level, row in enumerate(layers)
@@ -99,17 +130,17 @@ def drawing() -> str:
     }
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" role="img">',
-        "<title>The packages of aiolocks, and which imports which</title>",
+        f"<title>{escape(title)}</title>",
         f"<style>{_STYLE}</style>",
     ]
-    for one, other in arrows():
+    for one, other in imported:
         (x1, y1), (x2, y2) = corners[one], corners[other]
         begin, end, foot = x1 + _WIDTH / 2, x2 + _WIDTH / 2, y2
         lines.append(
             f'<line x1="{begin:g}" y1="{y1 + _HEIGHT:g}" x2="{end:g}" y2="{foot - 8:g}"/>'
             f'<path d="M{end:g} {foot:g}l-5 -9h10z"/>'
         )
-    for part, (name, note) in PARTS.items():
+    for part, (name, note) in parts.items():
         x, y = corners[part]
         lines.append(
             f'<rect x="{x:g}" y="{y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
@@ -120,4 +151,5 @@ def drawing() -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(drawing(), encoding="utf-8")
+    for file, picture in PICTURES.items():
+        (ASSETS / file).write_text(drawing(*picture), encoding="utf-8")

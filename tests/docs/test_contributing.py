@@ -32,9 +32,10 @@ def test_files_that_are_named_exist(page: Page) -> None:
             assert (ROOT / text).exists(), f"{page} names {text}"
 
 
-def test_the_picture_is_as_the_imports_are() -> None:
-    drawn = picture.PICTURE.read_text(encoding="utf-8")
-    assert drawn == picture.drawing(), "draw it again: python -m tests.docs.picture"
+@pytest.mark.parametrize("name", picture.PICTURES)
+def test_the_picture_is_as_the_imports_are(name: str) -> None:
+    drawn = (picture.ASSETS / name).read_text(encoding="utf-8")
+    assert drawn == picture.drawing(*picture.PICTURES[name]), "draw it again: python -m tests.docs.picture"
 
 
 def test_for_each_change_the_named_files_have_the_named_words() -> None:

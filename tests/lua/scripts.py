@@ -17,8 +17,8 @@ import hiredis
 from redis.asyncio import Redis
 
 import aiolocks
-from aiolocks._transport.driver import Link, reply_reader
-from aiolocks._transport.keys import key
+from aiolocks._transport.client.driver import Link, reply_reader
+from aiolocks._transport.requests.keys import key
 
 LUA = Path(aiolocks.__file__).parent / "lua"
 

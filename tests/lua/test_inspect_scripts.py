@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks._transport.commands.answers import Released
 from aiolocks._transport.commands.inspect import FAMILIES, HOLDABLE
 from aiolocks._transport.commands.reading import Finding
-from aiolocks._transport.keys import key
+from aiolocks._transport.requests.answers import Released
+from aiolocks._transport.requests.keys import key
 from tests.lua.scripts import (
     BELL,
     HOUR,

@@ -14,9 +14,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport.calls import Script
-from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD, WAITING, LockCommands
+from aiolocks._transport import IN_TURN, QUEUED, TOLD, WAITING, LockCommands
 from aiolocks._transport.commands.listening import Listener
+from aiolocks._transport.requests.calls import Script
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport.commands import IN_TURN, PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport import IN_TURN, PASSING, QUEUED, STAYING, WAITING
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed

@@ -13,7 +13,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport.commands import IN_TURN, QUEUED, TOLD
+from aiolocks._transport import IN_TURN, QUEUED, TOLD
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.reentrant import ReentrantCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed

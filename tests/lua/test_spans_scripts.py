@@ -15,7 +15,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport.commands import PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport import PASSING, QUEUED, STAYING, WAITING
 from aiolocks._transport.commands.inspect import FAMILIES
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.spans import Span, SpanCommands

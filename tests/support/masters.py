@@ -11,7 +11,7 @@ from aiolocks._core.acquirable import Acquirable
 from aiolocks._core.arguments import Options
 from aiolocks._core.session import open_transport
 from aiolocks._transport import Call, Command, OnRung, Transport
-from aiolocks._transport.quorum import Quorum
+from aiolocks._transport.quorum.quorum import Quorum
 
 MASTERS = 3
 

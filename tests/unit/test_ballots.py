@@ -10,7 +10,8 @@ from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from aiolocks import BackendError, ConfigurationError
 from aiolocks._transport import QUEUED, WAITING, Fault, Granted, LockCommands, Refused, Released, faults
-from aiolocks._transport.ballots import (
+from aiolocks._transport.commands.redlock import RedlockCommands
+from aiolocks._transport.quorum.ballots import (
     CONFIRM,
     LEAVE,
     LOOK,
@@ -23,9 +24,8 @@ from aiolocks._transport.ballots import (
     Listening,
     Voting,
 )
-from aiolocks._transport.commands.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
-from aiolocks._transport.commands.redlock import RedlockCommands
-from aiolocks._transport.elections import Acquiring, Adopting, Carried, Renewing
+from aiolocks._transport.quorum.elections import Acquiring, Adopting, Carried, Renewing
+from aiolocks._transport.requests.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
 
 SILENT = faults.unanswered(None)
 CUT = faults.unreachable(RedisConnectionError("cut"))

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from aiolocks._transport.calls import Call, Command, ignore
-from aiolocks._transport.cluster import Clustered
-from aiolocks._transport.commands.answers import released
-from aiolocks._transport.courses import Course, Several, Steps
+from aiolocks._transport.cluster.clustered import Clustered
 from aiolocks._transport.faults import unanswered
+from aiolocks._transport.requests.answers import released
+from aiolocks._transport.requests.calls import Call, Command, ignore
+from aiolocks._transport.requests.courses import Course, Several, Steps
 
 RUNG = [1, b"bell"]
 NOBODY = [1]

@@ -22,7 +22,7 @@ import pytest
 import redis.exceptions
 from redis.asyncio import Redis
 
-from aiolocks._transport.libraries import REDIS
+from aiolocks._transport.client.libraries import REDIS
 from aiolocks.testing import EmbeddedServer, ServerStartError, ServerState, executables, process
 from aiolocks.testing.executables import find_executable
 from aiolocks.testing.lifeline import Lifeline

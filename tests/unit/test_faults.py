@@ -10,7 +10,7 @@ import redis.exceptions as driver
 
 from aiolocks import BackendError
 from aiolocks._transport import faults
-from aiolocks._transport.driver import error_of, reply_reader
+from aiolocks._transport.client.driver import error_of, reply_reader
 
 KEYS = (b"aiolocks:lock:{n}", b"aiolocks:lock.fence:{n}")
 SHA = "54e326db3931fb63747c7aa9948eb6f30a449911"

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from aiolocks._transport.keys import ANY_KEY, Place, every_key, key, parse, prefix_of
+from aiolocks._transport.requests.keys import ANY_KEY, Place, every_key, key, parse, prefix_of, slot_of
 
 # Short, and made of what could be mistaken for our own punctuation: collisions are near if there are any.
 tricky = st.text(alphabet="a:{}%#.5B7D3A", min_size=1, max_size=8)
@@ -60,6 +60,11 @@ def test_all_roles_of_a_name_share_a_slot(name) -> None:
     slots = {key_slot(key("aiolocks", "lock", name, role)) for role in ("", "fence", "queue")}
 
     assert len(slots) == 1
+
+
+@given(st.binary(max_size=8) | tricky.map(str.encode))
+def test_the_slot_of_a_key_is_the_one_that_redis_py_computes(raw) -> None:
+    assert slot_of(raw) == key_slot(raw)
 
 
 @given(names)

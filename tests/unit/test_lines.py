@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiolocks._transport.calls import Call, Command, ignore
+from aiolocks._transport.cluster.lines import Lines
 from aiolocks._transport.faults import Fault
-from aiolocks._transport.lines import Lines
+from aiolocks._transport.requests.calls import Call, Command, ignore
 
 SLOT = 1
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis.exceptions as driver
 
-from aiolocks._transport.calls import Call, Command, Script, ignore
-from aiolocks._transport.identity import Identity, IdentityProbe
-from aiolocks._transport.residue import Residue
+from aiolocks._transport.requests.calls import Call, Command, Script, ignore
+from aiolocks._transport.wire.identity import Identity, IdentityProbe
+from aiolocks._transport.wire.residue import Residue
 
 
 def call(lane: str) -> Call[Any]:

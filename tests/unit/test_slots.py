@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from aiolocks._transport import slots
-from aiolocks._transport.driver import Address
-from aiolocks._transport.members import Members, OutdatedError, StrangerError
+from aiolocks._transport.client.driver import Address
+from aiolocks._transport.cluster import slots
+from aiolocks._transport.cluster.members import Members, OutdatedError, StrangerError
 
 NODES = 4
 

@@ -9,7 +9,7 @@ import pytest
 import redis.exceptions as driver
 from redis.asyncio.connection import Connection
 
-from aiolocks._transport import tls
+from aiolocks._transport.client import tls
 from aiolocks._transport.faults import TlsMismatchError
 
 

@@ -9,7 +9,7 @@ import pytest
 import redis.exceptions as driver
 
 from aiolocks._transport import faults
-from aiolocks._transport.wakeups import Wakeups
+from aiolocks._transport.wire.wakeups import Wakeups
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, final
 
-from ..calls import Command, Script
-from ..keys import key
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 
 _READ: Final = Script("fenced_read", "forms")
 _WRITE: Final = Script("fenced_write", "forms")

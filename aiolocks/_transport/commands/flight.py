@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import FingerprintError, LockError
-from ..calls import Command, Script
-from ..keys import key
-from .answers import Answer, Granted, Kept, Refused, Released, released
+from ..requests.answers import Answer, Granted, Kept, Refused, Released, released
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 from .listening import Listener
 from .lock import LockCommands
 from .standing import QUEUED, WAITING, letters

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
-from ..calls import Command, Script
-from ..keys import ANY_KEY, every_key, key
-from .answers import Released, released
+from ..requests.answers import Released, released
+from ..requests.calls import Command, Script
+from ..requests.keys import ANY_KEY, every_key, key
 from .reading import (
     Content,
     Finding,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from ...errors import ConfigurationError, DuplicateJobError
-from ..calls import Argument, Command, Script
-from ..keys import key
-from .answers import Answer, Kept, Refused, Released, answer, released, truth
+from ..requests.answers import Answer, Kept, Refused, Released, answer, released, truth
+from ..requests.calls import Argument, Command, Script
+from ..requests.keys import key
 from .listening import Listener
 from .runs import PERMITS, RunSteps
 from .standing import leave_letters, letters

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final, NamedTuple, final
 
-from ..calls import Command, Script
-from ..keys import key
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 from .permits import PermitCommands
 
 KIND: Final = "leadership"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, final
 
-from ..calls import Command, Script
-from ..keys import key
-from .answers import QUEUE_TTL_MS, Answer, Refused, answer
+from ..requests.answers import QUEUE_TTL_MS, Answer, Refused, answer
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 from .caps import caps_of, line_of
 from .listening import Listener
 from .permits import PermitCommands

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
-from ..calls import Argument, Command, Script
-from ..slots import slot_of
-from .answers import BELL_TTL_MS, QUEUE_TTL_MS
+from ..requests.answers import BELL_TTL_MS, QUEUE_TTL_MS
+from ..requests.calls import Argument, Command, Script
+from ..requests.keys import slot_of
 from .steps import whereabouts
 
 _LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")

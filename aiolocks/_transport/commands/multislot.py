@@ -19,11 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
-from ..calls import Command, Script
-from ..courses import FaultError, Several, Steps, TakeBack
-from ..keys import key
-from ..slots import slot_of
-from .answers import (
+from ..requests.answers import (
     ASK,
     BELL_RUNG,
     GONE,
@@ -37,6 +33,9 @@ from .answers import (
     Stolen,
     released,
 )
+from ..requests.calls import Command, Script
+from ..requests.courses import FaultError, Several, Steps, TakeBack
+from ..requests.keys import key, slot_of
 from .listening import listening
 from .multi import MultiCommands
 from .standing import PASSING, QUEUED, STAYING, WAITING

@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...errors import ConfigurationError
-from ..calls import Command, JoinableRelease, Script
-from ..keys import key
-from .answers import Answer, Kept, Refused, Released, answer, fencing_token, kept, released, stolen, truth
+from ..requests.answers import (
+    Answer,
+    Kept,
+    Refused,
+    Released,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    stolen,
+    truth,
+)
+from ..requests.calls import Command, JoinableRelease, Script
+from ..requests.keys import key
 from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from ..calls import Command, Script
-from .answers import Released, truth
+from ..requests.answers import Released, truth
+from ..requests.calls import Command, Script
 
 _ACQUIRE: Final = Script("redis_py_acquire")
 _EXTEND: Final = Script("redis_py_extend")

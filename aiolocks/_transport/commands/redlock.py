@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from ..ballots import Ballot, Freeing, Listening, Voting
-from ..calls import Command, Script
-from ..elections import Acquiring, Adopting, Carried, Renewing
-from .answers import Answer, Kept, Released, truth
+from ..quorum.ballots import Ballot, Freeing, Listening, Voting
+from ..quorum.elections import Acquiring, Adopting, Carried, Renewing
+from ..quorum.motions import Motion, Settling
+from ..requests.answers import Answer, Kept, Released, truth
+from ..requests.calls import Command, Script
 from .listening import listening
 from .lock import LockCommands
 from .standing import QUEUED, STAYING, WAITING
@@ -21,60 +22,6 @@ T = TypeVar("T")
 _KIND: Final = "redlock"
 _SEAL: Final = Script("redlock_seal")
 _CARRIED: Final = re.compile(rb"(?P<token>[0-9a-f]+):(?P<fencing>\d+):(?P<metadata>.*)", re.DOTALL)
-
-
-@final
-class Motion(Command[T]):
-    """A command for all masters of a quorum.
-
-    Attributes:
-        put: Makes the ballot, for masters with these labels.
-        like: The command that goes to each of them first.
-        node_timeout: Seconds after which a master that has not answered is counted out; None: when the
-            call's own time has passed.
-        elects: Only masters that are known to be servers of their own may vote.
-        lasts: Seconds after which the servers have undone it by themselves.
-        lane: As of a command. Messages that an earlier motion of the lane would still send by itself are not
-            sent any more.
-    """
-
-    __slots__ = ("elects", "lasts", "like", "node_timeout", "put")
-
-    def __init__(
-        self,
-        put: Callable[[Sequence[str]], Ballot[T]],
-        like: Command[Any],
-        *,
-        node_timeout: float | None,
-        elects: bool = False,
-        lasts: float = 0.0,
-        lane: str = "",
-    ) -> None:
-        super().__init__(None, like.keys, (), _as_decided, lane=lane)
-        self.put = put
-        self.like = like
-        self.node_timeout = node_timeout
-        self.elects = elects
-        self.lasts = lasts
-
-
-@final
-class Settling(Command[None]):
-    """Ends a lane: a lease that it creates on a master after the adoption is taken back there.
-
-    Attributes:
-        owned: Asks one master whether it carries the lease.
-        undo: The command that takes it back on one master.
-        lasts: Seconds after which the server has undone it by itself.
-    """
-
-    __slots__ = ("lasts", "owned", "undo")
-
-    def __init__(self, owned: Command[bool], undo: Command[Released], *, lasts: float) -> None:
-        super().__init__(None, undo.keys, (), _as_decided, lane=undo.lane)
-        self.owned = owned
-        self.undo = undo
-        self.lasts = lasts
 
 
 @final
@@ -192,10 +139,6 @@ class RedlockCommands(Steps):
     def _swap(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[Carried | None]:
         like = self._one.adopt(old, new, ttl_ms, metadata)
         return Command(like.script, like.keys, like.args, _adopted, lane=like.lane)
-
-
-def _as_decided(outcome: Any) -> Any:
-    return outcome
 
 
 def _adopted(raw: Any) -> Carried | None:

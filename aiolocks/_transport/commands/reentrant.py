@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from ..calls import Command, JoinableRelease, Script
-from ..keys import key
-from .answers import Answer, Granted, Kept, Released, answer, fencing_token, kept, released, truth
+from ..requests.answers import Answer, Granted, Kept, Released, answer, fencing_token, kept, released, truth
+from ..requests.calls import Command, JoinableRelease, Script
+from ..requests.keys import key
 from .listening import Listener
 from .standing import QUEUED, WAITING, letters
 from .steps import Steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from ..calls import Command, Script
-from .answers import fencing_token, truth
+from ..requests.answers import fencing_token, truth
+from ..requests.calls import Command, Script
 from .steps import Steps
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Literal, NamedTuple, final
 
-from ..calls import Argument, Command, Script
-from ..keys import key
-from .answers import Answer, Granted, Kept, Refused, Released, released, truth
+from ..requests.answers import Answer, Granted, Kept, Refused, Released, released, truth
+from ..requests.calls import Argument, Command, Script
+from ..requests.keys import key
 from .listening import Listener
 from .runs import PERMITS, RunSteps
 from .steps import SEAT_LENGTH

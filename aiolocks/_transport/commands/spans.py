@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from ...errors import LockLostError
-from ..calls import Command, Script
-from ..keys import key
-from .answers import BELL_TTL_MS, Answer, Kept, Refused, Released, answer, fencing_token, released, truth
+from ..requests.answers import (
+    BELL_TTL_MS,
+    Answer,
+    Kept,
+    Refused,
+    Released,
+    answer,
+    fencing_token,
+    released,
+    truth,
+)
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 from .listening import Listener
 from .standing import leave_letters, letters
 from .steps import SEAT_LENGTH, Steps, tokens_told, told_all

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ..calls import Argument, Command, Script
-from .answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Released
+from ..requests.answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Released
+from ..requests.calls import Argument, Command, Script
 
 if TYPE_CHECKING:
     from .listening import Listener

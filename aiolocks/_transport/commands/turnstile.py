@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..calls import Command, Script
-from ..keys import key
-from .answers import Released, released
+from ..requests.answers import Released, released
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 
 _ENTER: Final = Script("turnstile_enter", "forms")
 _END: Final = Script("turnstile_end")

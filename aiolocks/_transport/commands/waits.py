@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
 
-from ..calls import Command, Script
-from ..keys import key
+from ..requests.calls import Command, Script
+from ..requests.keys import key
 
 _PUBLISH: Final = Script("waits_publish")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
-from ..._transport.keys import key
+from ..._transport.requests.keys import key
 from .facts import ask
 from .findings import Finding, Level
 

@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
-from ..._transport.keys import key
+from ..._transport.requests.keys import key
 from ..exits import CommandError
 from ..server import Server
 from ..targets import Address, Kind, Target

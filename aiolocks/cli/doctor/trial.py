@@ -12,7 +12,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
 from ... import ConfigurationError, Lock, LockError, LockEvent, Session
-from ..._transport.keys import key
+from ..._transport.requests.keys import key
 from ..exits import CommandError
 from .facts import PATIENCE, Facts, ask
 from .findings import Finding, Level

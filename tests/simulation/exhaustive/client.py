@@ -9,9 +9,20 @@ import enum
 from typing import Any, NamedTuple
 
 from aiolocks._core.claim import Manner
-from aiolocks._transport import ASK, BELL_RUNG, GONE, listening
-from aiolocks._transport.calls import NOT_HELD, Command, JoinableRelease
-from aiolocks._transport.commands import IN_TURN, OWING, PASSING, QUEUED, TOLD, WAITING, Granted
+from aiolocks._transport import (
+    ASK,
+    BELL_RUNG,
+    GONE,
+    IN_TURN,
+    OWING,
+    PASSING,
+    QUEUED,
+    TOLD,
+    WAITING,
+    Granted,
+    listening,
+)
+from aiolocks._transport.requests.calls import NOT_HELD, Command, JoinableRelease
 
 TTL_MS = 6000
 

@@ -207,7 +207,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "the old connection": Safeguard(
         "After a broken connection, the server drops it before anything is sent again.",
         python(
-            "_transport.residue:Residue.drop",
+            "_transport.wire.residue:Residue.drop",
             without="await probe.kill(former)",
             instead="pass",
         ),
@@ -261,7 +261,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
         python(
-            "_transport.multiplexed:Multiplexed._watch_stall",
+            "_transport.wire.multiplexed:Multiplexed._watch_stall",
             without="self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)",
             instead="pass",
         ),
@@ -271,7 +271,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "sent again": Safeguard(
         "A request that was not answered is sent again on the next connection.",
         python(
-            "_transport.multiplexed:Multiplexed.connection_lost",
+            "_transport.wire.multiplexed:Multiplexed.connection_lost",
             without="self._queue.extendleft(call for call in reversed(unanswered) if not call.done)",
             instead="pass",
         ),
@@ -281,7 +281,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "unknown scripts": Safeguard(
         "A script that the server does not know is sent in full.",
         python(
-            "_transport.multiplexed:Multiplexed._refused",
+            "_transport.wire.multiplexed:Multiplexed._refused",
             without="isinstance(error, driver.NoScriptError) and not call.in_full",
             instead="False",
         ),
@@ -289,7 +289,9 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "after a new connection": Safeguard(
         "On a new connection any bell may have been rung.",
-        python("_transport.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"),
+        python(
+            "_transport.wire.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"
+        ),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="a bell that is found rung",
@@ -303,13 +305,13 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",
-        python("_transport.wakeups:_Tracking.before_arming", without="(CACHING,)", instead="()"),
+        python("_transport.wire.wakeups:_Tracking.before_arming", without="(CACHING,)", instead="()"),
         LOCKS,
     ),
     "SUBSCRIBE": Safeguard(
         "The channel of a bell is listened to.",
         python(
-            "_transport.wakeups:_Keyspace.before_arming",
+            "_transport.wire.wakeups:_Keyspace.before_arming",
             without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
             instead="return ()",
         ),
@@ -317,7 +319,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "order without a connection": Safeguard(
         "On the plain transport, requests of one possession go one after the other.",
-        python("_transport.plain:_lane_of", without="call.command.lane or"),
+        python("_transport.wire.plain:_lane_of", without="call.command.lane or"),
         ALL,
     ),
 }

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from .taking import Safeguard, lua, python, together
 
-_ACQUIRING = "_transport.elections:Acquiring"
+_ACQUIRING = "_transport.quorum.elections:Acquiring"
 _REDLOCK = ("redlock",)
 
 OF_MASTERS: dict[str, Safeguard] = {
     "masters: a majority": Safeguard(
         "More than half of the masters agree; half of them is not enough.",
         python(
-            "_transport.ballots:Ballot.__init__", without="len(labels) // 2 + 1", instead="len(labels) // 2"
+            "_transport.quorum.ballots:Ballot.__init__",
+            without="len(labels) // 2 + 1",
+            instead="len(labels) // 2",
         ),
         _REDLOCK,
     ),
     "masters: of all": Safeguard(
         "The majority is one of all masters, not of those that answer.",
         python(
-            "_transport.ballots:Ballot.failed",
+            "_transport.quorum.ballots:Ballot.failed",
             without="self._faults[master] = fault",
             instead="self._faults[master] = fault; "
             "self.majority = (len(self._labels) - len(self._faults)) // 2 + 1; "
@@ -97,7 +99,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     ),
     "masters: settled": Safeguard(
         "A vote that a lease gets after its adoption is taken back.",
-        python("_transport.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
+        python("_transport.quorum.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
         _REDLOCK,
         unseen="such a vote stands on one master, and keeps nobody out unless another one is away too; "
         "the docs let a master that is away explain a wait for longer",

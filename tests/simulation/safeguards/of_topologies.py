@@ -11,14 +11,16 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     # -- a cluster
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
-        python("_transport.cluster:Clustered._ask", without="node.send(_asking(call.until), more=True)"),
+        python(
+            "_transport.cluster.clustered:Clustered._ask", without="node.send(_asking(call.until), more=True)"
+        ),
         ("cluster-lock",),
         faulty=True,
     ),
     "a redirect is followed": Safeguard(
         "A request that a node turns away goes to the node that serves its slot.",
         python(
-            "_transport.multiplexed:Multiplexed._refused",
+            "_transport.wire.multiplexed:Multiplexed._refused",
             without="self._detours is not None",
             instead="False",
         ),
@@ -28,7 +30,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "mid-move": Safeguard(
         "While a slot moves, the steps of a holder declare one key only.",
         python(
-            "_transport.cluster:Clustered._has_mid_move",
+            "_transport.cluster.clustered:Clustered._has_mid_move",
             without="return (",
             instead="return False and (",
         ),
@@ -38,7 +40,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the rest of an undo": Safeguard(
         "An undo that passed over the queue is sent again when the slot has moved.",
         python(
-            "_transport.cluster:Clustered._undo_the_rest",
+            "_transport.cluster.clustered:Clustered._undo_the_rest",
             without="self._lines.hold(slot, rest, pause=PAUSE_FIRST)",
             instead="pass",
         ),
@@ -59,21 +61,25 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     ),
     "bells of a slot that has moved": Safeguard(
         "A waiter whose slot has moved hangs its bell up on the new node.",
-        python("_transport.cluster:Clustered._rehang", without="self._on_rung(way, bells)", instead="pass"),
+        python(
+            "_transport.cluster.clustered:Clustered._rehang",
+            without="self._on_rung(way, bells)",
+            instead="pass",
+        ),
         CLUSTERED,
         faulty=True,
         covered_by="a bell that is found rung",
     ),
     "taken back": Safeguard(
         "A request that waits for a node that is away goes to the node that has taken its place.",
-        python("_transport.cluster:Clustered._learned", without="self.send(call)", instead="pass"),
+        python("_transport.cluster.clustered:Clustered._learned", without="self.send(call)", instead="pass"),
         CLUSTERED,
         faulty=True,
     ),
     "an older epoch": Safeguard(
         "A table that is older than one before it is not believed.",
         python(
-            "_transport.members:Members.check",
+            "_transport.cluster.members:Members.check",
             without="epoch is not None and epoch < self._epoch",
             instead="False",
         ),
@@ -85,7 +91,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the trial is made again": Safeguard(
         "A node that has just lost the slot of the trial of a wakeup is asked again.",
         python(
-            "_transport.wakeups:_Keyspace.open",
+            "_transport.wire.wakeups:_Keyspace.open",
             without="if self._asking and faults.detour(error) is not None:",
             instead="if False:",
         ),
@@ -96,7 +102,9 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a master that was demoted": Safeguard(
         "A connection to a server that has become a replica is left.",
         python(
-            "_transport.multiplexed:Multiplexed._refused", without="if fault.demoted:", instead="if False:"
+            "_transport.wire.multiplexed:Multiplexed._refused",
+            without="if fault.demoted:",
+            instead="if False:",
         ),
         WATCHED,
         faulty=True,
@@ -114,7 +122,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a replica has it": Safeguard(
         "A lease that must be on a replica counts only when the replica has said so.",
         python(
-            "_transport.replication:_Round._counted",
+            "_transport.wire.replication:_Round._counted",
             without="self._acknowledged = number >= self._replicas",
             instead="self._acknowledged = True",
         ),
@@ -124,7 +132,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "idle beside a silent one": Safeguard(
         "Where a connection was silent, the idle one beside it is made again.",
         python(
-            "_transport.multiplexed:Multiplexed._check_stall",
+            "_transport.wire.multiplexed:Multiplexed._check_stall",
             without="self._spares.distrust()",
             instead="pass",
         ),

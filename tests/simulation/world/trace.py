@@ -7,7 +7,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from aiolocks._transport.calls import Script
+from aiolocks._transport.requests.calls import Script
 
 from .clockwork import Clockwork
 from .server.replies import Refusal

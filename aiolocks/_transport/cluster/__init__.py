@@ -1,0 +1,1 @@
+"""The way to the nodes of a cluster, of which each serves some slots."""

@@ -1,0 +1,132 @@
+"""Which node of a cluster serves which slot, as far as is known here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, Final, TypeAlias, final
+
+import redis.exceptions as driver
+
+from .. import faults
+from ..client.driver import Address, Doors
+from ..requests.keys import SLOTS
+from .members import Members
+
+_Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None]
+"""The node that serves each slot, the ids of the nodes, and the epoch."""
+_STAGGER: Final = 0.2
+"""Seconds after which the next node is asked too: one that hangs is not to hold up the others' answer."""
+
+
+@final
+class Slots:
+    """The table of a cluster's slots.
+
+    The table may be out of date; a node that is asked in vain then answers `MOVED`, or not at all.
+
+    Attributes:
+        known: Whether it has been learned.
+        members: The cluster whose table it is.
+    """
+
+    __slots__ = ("_doors", "_owners", "_seeds", "known", "members")
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._seeds = doors.seeds
+        self._owners: list[Address | None] = [None] * SLOTS
+        self.known = False
+        self.members = Members()
+
+    def owner(self, slot: int) -> Address | None:
+        """The node that serves it; None: nobody is known to."""
+        return self._owners[slot]
+
+    def owners(self) -> tuple[Address, ...]:
+        """All nodes that serve any, each once."""
+        # Slots that stand side by side mostly have one owner, and there are 16 384 of them.
+        return tuple(dict.fromkeys(owner for owner, _ in groupby(self._owners) if owner is not None))
+
+    def move(self, slot: int, to: Address) -> bool:
+        """A node said `MOVED`. Whether that is news."""
+        if self._owners[slot] == to:
+            return False
+        self._owners[slot] = to
+        return True
+
+    async def learn(self) -> set[int]:
+        """Asks the nodes, of which the first that knows is believed: the slots that are served by others now.
+
+        Raises:
+            redis.exceptions.RedisError, OSError, TimeoutError: None could say.
+        """
+        fresh, ids, epoch = await self._ask_around()
+        self.members.believe(ids, epoch)
+        changed: set[int] = set()
+        if self.known and fresh != self._owners:
+            changed = {slot for slot in range(SLOTS) if fresh[slot] != self._owners[slot]}
+        self._owners = fresh
+        self.known = True
+        self._seeds = tuple(dict.fromkeys([*self.owners(), *self._seeds]))
+        return changed
+
+    async def _ask_around(self) -> _Table:
+        # Those that served any by the last table come first: of the others, many may have gone for good.
+        owners = self.owners()
+        left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
+        asked: list[asyncio.Task[_Table]] = []
+        trouble: BaseException | None = None
+        try:
+            while left or asked:
+                if left:
+                    question = asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots")
+                    question.add_done_callback(_hear_out)
+                    asked.append(question)
+                await asyncio.wait(
+                    asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in [task for task in asked if task.done()]:
+                    asked.remove(task)
+                    if (error := task.exception()) is None:
+                        return task.result()
+                    if not isinstance(error, (driver.RedisError, OSError, TimeoutError)):
+                        raise error
+                    if trouble is None or not faults.is_final(trouble):
+                        trouble = error
+            assert trouble is not None
+            raise trouble
+        finally:
+            for task in asked:
+                task.cancel()
+            if asked:
+                await asyncio.wait(asked)
+
+    async def _ask(self, address: Address) -> _Table:
+        rows, epoch = await self._doors.door(address).cluster_table()
+        ids = self.members.check(rows, address, epoch)
+        owners: list[Address | None] = [None] * SLOTS
+        for first, last, owner in self._read(rows, address):
+            owners[first : last + 1] = [owner] * (last + 1 - first)
+        if not any(owners):
+            raise driver.ClusterDownError("no node serves any slot")
+        return owners, ids, epoch
+
+    def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:
+        for first, last, master, *_ in rows:
+            host, port = master[0], int(master[1])
+            if host == b"?":  # its name is not known to the node that was asked
+                continue
+            yield int(first), int(last), self.address(host.decode() if host else "", port, asked)
+
+    def address(self, host: str, port: int, said_by: Address) -> Address:
+        """Where a node is found that another one speaks of; without a host, at the same one."""
+        return self._doors.address(host or said_by[0], port)
+
+
+def _hear_out(question: asyncio.Task[Any]) -> None:
+    """Once one has answered, nobody wants to know what became of the others."""
+    if not question.cancelled():
+        question.exception()

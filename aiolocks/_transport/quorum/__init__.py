@@ -1,0 +1,1 @@
+"""The way to independent masters, of which a majority decides."""

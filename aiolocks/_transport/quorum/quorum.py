@@ -1,0 +1,107 @@
+"""The transport to several independent masters: what is sent is put to all of them, and a majority decides.
+
+Each master has a transport of its own, with its own connection. Each command has a round of its own
+(`rounds`); the ballot that the command brings along decides what comes of the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, final
+
+from .. import clocks, faults
+from ..requests.calls import Call
+from ..requests.transport import Proof, Transport
+from .electorate import Electorate, Master
+from .motions import Motion, Settling
+from .rounds import Round, Sent
+
+
+@final
+class Quorum:
+    """A transport over those of N masters.
+
+    Calls of one lane reach each master in the order in which they were sent; only what a ballot sends by
+    itself comes later, and not at all once another call of its lane was sent.
+
+    Args:
+        masters: The masters' transports, with their labels.
+        identify: Whether masters have to show, before they first vote, that they are servers of their own.
+    """
+
+    __slots__ = ("closed", "electorate", "labels", "loop", "masters", "rounds", "tails")
+
+    by_slot = False
+
+    def __init__(
+        self,
+        masters: Sequence[tuple[str, Transport]],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        identify: bool = True,
+    ) -> None:
+        self.loop = loop
+        self.labels = tuple(label for label, _ in masters)
+        self.masters = [Master(label, transport) for label, transport in masters]
+        self.electorate = Electorate(self.masters, loop) if identify else None
+        self.rounds: dict[Call[Any], Round] = {}  # undecided
+        self.tails: dict[str, Round] = {}  # by lane: decided, and may have more to send
+        self.closed = False
+
+    @property
+    def hears(self) -> bool:
+        """Whether a majority tells of bells."""
+        return sum(master.transport.hears for master in self.masters) > len(self.masters) // 2
+
+    @property
+    def ordered(self) -> bool:
+        return all(master.transport.ordered for master in self.masters)
+
+    @property
+    def commands_sent(self) -> int:
+        return sum(master.transport.commands_sent for master in self.masters)
+
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+        if self.closed:
+            call.fault(faults.session_closed())
+            return
+        motion = call.as_of_now()
+        if isinstance(motion, Settling):
+            self._settle(motion)
+            call.reply(None)
+            return
+        assert isinstance(motion, Motion)
+        creating: Sequence[Sent] = ()
+        if (tail := self.tails.pop(motion.lane, None)) is not None:
+            creating = tail.creating()
+            tail.stop()  # a message that it would send by now might undo this
+        call.sent_steady, call.sent = clocks.steady(), self.loop.time()
+        call.written = True
+        Round(self, call, motion, creating).begin(at_once=at_once, more=more)
+
+    def _settle(self, settling: Settling) -> None:
+        for round_ in (*self.tails.values(), *self.rounds.values()):
+            if round_.lane == settling.lane:
+                round_.settle(settling)
+
+    def forget(self, call: Call[Any]) -> bool:
+        call.done = True
+        if (round_ := self.rounds.get(call)) is not None:
+            return round_.abandon()
+        return call.written
+
+    def prove(self, proof: Proof) -> None:
+        raise NotImplementedError("independent masters have no replicas of each other")
+
+    def ignore_bell(self, bell: bytes) -> None:
+        for master in self.masters:
+            master.transport.ignore_bell(bell)
+
+    async def aclose(self, grace: float) -> None:
+        self.closed = True
+        try:
+            await asyncio.gather(*(master.transport.aclose(grace) for master in self.masters))
+        finally:
+            if self.electorate is not None:
+                self.electorate.close()

@@ -1,0 +1,1 @@
+"""Requests and their answers, without a connection: scripts, commands, calls, keys."""

@@ -1,0 +1,245 @@
+"""Calls that take several commands, where one script cannot reach all their keys.
+
+Only a cluster needs them, and only the transports to it run them. A generator decides when each command is
+sent: it yields the commands that go out together, and is sent their results, in the same order.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from .. import clocks
+from ..faults import Fault
+from .calls import Call, Command
+from .undoing import take_back
+
+if TYPE_CHECKING:
+    from .answers import Released
+
+T = TypeVar("T")
+
+TAKING_BACK: Final = 5.0
+"""Seconds for which what was taken is given back, at least; it ends with its ttl anyway."""
+
+
+@final
+class TakeBack:
+    """Yielded: commands that undo. Nobody waits for them, nor can take them back.
+
+    Attributes:
+        commands: Each answers as a release does.
+        seconds: How long they are of use.
+    """
+
+    __slots__ = ("commands", "seconds")
+
+    def __init__(self, commands: Sequence[Command[Released]], seconds: float) -> None:
+        self.commands = commands
+        self.seconds = seconds
+
+
+Wanted = Sequence[Command[Any]] | TakeBack
+Steps = Generator[Wanted, list[Any], T]
+
+
+class FaultError(Exception):
+    """Thrown into the generator: one of the commands ended without an answer."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault.error))
+        self.fault = fault
+
+
+@final
+class Several(Command[T]):
+    """A call that looks like one command and takes several.
+
+    Attributes:
+        course: Begins it.
+    """
+
+    __slots__ = ("course",)
+
+    def __init__(self, course: Callable[[], Steps[T]], keys: tuple[bytes, ...], *, lane: str) -> None:
+        super().__init__(None, keys, (), lambda result: result, lane=lane)
+        self.course = course
+
+
+@final
+class Course:
+    """One such call under way.
+
+    Invariant: once the call has ended, by any way, nothing more of it is sent but what takes back.
+
+    Args:
+        send: Sends one command's call.
+        on_rung: Told of bells that were rung, where the caller is not: while taking back, or after its end.
+        on_end: Called when nothing more is to come, but not when it is abandoned.
+    """
+
+    __slots__ = (
+        "_at_once",
+        "_call",
+        "_first",
+        "_loop",
+        "_on_end",
+        "_on_rung",
+        "_parts",
+        "_results",
+        "_send",
+        "_steps",
+    )
+
+    def __init__(
+        self,
+        call: Call[Any],
+        *,
+        send: Callable[..., None],
+        on_rung: Callable[[Sequence[bytes]], None],
+        loop: AbstractEventLoop,
+        on_end: Callable[[Call[Any], None], object],
+        at_once: bool,
+    ) -> None:
+        command = call.as_of_now()
+        assert isinstance(command, Several)
+        self._call = call
+        self._send = send
+        self._on_rung = on_rung
+        self._loop = loop
+        self._on_end = on_end
+        self._at_once = at_once
+        self._steps: Steps[Any] = command.course()
+        self._parts: list[Call[Any]] = []
+        self._results: list[Any] = []
+        self._first = True  # the commands under way are those that it begins with
+
+    def begin(self) -> None:
+        self._call.sent_steady, self._call.sent = clocks.steady(), self._loop.time()
+        self._call.written = True
+        self._go_on(lambda: next(self._steps))
+
+    def abandon(self) -> None:
+        """The caller has left, and will undo by itself the steps that were done."""
+        self._leave_parts()
+        self._steps.close()
+
+    def _leave_parts(self) -> None:
+        """Of those under way. The bells that they ring are not for the caller to tell any more."""
+        for part in self._parts:
+            part.done = True
+        for result in self._results:
+            self._tell(result)
+
+    def _tell(self, result: Any) -> None:
+        if rung := getattr(result, "rung", ()):
+            self._on_rung(rung)
+
+    def _go_on(self, step: Callable[[], Wanted]) -> None:
+        try:
+            wanted = step()
+            while isinstance(wanted, TakeBack):
+                self._take_back(wanted)
+                wanted = self._steps.send([])
+        except StopIteration as end:
+            self._on_end(self._call, None)
+            self._call.reply(end.value)
+        except FaultError as error:
+            self._on_end(self._call, None)
+            self._call.fault(error.fault)
+        else:
+            self._send_together(wanted)
+
+    def _send_together(self, commands: Sequence[Command[Any]]) -> None:
+        self._results = [None] * len(commands)
+        left = len(commands)
+
+        def made(at: int) -> Callable[[], Command[Any]] | None:
+            if not (self._first and self._call.made_anew):
+                return None
+            return lambda: next(self._call.as_of_now().course())[at]  # type: ignore[attr-defined]
+
+        def replied(at: int) -> Callable[[Any], None]:
+            def keep(result: Any) -> None:
+                nonlocal left
+                left -= 1
+                self._results[at] = result
+                self._call.unconfirmed |= parts[at].unconfirmed
+                if not left:
+                    if self._first:
+                        self._begun_with(parts)
+                    self._go_on(lambda: self._steps.send(self._results))
+
+            return keep
+
+        def failed(fault: Fault) -> None:
+            self._first = False
+            self._leave_parts()
+            self._call.unconfirmed = True  # of the others, nobody knows
+            self._go_on(lambda: self._steps.throw(FaultError(fault)))
+
+        parts = self._parts = [
+            Call(
+                command,
+                replied(at),
+                failed,
+                until=self._call.until,
+                undoes=self._call.undoes,
+                patient=self._call.patient,
+                in_full=self._call.in_full,
+                make=made(at),
+                on_late=self._tell,
+            )
+            for at, command in enumerate(commands)
+        ]
+        for part in parts:
+            if not part.done:
+                self._send(part, at_once=self._at_once)
+
+    def _begun_with(self, parts: Sequence[Call[Any]]) -> None:
+        """These went first. Each may have waited for other requests of its lane, or for a connection."""
+        self._first = False
+        self._call.sent = min(part.sent for part in parts)
+        self._call.sent_steady = min(part.sent_steady for part in parts)
+
+    def _take_back(self, wanted: TakeBack) -> None:
+        seconds = max(wanted.seconds, TAKING_BACK)
+        for command in wanted.commands:
+            take_back(command, send=self._send, loop=self._loop, seconds=seconds, told=self._tell)
+
+
+@final
+class Courses:
+    """Those under way over one transport.
+
+    Args:
+        send: Of the transport.
+        on_rung: Told of bells that were rung, where no caller is.
+    """
+
+    __slots__ = ("_begun", "_loop", "_on_rung", "_send")
+
+    def __init__(
+        self, send: Callable[..., None], on_rung: Callable[[Sequence[bytes]], None], loop: AbstractEventLoop
+    ) -> None:
+        self._send = send
+        self._on_rung = on_rung
+        self._loop = loop
+        self._begun: dict[Call[Any], Course] = {}
+
+    def begin(self, call: Call[Any], *, at_once: bool) -> None:
+        course = self._begun[call] = Course(
+            call,
+            send=self._send,
+            on_rung=self._on_rung,
+            loop=self._loop,
+            on_end=self._begun.pop,
+            at_once=at_once,
+        )
+        course.begin()
+
+    def forget(self, call: Call[Any]) -> None:
+        """Its caller has left."""
+        if (course := self._begun.pop(call, None)) is not None and not call.done:
+            course.abandon()

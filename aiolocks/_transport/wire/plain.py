@@ -1,0 +1,296 @@
+"""The transport for clients whose connections cannot be driven: each request takes a connection by itself.
+
+Serves fakeredis and connection classes of the user's own. A few worker tasks, which live
+while there is something to do, make the calls: no cancellation of a caller ever reaches the driver.
+
+It cannot give one ordered connection. A request whose connection broke may still arrive after its
+undo; what it then takes is free again after one ttl. An undo is kept until it was answered, as long as a
+request before it may still be executed; where there are very many, the oldest times count again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+import redis.exceptions as driver
+
+from .. import clocks, faults
+from ..client.driver import NotConnectedError
+from ..requests.calls import LONG, Call
+from ..requests.courses import Courses, Several
+from ..requests.transport import Proof
+from .blame import MOST_CLOSED
+from .outages import Outage
+from .replication import pooled
+
+_WIDTH: Final = 16
+"""Requests under way at once: each takes a connection."""
+_RETRY_FIRST: Final = 0.01
+_RETRY_MAXIMUM: Final = 0.5
+_ABANDONED: Final = 1.0
+"""Seconds that an undo waits for the request that it undoes, before it is sent regardless."""
+_UNDOING: Final = 5.0
+"""Seconds for one attempt of an undo, which may have no end of its own."""
+_MOST_KEPT: Final = 1000
+"""Lanes up to which undos are kept for longer than their time."""
+
+
+@final
+class Plain:
+    """The transport over what executes one command.
+
+    Args:
+        execute_command: Takes its words. It must not send them again by itself: what became of a first send
+            that was not answered has to be known here.
+        close: Closes the connections that it used.
+        label: How people call the server.
+        courses: Makes what runs calls that take several commands, where this leads to a cluster: it is given
+            what sends each of them.
+
+    Invariants:
+    - of each lane (one possession) at most one request is under way; the others wait in their order, so that
+      an undo follows what it undoes;
+    - a lane with calls is in `_ready`, with a worker, or pauses after an attempt that failed; while `_ready`
+      holds any, a worker is alive;
+    - a call whose request ended without a reply, or whose script a node stopped half-way, is `unconfirmed`:
+      what it changed stays, and a later "not the holder" may be its own doing.
+    """
+
+    hears = False
+    ordered = False
+
+    def __init__(
+        self,
+        execute_command: Callable[..., Awaitable[Any]],
+        close: Callable[[], Awaitable[None]],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        label: str,
+        courses: Callable[[Callable[..., None]], Courses] | None = None,
+    ) -> None:
+        self._outage = Outage(label, loop.time)
+        self._courses = None if courses is None else courses(self.send)
+        self._execute_command = execute_command
+        self._close_connections = close
+        self._loop = loop
+        self._lanes: dict[str, _Lane] = {}
+        self._ready: deque[_Lane] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.commands_sent = 0
+
+    @property
+    def by_slot(self) -> bool:
+        return self._courses is not None
+
+    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+        if self._closed:
+            call.fault(faults.session_closed())
+            return
+        if isinstance(call.command, Several):
+            assert self._courses is not None
+            self._courses.begin(call, at_once=at_once)
+            return
+        name = _lane_of(call)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(name)
+            self._ready.append(lane)
+        lane.append(call, self._loop.call_at(call.until, self._expire, lane, call))
+        self._hire()
+
+    def forget(self, call: Call[Any]) -> bool:
+        if self._courses is not None:
+            self._courses.forget(call)
+        call.done = True
+        lane = self._lanes.get(_lane_of(call))
+        if lane is not None:
+            self._hurry(lane)
+        return call.written or call.unconfirmed
+
+    def prove(self, proof: Proof) -> None:
+        pooled(proof)
+
+    def ignore_bell(self, bell: bytes) -> None:
+        """No bell is heard over this transport: the poll serves."""
+
+    def _expire(self, lane: _Lane, call: Call[Any]) -> None:
+        if call.undoes and lane.in_doubt(call) and len(self._lanes) <= _MOST_KEPT:
+            return
+        call.fault(faults.unanswered(None))
+        self._hurry(lane)
+
+    def _hurry(self, lane: _Lane) -> None:
+        """A request under way that was abandoned has a bounded time to end: others wait for its worker."""
+        if lane.worker is not None and lane.calls[0].done and lane.hurry is None:
+            lane.hurry = self._loop.call_later(_ABANDONED, lane.worker.cancel)
+
+    def _hire(self) -> None:
+        if self._ready and len(self._workers) < _WIDTH and not self._closed:
+            worker = self._loop.create_task(self._work(), name="aiolocks-plain")
+            self._workers.add(worker)
+            worker.add_done_callback(self._retire)
+
+    def _retire(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        if not self._loop.is_closed():
+            self._hire()  # killed from outside, or for the sake of an undo, while others still wait
+
+    async def _work(self) -> None:
+        while self._ready:
+            lane = self._ready.popleft()
+            call = lane.calls[0]
+            lane.worker = asyncio.current_task()
+            try:
+                if not call.done:
+                    await self._execute(lane, call)
+            except asyncio.CancelledError:
+                call.unconfirmed = call.written
+                raise
+            finally:
+                lane.worker = None
+                if not call.done:
+                    self._pause(lane)
+                elif lane.pop():
+                    self._ready.append(lane)
+                else:
+                    self._lanes.pop(lane.name, None)
+
+    def _pause(self, lane: _Lane) -> None:
+        """Before the next attempt of its head. The worker serves other lanes meanwhile."""
+        if not self._loop.is_closed():
+            self._loop.call_later(lane.delay, self._go_on, lane)
+            lane.delay = min(lane.delay * 2, _RETRY_MAXIMUM)
+
+    def _go_on(self, lane: _Lane) -> None:
+        self._ready.append(lane)
+        self._hire()
+
+    async def _execute(self, lane: _Lane, call: Call[Any]) -> None:
+        """One attempt; a call that is not done after it is tried again."""
+        try:
+            call.reply(await self._request(call))
+            self._outage.over()
+        except NotConnectedError as failure:
+            self._not_connected(lane, call, failure.error)
+        except (driver.ConnectionError, driver.TimeoutError, OSError) as error:
+            call.unconfirmed = True
+            self._try_again(lane, call, error)
+        except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to whoever asked
+            self._outage.over()
+            detour = faults.detour(error)
+            call.unconfirmed |= detour is not None and detour.begun
+            call.fault(faults.of_driver(error, call.command.keys))
+
+    def _not_connected(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
+        call.written = call.unconfirmed
+        if not faults.is_final(error):
+            self._outage.begun(error, since=call.sent)
+        if call.patient or faults.is_silence(error):
+            self._try_again(lane, call, error)
+        else:
+            call.fault(faults.of_driver(error, call.command.keys))
+
+    def _try_again(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
+        fault = faults.of_driver(error, call.command.keys)
+        size = sum(len(word) for word in call.words() if not isinstance(word, int))
+        if call.written and size > LONG and isinstance(error, driver.ConnectionError) and not call.undoes:
+            lane.closed += 1
+            if lane.closed >= MOST_CLOSED:
+                fault = faults.hung_up(size, lane.closed, error)
+        in_time = self._loop.time() + lane.delay < call.until or (call.undoes and lane.in_doubt(call))
+        if not fault.transient or not in_time:
+            call.fault(fault)
+
+    async def _request(self, call: Call[Any]) -> Any:
+        try:
+            return await self._send(call)
+        except driver.NoScriptError:
+            call.in_full = True
+            return None if call.done else await self._send(call)
+
+    async def _send(self, call: Call[Any]) -> Any:
+        call.sent_steady, call.sent = clocks.steady(), self._loop.time()
+        call.written = True
+        self.commands_sent += 1
+        async with asyncio.timeout(_UNDOING if call.undoes else None):
+            return _as_bytes(await self._execute_command(*call.words()))
+
+    async def aclose(self, grace: float) -> None:
+        deadline = self._loop.time() + grace
+        try:
+            while self._lanes and (left := deadline - self._loop.time()) > 0:
+                if self._workers:
+                    await asyncio.wait(tuple(self._workers), timeout=left)
+                else:
+                    await asyncio.sleep(min(left, _RETRY_FIRST))
+        finally:
+            self._closed = True
+            for lane in self._lanes.values():
+                lane.end()
+            for worker in self._workers:
+                worker.cancel()
+        if self._workers:
+            await asyncio.wait(tuple(self._workers), timeout=1.0)
+        await self._close_connections()
+
+
+@final
+class _Lane:
+    """The calls of one possession."""
+
+    __slots__ = ("_doubtful", "calls", "closed", "delay", "hurry", "name", "timers", "worker")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.delay = _RETRY_FIRST  # seconds after which the head is tried again
+        self.closed = 0  # the number of connections that were closed while the head was on its way
+        self._doubtful = False  # a request that was sent has ended without a reply
+        self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
+        self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
+        self.worker: asyncio.Task[Any] | None = None
+        self.hurry: asyncio.TimerHandle | None = None
+
+    def append(self, call: Call[Any], timer: asyncio.TimerHandle) -> None:
+        self.calls.append(call)
+        self.timers.append(timer)
+
+    def in_doubt(self, call: Call[Any]) -> bool:
+        """Whether a request before this one may still be executed."""
+        return self._doubtful or (self.calls[0] is not call and self.calls[0].written)
+
+    def pop(self) -> bool:
+        """Its head has ended. Whether there is another one."""
+        self._doubtful = self._doubtful or self.calls[0].unconfirmed
+        self.delay = _RETRY_FIRST
+        self.closed = 0
+        self.calls.popleft()
+        self.timers.popleft().cancel()
+        if self.hurry is not None:
+            self.hurry.cancel()
+            self.hurry = None
+        return bool(self.calls)
+
+    def end(self) -> None:
+        """Ends everything that is left."""
+        for call in self.calls:
+            call.fault(faults.session_closed())
+        for timer in self.timers:
+            timer.cancel()
+
+
+def _lane_of(call: Call[Any]) -> str:
+    # A request that belongs to no possession has no order to keep.
+    return call.command.lane or f"#{id(call)}"
+
+
+def _as_bytes(reply: Any) -> Any:
+    """Undoes `decode_responses`, so that replies read alike whatever the client was set to."""
+    if isinstance(reply, str):
+        return reply.encode()
+    if isinstance(reply, list):
+        return [_as_bytes(item) for item in reply]
+    return reply
