@@ -469,6 +469,9 @@ async def flight_steps(flight: FlightScripts) -> None:
     await flight.acquire(OTHER, queued="x", after=run)
     old = await flight.once(keep=10_000)
     await flight.publish(OTHER, await flight.begin(OTHER, anew=old), tag="e", pause=10_000)
+    other = flight.another()
+    await other.begin(ME)
+    await other.acquire(OTHER, waits="y")
 
 
 async def span_steps(spans: SpanScripts) -> None:
@@ -544,7 +547,10 @@ FAMILIES = {
         limit_steps,
     ),
     "flight": Family(
-        FlightScripts, (*SCRIPTS, "hget", "hlen", "hmget", "hset"), (*NAMED, ".value:*"), flight_steps
+        FlightScripts,
+        (*SCRIPTS, "hget", "hlen", "hmget", "hset", "zscore"),
+        (*NAMED, ".value:*"),
+        flight_steps,
     ),
     "jobs": Family(
         JobScripts,

@@ -64,7 +64,7 @@ OTHERS: Final[dict[str, Sequence[str]]] = {
     "Semaphore": _PERMITS,
     "Leadership": (*_PERMITS, "zremrangebyrank", "zremrangebyscore"),
     "Limits": (*_PERMITS, "zrangebylex"),
-    "SingleFlight": ("hget", "hlen", "hmget", "hset"),
+    "SingleFlight": ("hget", "hlen", "hmget", "hset", "zscore"),
     "UniqueJob": (*_PERMITS, "zremrangebyscore"),
     "Schedule": _PERMITS,
     "Turnstile": ("zscore",),
