@@ -345,6 +345,19 @@ async def test_within_a_session_its_waiters_follow_each_others_calls(limits) -> 
     assert await limits.takes(B, "x", flags="w")
 
 
+async def test_a_waiter_whose_call_another_one_has_used_follows_a_later_call_of_its_session(limits) -> None:
+    wide = limits.of(all=2)
+    await wide.arm("x", seat=B[:16])
+    await wide.arm("x", seat=C[:16])
+    await wide.wait(D, "y")  # that finds room, and calls both
+    assert await limits.holding() == {CALLED + B[:16], CALLED + C[:16]}
+
+    assert await wide.takes(A, "x", flags="w")
+    assert await limits.holding() == {A, CALLED + C[:16]}
+    assert await wide.takes(B, "x", flags="w")
+    assert await limits.holding() == {A, B}
+
+
 async def test_a_call_is_good_although_the_line_was_lost(limits) -> None:
     await limits.take(A)
     await limits.wait(B, "x")

@@ -132,7 +132,7 @@ FROZEN = {
     "limits_acquire": "d3a66aa10f2e127da3cb2337080a2e7d1ae252fb",
     "limits_locked": "4d96f120fa96e623c2806088a69ed286a220e32c",
     "shared/limits": "fd29f3a8d2df0f66f737d1b1a84bba547422702c",
-    "shared/lines": "632296bfcbcd0a0d60942cdbf158853a0092ef42",
+    "shared/lines": "fd01a640e989767b161f6c99449bae352f68cc2e",
     "shared/mid_move_limits": "9d3b334a04d0ac7d42c1d1d9919641ae89b07ec1",
     "waits_publish": "1a2908329baeee6fc7fed5529dc60d534ec785af",
 }

@@ -5,7 +5,7 @@
 --   '!line key=cap turn'; and '#turn', the last turn that was given;
 -- - a waiter is called when it is its turn and all its keys have room. A call takes the permits, as a lease of nobody
 --   with CALLED before the seat: so a newcomer passes no waiter that could enter. It ends with the bell that was rung,
---   and no further call makes that last longer;
+--   and no further call makes that last longer; until then it serves any waiter of that bell and line that asks;
 -- - after each step, no line waits whose keys have room. A line that was called goes to the end of the turns: of two
 --   lines that could both enter, neither enters twice before the other.
 -- Where the line waits, and its turn; or nil.
@@ -117,13 +117,13 @@ local function line_waits(line, place)
   wake()
 end
 
--- The call of a waiter of this bell, which another waiter of the bell may follow: requests can overtake each other.
+-- The call of this seat, or else the first of any waiter of this bell: requests of a session can overtake each other, and
+-- the waiter that asks may have lost its own call to one that came later.
 local function call_of(bell, seat)
   if redis.call('HEXISTS', leases, CALLED .. seat) == 1 then return CALLED .. seat end
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, WALK - 1)) do
     local call = CALLED .. string.sub(entry, -SEAT)
-    if redis.call('HEXISTS', leases, call) == 0 then return nil end
-    if bell_of(queue, entry) == bell then return call end
+    if bell_of(queue, entry) == bell and redis.call('HEXISTS', leases, call) == 1 then return call end
   end
 end
 
