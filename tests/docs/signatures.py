@@ -21,10 +21,13 @@ class Signatures(griffe.Extension):
     """Reads each function, method and error."""
 
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
-        """A function has been read: removes the parameters."""
+        """A function has been read: removes the parameters, and defaults that are no values."""
         for name in HIDDEN:
             if name in func.parameters:
                 del func.parameters[name]
+        for parameter in func.parameters:
+            if str(parameter.default) == "AS_CONFIGURED":  # as the object has it
+                parameter.default = "..."
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """All modules have been read: `**options: Unpack[Options]` is written out if each has its text."""
