@@ -17,6 +17,7 @@ import aiolocks
 import aiolocks.testing
 from aiolocks import Lock, Session
 from aiolocks._core import events
+from aiolocks._core.acquirable import Acquirable
 from aiolocks.cli import exits
 from aiolocks.cli.app import app
 from tests.conftest import Connect, OwnServer
@@ -106,11 +107,13 @@ def test_common_options_stand_once() -> None:
     listed = {kind: (without, others) for kinds, without, others in words for kind in kinds}
     texts = option_texts(Lock)
     assert texts.keys() == {option.name for option in OPTIONS}
-    for kind in {*KINDS, "Redlock"} - {"SingleFlight", "UniqueJob", "Schedule"}:
-        made = getattr(aiolocks, kind)
+    public = {name: getattr(aiolocks, name) for name in aiolocks.__all__}
+    held = {name for name, one in public.items() if isinstance(one, type) and issubclass(one, Acquirable)}
+    assert held - {"Lock", "SpanLock"} <= listed.keys(), "Common options, of docs/reference/lock.md"
+    for kind, (without, others) in listed.items():
+        made = public[kind]
         taken = inspect.signature(made).parameters
         own = option_texts(made)
-        without, others = listed[kind]
         assert not own.items() & texts.items(), f"{kind} repeats what Lock says"
         assert sorted(without) == sorted(option.name for option in OPTIONS if option.name not in taken), kind
         for option in OPTIONS:
