@@ -16,6 +16,7 @@ from statistics import median
 import pytest
 
 from tests.simulation import defects
+from tests.simulation.cleared import CLEARED
 from tests.simulation.found import FOUND
 from tests.simulation.small import crew, one
 from tests.simulation.small import schedule as small_schedule
@@ -113,6 +114,11 @@ def test_many_schedules_go_well(runner: Runner, kind: str, faulty: bool) -> None
 @pytest.mark.parametrize("name", FOUND)
 def test_what_once_failed_goes_well(runner: Runner, name: str) -> None:
     assert runner.run(FOUND[name]).violations == ()
+
+
+@pytest.mark.parametrize("name", CLEARED)
+def test_what_goes_well_is_not_taken_for_a_failure(runner: Runner, name: str) -> None:
+    assert runner.run(CLEARED[name]).violations == ()
 
 
 def test_the_page_tells_of_each_defect_that_was_found() -> None:

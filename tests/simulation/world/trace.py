@@ -49,13 +49,20 @@ class Trace:
         self._events.append((self._clockwork.now, where, (words, reply)))
 
     def first_seen(self) -> dict[str, float]:
-        """When a server first executed something for each token; by the seat that goes with it."""
+        """When a server first executed something for each token; by the seat that goes with it.
+
+        Listening creates nothing. It names a seat that its waiter may not have yet: where requests overtake
+        each other, the one that takes the seat may come later.
+        """
         seen: dict[str, float] = {}
         for when, _, what in self._events:
-            if not isinstance(what, str) and what[0][0] in _SCRIPTS and not isinstance(what[1], Refusal):
-                for word in what[0][3:]:
-                    if len(word) == 32 or len(word) == 16:
-                        seen.setdefault(word[:16].decode(errors="replace"), when)
+            if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
+                continue
+            if _name_of(what[0]) == "waiters_listen":
+                continue
+            for word in what[0][3:]:
+                if len(word) == 32 or len(word) == 16:
+                    seen.setdefault(word[:16].decode(errors="replace"), when)
         return seen
 
     def writers(self) -> list[tuple[float, float]]:

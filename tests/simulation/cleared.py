@@ -1,0 +1,37 @@
+"""Small schedules in which all goes well, and of which a check once said that it does not: each must pass."""
+
+from __future__ import annotations
+
+from tests.simulation.small import crew, fault, one, schedule
+from tests.simulation.world.network import FAR
+from tests.simulation.world.schedule import Schedule
+
+CLEARED: dict[str, Schedule] = {
+    # The first request of p1.w2 waits for a second until redis-py connects again. The heartbeat of its
+    # session names its seat before that, and is told that there is none; p0.w0.r3 asks, and sits down first.
+    "a waiter that listens before it has a seat has not taken it": schedule(
+        "fairlock",
+        93000929,
+        5.0,
+        crew(
+            "plain",
+            FAR,
+            one("p0.w0.r1", 0.0, 2.66116, cancel=0.55888),
+            one("p0.w0.r2", 0.0, 0.0),
+            one("p0.w0.r3", 0.05071, 0.01913, timeout=0.03625, doing="adopt"),
+            poll=0.064,
+            rate=0.99674,
+            busy=0.01,
+        ),
+        crew(
+            "plain",
+            FAR,
+            one("p1.w1.r0", 0.29533, 6.97988, timeout=0.56201),
+            one("p1.w2.r0", 0.02135, 0.03017),
+            poll=0.064,
+            rate=0.99786,
+            busy=0.01,
+        ),
+        faults=(fault("cut", "p1", 0.11907),),
+    ),
+}
