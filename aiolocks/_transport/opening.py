@@ -14,6 +14,7 @@ from redis.asyncio.connection import ConnectionPool
 
 from .client.driver import Address, Doors, Executor, Link, drivable, library_behind
 from .client.libraries import REDIS, library_of
+from .commands.hearing import trial
 from .requests.keys import key, parse
 from .requests.transport import Transport
 from .wire.multiplexed import Multiplexed
@@ -134,7 +135,7 @@ def open_transport(
     if is_cluster(client):
         return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
     probe = key(prefix, "lock", session, "bell.probe")
-    wakeups = Wakeups(wakeup, probe=lambda: probe, on_rung=on_rung)
+    wakeups = Wakeups(wakeup, trial=lambda: trial(probe), on_rung=on_rung)
     if drivable(client):
         # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
         # close it.
@@ -196,7 +197,7 @@ def _clustered(
     probe = f"{prefix}:lock.bell.probe.{session}:".encode()
 
     def wakeups(probe: Callable[[], bytes]) -> Wakeups:
-        return Wakeups(wakeup, probe=probe, on_rung=on_rung, asking=True)
+        return Wakeups(wakeup, trial=lambda: trial(probe()), on_rung=on_rung, asking=True)
 
     def plain() -> Transport:
         # The cluster's own connections: it alone knows which node has the slot.

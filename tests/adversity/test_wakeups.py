@@ -158,6 +158,19 @@ async def test_t_w_1_off_from_the_start_by_name(own_server: OwnServer, connect: 
     assert await get(connect(server)) == ""
 
 
+async def test_t_s_8_a_connection_that_is_made_without_memory_is_told_as_any_other(
+    own_server: OwnServer, start: Start, hands: Callable[..., ByHand]
+) -> None:
+    server = await own_server()
+    by_hand = hands(server)
+    by_hand.redis.config_set(NOTIFICATIONS, "Kg")
+    by_hand.redis.config_set("maxmemory", 1)
+    session = start(wakeup="keyspace", to=server)
+    assert await Lock(session, "a").locked() is False
+    by_hand.redis.config_set("maxmemory", 0)
+    assert await wake(session, by_hand) == {"keyspace": 1}
+
+
 async def restricted(admin: Redis, *denied: str) -> dict[str, str]:
     """Credentials of a user who may do anything but this."""
     rules = ["reset", "on", ">secret", "~*", "&*", "+@all"]

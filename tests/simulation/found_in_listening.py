@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
-from tests.simulation.world.network import FAR, SPIKY
+from tests.simulation.world.network import FAR, NEAR, SPIKY
 from tests.simulation.world.schedule import Schedule
 
 IN_LISTENING: dict[str, Schedule] = {
+    "a session that connects to a server out of memory is told nothing while that connection lasts": schedule(
+        "lock",
+        93000984,
+        1.0,
+        crew("keyspace", NEAR, one("p0.w0.r0", 0.0, 11.6)),
+        crew("keyspace", NEAR, one("p1.w0.r0", 0.1, 0.0)),
+        faults=(fault("out of memory", "redis", 0.2, 1.0), fault("cut", "p1", 0.3)),
+    ),
     "a connection on which the server hears nothing is kept while the server goes on telling": schedule(
         "rings",
         90000120,

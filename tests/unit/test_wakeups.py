@@ -9,6 +9,7 @@ import pytest
 import redis.exceptions as driver
 
 from aiolocks._transport import faults
+from aiolocks._transport.commands.hearing import trial
 from aiolocks._transport.wire.wakeups import Wakeups
 
 
@@ -21,14 +22,14 @@ async def test_a_node_that_has_lost_the_slot_of_the_trial_is_asked_again(redirec
 
     def ask(*words: Any) -> asyncio.Future[Any]:
         answer = loop.create_future()
-        if words[0] in ("SET", "DEL"):
+        if words[0] in ("EVAL", "DEL"):
             answer.set_exception(redirect)
             answer.exception()
         else:
             answer.set_result(b"OK")
         return answer
 
-    wakeups = Wakeups("keyspace", probe=lambda: b"probe", on_rung=lambda _, __: None, asking=True)
+    wakeups = Wakeups("keyspace", trial=lambda: trial(b"probe"), on_rung=lambda _, __: None, asking=True)
     with pytest.raises(driver.ConnectionError, match="lost the slot") as caught:
         await wakeups.begin(ask, protocol=3, database=0)
     assert not faults.is_final(caught.value)
@@ -37,7 +38,9 @@ async def test_a_node_that_has_lost_the_slot_of_the_trial_is_asked_again(redirec
 async def test_a_push_may_come_before_the_first_way_is_chosen() -> None:
     """The server may forget all that is tracked, as FLUSHALL makes it, while the connection is set up."""
     told: list[tuple[str, object]] = []
-    wakeups = Wakeups("auto", probe=lambda: b"probe", on_rung=lambda way, bells: told.append((way, bells)))
+    wakeups = Wakeups(
+        "auto", trial=lambda: trial(b"probe"), on_rung=lambda way, bells: told.append((way, bells))
+    )
 
     def ask(*words: Any) -> asyncio.Future[Any]:
         wakeups.pushed([b"invalidate", None])

@@ -321,7 +321,7 @@ class Multiplexed(asyncio.Protocol):
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_link,
-            Wakeups("poll", probe=bytes, on_rung=lambda _, __: None),
+            Wakeups("poll", trial=lambda: _bare(()), on_rung=lambda _, __: None),
             self._make_fallback,
             self._loop,
             label=f"{self._label} ({what})",

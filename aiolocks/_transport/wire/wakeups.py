@@ -23,6 +23,7 @@ import redis.exceptions as driver
 
 from ...errors import ConfigurationError
 from .. import faults
+from ..requests.calls import Command
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -131,8 +132,8 @@ class _Keyspace:
 
     name: ClassVar[str] = "keyspace"
 
-    def __init__(self, probe: Callable[[], bytes], *, configure: bool, asking: bool) -> None:
-        self._next_probe = probe
+    def __init__(self, trial: Callable[[], Command[int]], *, configure: bool, asking: bool) -> None:
+        self._next_trial = trial
         self._probe = b""
         self._configure = configure
         self._asking = asking
@@ -143,10 +144,11 @@ class _Keyspace:
     async def open(self, ask: Ask, database: int) -> None:
         """Tries it out: whether an event arrives says more than the setting, which may be hidden."""
         self._channel = f"__keyspace@{database}__:".encode()
-        self._probe = self._next_probe()
+        trial = self._next_trial()
+        self._probe = trial.keys[0]
         self._bells.clear()
         try:
-            if await self._try_out(ask):
+            if await self._try_out(ask, trial):
                 return
             why = await self._silence(ask)
         except driver.ResponseError as error:
@@ -154,15 +156,15 @@ class _Keyspace:
                 # Not `from error`: a redirect that is the cause would count as the server's last word.
                 raise driver.ConnectionError("the node has just lost the slot of the trial") from None
             raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
-        if self._configure and await self._try_out(ask):
+        if self._configure and await self._try_out(ask, trial):
             return
         raise _UnavailableError(why)
 
-    async def _try_out(self, ask: Ask) -> bool:
+    async def _try_out(self, ask: Ask, trial: Command[int]) -> bool:
         self._heard_probe = False
         replies = [ask("SUBSCRIBE", self._channel + self._probe)]
         # An event comes before the reply to the next command: there is nothing to wait for.
-        for words in (("SET", self._probe, "", "PX", 1000), ("DEL", self._probe), ("DEL", self._probe)):
+        for words in (trial.words(in_full=True), ("DEL", self._probe)):
             if self._asking:
                 ask("ASKING")  # needed by few, and may be denied
             replies.append(ask(*words))
@@ -239,17 +241,17 @@ class Wakeups:
     Args:
         wanted: `"auto"` takes the first of tracking, keyspace and poll that there is. Asked for by name, it
             must be there on the first connection; if a later one does not offer it, the poll serves.
-        probe: Gives a key that nobody else uses, in the place of bells.
-        asking: Whether this is a node of a cluster, to which the probe's slot may only be about to come.
+        trial: Gives a command that rings a bell which nobody else has.
+        asking: Whether this is a node of a cluster, to which the slot of that bell may only be about to come.
         on_rung: Told of bells that were rung, and of every new connection, on which any may have been.
     """
 
     def __init__(
-        self, wanted: Wakeup, *, probe: Callable[[], bytes], on_rung: OnRung, asking: bool = False
+        self, wanted: Wakeup, *, trial: Callable[[], Command[int]], on_rung: OnRung, asking: bool = False
     ) -> None:
         self._wanted = wanted if isinstance(wanted, str) else "keyspace"
         configure = isinstance(wanted, KeyspaceWakeup) and wanted.configure
-        ways = (_Tracking(), _Keyspace(probe, configure=configure, asking=asking))
+        ways = (_Tracking(), _Keyspace(trial, configure=configure, asking=asking))
         self._ways: list[_Tracking | _Keyspace] = [way for way in ways if self._wanted in ("auto", way.name)]
         self._on_rung = on_rung
         self._ear: Ear = _DEAF

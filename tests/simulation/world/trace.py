@@ -129,7 +129,7 @@ def _is_setting_up(words: tuple[bytes, ...]) -> bool:
     return (
         words[0] in _HANDSHAKE
         or (words[0] in (b"CLIENT", b"CLUSTER") and words[1] in _SETTING_UP)
-        or any(b"bell.probe" in word for word in words[1:2])
+        or any(b"bell.probe" in word for word in words[1:4])
     )
 
 
