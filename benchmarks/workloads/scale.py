@@ -51,7 +51,7 @@ class Throng(_Scale):
 
     case = "1 000 processes"
     work = (
-        "simulated: 1 000 processes × 10 tasks, in a loop for 300 s on one lock, 1 ms inside; bytes take "
+        "simulated: 1 000 processes × 10 tasks, in a loop for 200 s on one lock, 1 ms inside; bytes take "
         "0.05 to 0.4 ms, computing takes no time"
     )
     figures = (
@@ -73,7 +73,7 @@ class Throng(_Scale):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """A process of its own: there, each source of time and of randomness is replaced."""
-        sizes = {"processes": self.settings.size(1000, 20), "seconds": self.settings.size(300, 2)}
+        sizes = {"processes": self.settings.size(1000, 20), "seconds": self.settings.size(200, 2)}
 
         async def measure(_: str) -> Sample:
             words = [f"--{name}={size}" for name, size in sizes.items()]
