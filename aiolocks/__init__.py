@@ -27,9 +27,9 @@ from .errors import (
 )
 
 if typing.TYPE_CHECKING:
-    from ._core.infos import LockInfo, WaiterInfo
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
+    from ._inspection.infos import LockInfo, WaiterInfo
     from ._primitives.fairlock import FairLock
     from ._primitives.fenced import FencedRegister
     from ._primitives.joblease import JobLease

@@ -40,7 +40,7 @@ from .statistics import SessionStatistics
 
 if TYPE_CHECKING:
     from .._deadlocks import Deadlock
-    from .infos import LockInfo
+    from .._inspection.infos import LockInfo
 
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
 
@@ -270,7 +270,7 @@ class Session(AsyncOnly):
             BackendError: Refused (it needs more permissions than a lock does), or no answer within
                 `command_timeout`, which counts for each of its requests.
         """
-        from .inspection import inspect  # noqa: PLC0415 - for operators, and an import takes its time
+        from .._inspection.looking import inspect  # noqa: PLC0415 - for operators, and an import takes its time
 
         return await inspect(self._admit(), pattern)
 
@@ -293,7 +293,7 @@ class Session(AsyncOnly):
 
         Cancelled, it changes nothing.
         """
-        from .deadlocks import deadlocks  # noqa: PLC0415 - for operators, and an import takes its time
+        from .._inspection.deadlocks import deadlocks  # noqa: PLC0415 - for operators, and an import takes its time
 
         return await deadlocks(self._admit())
 
@@ -320,7 +320,7 @@ class Session(AsyncOnly):
             TypeError, ValueError: An argument is not as it should be.
             BackendError: Refused, or no answer within `command_timeout`.
         """
-        from .freeing import force_release  # noqa: PLC0415 - as above
+        from .._inspection.freeing import force_release  # noqa: PLC0415 - as above
 
         return await force_release(self._admit(), name, kind)
 

@@ -21,8 +21,8 @@ from .terms import Candidacy, Term, json_value
 
 if TYPE_CHECKING:
     from .._core.binding import Binding
-    from .._core.infos import WaiterInfo
     from .._core.possession import Possession
+    from .._inspection.infos import WaiterInfo
     from .._transport import Granted
 
 log = logging.getLogger("aiolocks.session")
@@ -239,7 +239,7 @@ class Leadership(Acquirable[Term]):
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
         """
-        from .._core.inspection import look  # noqa: PLC0415 - for operators, and an import takes its time
+        from .._inspection.looking import look  # noqa: PLC0415 - for operators, and an import takes its time
 
         found = await look(self._engine(), [(KIND, self._name)], waiters=_CANDIDATES)
         return found[0].waiting if found else ()

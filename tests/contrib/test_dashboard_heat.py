@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiolocks import HolderInfo, LockInfo, WaiterInfo
-from aiolocks._core.census import Reading
+from aiolocks._inspection.census import Reading
 from aiolocks.contrib.dashboard._heat import Heat
 from aiolocks.contrib.dashboard._history import Histories
 from aiolocks.contrib.dashboard._views import View, Viewer

@@ -19,6 +19,7 @@ PARTS: Parts = {
     "contrib": ("aiolocks.contrib", "frameworks, databases, metrics"),
     "testing": ("aiolocks.testing", "a private server, pytest"),
     "_primitives": ("aiolocks._primitives", "one kind of lock in each file"),
+    "_inspection": ("aiolocks._inspection", "locks and waiters, deadlocks"),
     "_core": ("aiolocks._core", "sessions, waiting, leases: no Redis"),
     "_transport": ("aiolocks._transport", "connections and commands, redis-py"),
     "lua": ("aiolocks/lua", "one atomic step in each file"),
@@ -69,6 +70,7 @@ def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
                     found[place[0]].add(target)
     if "lua" in found:
         found["_transport"].add("lua")  # which reads the files
+        found["_core"].discard("_inspection")  # a session only hands questions on
     return found
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aiolocks._core.deadlocks import Found
-from aiolocks._core.knots import Lease, Standing, in_order, knots, may_wait_for, stuck
-from aiolocks._core.waits import Held, Wait, Want, record_of, waits_in
+from aiolocks._inspection.deadlocks import Found
+from aiolocks._inspection.knots import Lease, Standing, in_order, knots, may_wait_for, stuck
+from aiolocks._inspection.waits import Held, Wait, Want, record_of, waits_in
 from aiolocks._transport.commands.reading import Reservation
 
 EVERYTHING = (float("-inf"), float("inf"))

@@ -13,9 +13,9 @@ import click
 from click.core import ParameterSource
 
 from ... import LockInfo
-from ..._core.freeing import name_space
-from ..._core.inspection import literal_places, prefixes_in_use
 from ..._core.session import engine_of
+from ..._inspection.freeing import name_space
+from ..._inspection.looking import literal_places, prefixes_in_use
 from ..._transport.commands.inspect import HOLDABLE
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from ... import LockInfo
-from ..._core.census import rank
+from ..._inspection.census import rank
 
 Rank = Callable[[LockInfo], Any]
 

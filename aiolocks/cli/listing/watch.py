@@ -12,9 +12,9 @@ from typing import Any, Final
 import click
 
 from ... import BackendError, HolderInfo, LockInfo, WaiterInfo
-from ..._core.census import Census, Reading
-from ..._core.inspection import Place
 from ..._core.session import engine_of
+from ..._inspection.census import Census, Reading
+from ..._inspection.looking import Place
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking, reason

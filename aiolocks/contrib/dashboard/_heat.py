@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterator
 from typing import Final, final
 
-from ..._core.census import Reading
-from ..._core.infos import LockInfo
-from ..._core.inspection import Place
 from ..._holders import HolderInfo
+from ..._inspection.census import Reading
+from ..._inspection.infos import LockInfo
+from ..._inspection.looking import Place
 
 MINUTES: Final = 60
 _MINUTE: Final = 60

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final, NamedTuple, final
 
-from ..._core.census import Reading
-from ..._core.inspection import Place
 from ..._holders import HolderInfo
+from ..._inspection.census import Reading
+from ..._inspection.looking import Place
 
 _MOST: Final = 2_000
 """Names whose history is remembered."""

@@ -8,9 +8,9 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, final
 
-from ..._core.census import Census
-from ..._core.infos import LockInfo
-from ..._core.inspection import Place
+from ..._inspection.census import Census
+from ..._inspection.infos import LockInfo
+from ..._inspection.looking import Place
 from ._heat import Heat, waits_count
 from ._history import Held
 from ._rows import Found, Row, charge_row, heat_row, held_row, lock_row, page_row, wait_row

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from ..._core.arguments import lock_name
 from ..._core.engine import Engine
-from ..._core.freeing import force_release
-from ..._core.infos import LockInfo
-from ..._core.inspection import look
 from ..._holders import HolderInfo, in_words
+from ..._inspection.freeing import force_release
+from ..._inspection.infos import LockInfo
+from ..._inspection.looking import look
 from ..._transport.commands.inspect import HOLDABLE
 from ...errors import LockError
 from ._http import Receive, Scope, Send, answer_json, body_of, header

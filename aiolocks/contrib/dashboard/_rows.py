@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from ..._core.holders import described_in, who_in
-from ..._core.infos import LockInfo, WaiterInfo
-from ..._core.inspection import Place
 from ..._deadlocks import Deadlock
 from ..._holders import HolderInfo
+from ..._inspection.infos import LockInfo, WaiterInfo
+from ..._inspection.looking import Place
 from ..._primitives.schedule.ticks import TickRecord
 from ..._transport.commands.leadership import TermFound
 from ._heat import Charge, Heat

@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, final
 
-from ..._core.census import Census, Reading
 from ..._core.engine import Engine
-from ..._core.infos import LockInfo
-from ..._core.inspection import Place, look
+from ..._inspection.census import Census, Reading
+from ..._inspection.infos import LockInfo
+from ..._inspection.looking import Place, look
 from ...errors import BackendError, SessionClosedError
 from ._heat import Heat
 from ._history import Histories

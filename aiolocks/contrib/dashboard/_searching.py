@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, final
 
-from ..._core.deadlocks import deadlocks
 from ..._core.engine import Engine
 from ..._deadlocks import Deadlock
+from ..._inspection.deadlocks import deadlocks
 from ...errors import LockError
 
 _EVERY: Final = 2.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import Final, final
 
-from ..._core.census import Census
 from ..._core.engine import Engine
-from ..._core.inspection import Place
+from ..._inspection.census import Census
+from ..._inspection.looking import Place
 from ..._primitives.schedule.ticks import TickRecord, history
 from ..._transport.commands.leadership import KIND as LEADERSHIP
 from ..._transport.commands.leadership import Observing, TermFound

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from ..._core.inspection import Place
+from ..._inspection.looking import Place
 from ._rows import Row
 
 DEFAULT_ROWS: Final = 50

@@ -10,7 +10,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: looked for": Safeguard(
         "A task that waits while it holds something is published.",
         python(
-            "_core.deadlocks:Detector._publish",
+            "_inspection.deadlocks:Detector._publish",
             without="if acquisition.started <= patient:",
             instead="if False:",
         ),
@@ -19,7 +19,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: read on the server": Safeguard(
         "The locks that tasks hold, and whether these are in the way of others, are read on the server.",
         python(
-            "_core.deadlocks:Detector._looked",
+            "_inspection.deadlocks:Detector._looked",
             without="stuck(suspects, self._standings)",
             instead="may_wait_for(suspects)",
         ),
@@ -28,7 +28,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: free permits": Safeguard(
         "A permit that any task gives back will do.",
         python(
-            "_core.knots:_in_the_way",
+            "_inspection.knots:_in_the_way",
             without="number - taken < want.permits <= number",
             instead="want.permits <= number",
         ),
@@ -36,17 +36,21 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     ),
     "deadlocks: behind a writer": Safeguard(
         "A reader waits for the tasks that keep out the writer before it.",
-        python("_core.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
+        python("_inspection.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
         _KINDS,
     ),
     "deadlocks: one gives way": Safeguard(
         "The youngest waiter gets an error.",
-        python("_core.deadlocks:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
+        python("_inspection.deadlocks:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
         _KINDS,
     ),
     "deadlocks: goes on": Safeguard(
         "A search that the server has refused, as one out of memory does, is taken up again.",
-        python("_core.deadlocks:Detector._failed", without="self._rest(_REFUSED)", instead="self._rest(1e9)"),
+        python(
+            "_inspection.deadlocks:Detector._failed",
+            without="self._rest(_REFUSED)",
+            instead="self._rest(1e9)",
+        ),
         _KINDS,
         faulty=True,
         sorts=("out of memory",),

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
+from .._core.entered import held
+from .._core.holders import described_in, lease_id, whereabouts
 from .._transport.requests.keys import parse
-from .entered import held
-from .holders import described_in, lease_id, whereabouts
 
 if TYPE_CHECKING:
-    from .engine import Engine
-    from .possession import Possession
-    from .waiting.waiter import Waiter
+    from .._core.engine import Engine
+    from .._core.possession import Possession
+    from .._core.waiting.waiter import Waiter
 
 Place = tuple[str, str]
 """Kind and name."""

@@ -20,19 +20,19 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
+from .._core.holders import lease_id
 from .._deadlocks import Deadlock, DeadlockedTask
 from .._transport import Call, Command, Fault
 from .._transport.commands.reading import Finding
 from .._transport.commands.waits import publish
 from ..errors import DeadlockError
-from .holders import lease_id
-from .inspection import pages
 from .knots import Edges, Standing, in_order, knots, may_wait_for, stuck
+from .looking import pages
 from .waits import Place, Wait, record_of, wait_of, waits_in
 
 if TYPE_CHECKING:
-    from .engine import Engine
-    from .waiting.waiter import Waiter
+    from .._core.engine import Engine
+    from .._core.waiting.waiter import Waiter
 
 _PATIENCE: Final = 0.4
 """Seconds after which a wait is published."""

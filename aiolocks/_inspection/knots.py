@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .._transport.commands.reading import Finding, Reservation
     from .waits import Place, Wait, Want
 
-from .holders import lease_id
+from .._core.holders import lease_id
 
 Edges = dict[str, set[str]]
 """For each wait, those that it waits for, by id."""

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
+from .._core.arguments import lock_name
+from .._core.holders import described_in, holder_info, whereabouts
 from .._holders import HolderInfo
 from .._transport import Command
 from .._transport.commands.inspect import FAMILIES, FIRST, Family, scan, scan_everything
@@ -19,12 +21,10 @@ from .._transport.commands.reading import Finding, Waiter
 from .._transport.commands.waits import KIND as WAITS
 from .._transport.requests.keys import Place as KeyPlace
 from .._transport.requests.keys import parse, prefix_of
-from .arguments import lock_name
-from .holders import described_in, holder_info, whereabouts
 from .infos import LockInfo, WaiterInfo
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .._core.engine import Engine
 
 T = TypeVar("T")
 

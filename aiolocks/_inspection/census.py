@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
+from .._core.engine import Engine
 from .._transport.commands.inspect import FIRST, scan
-from .engine import Engine
 from .infos import LockInfo
-from .inspection import Found, Place, literal_places, look, matching
+from .looking import Found, Place, literal_places, look, matching
 
 _KEYS: Final = 4_000
 """Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core here."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from .._core.arguments import lock_name
+from .._core.holders import lease_id
 from .._transport.commands.inspect import FAMILIES, HOLDABLE
 from .._transport.commands.reading import Finding
-from .arguments import lock_name
-from .holders import lease_id
 from .infos import LockInfo
-from .inspection import info
+from .looking import info
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .._core.engine import Engine
 
 FORCED: Final = "it was released by force"
 

@@ -1,0 +1,1 @@
+"""Looking at what the server holds: locks and waiters, deadlocks, forced releases."""
