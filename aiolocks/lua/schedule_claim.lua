@@ -10,7 +10,7 @@
 -- Invariants:
 -- - a tick is claimed only if the newest claimed one < due <= the server's time: no clock of a process counts;
 -- - where the register is gone, a tick is run only by one that knows the tick before it (or says f), and asks in time;
---   else it may have been claimed before.
+--   else it may have been claimed before, as any other tick that is due by now: the register begins after all of them.
 local due, known = tonumber(ARGV[8]), tonumber(ARGV[9])
 
 purge()
@@ -22,7 +22,7 @@ claimed = put_back(claimed, known)
 if is_gone(claimed, ARGV[11]) then
   local last = has(flags, 'f') and tonumber(ARGV[10]) or known
   local in_time = last and last >= tonumber(ARGV[10]) and NOW - due <= tonumber(ARGV[13])
-  claimed = in_time and math.min(last, due) or due
+  claimed = in_time and math.min(last, due) or NOW < due + tonumber(ARGV[11]) and due or NOW
   set_claimed(claimed)
   if not in_time then return refuse('n', claimed) end
 end

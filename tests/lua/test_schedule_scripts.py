@@ -30,11 +30,11 @@ def schedule(redis, prefix) -> ScheduleScripts:
 
 
 async def test_the_first_to_come_begins_the_register_and_runs_nothing(schedule) -> None:
-    refused = await schedule.claim(ME, 1)
+    refused = await schedule.claim(ME, 0.9)
 
-    assert refused[:4] == [0, b"n", str(await schedule.due(1)).encode(), -1]
+    assert refused[:4] == [0, b"n", str(await schedule.due(0.9)).encode(), -1]
     assert await schedule.is_now(refused[4])
-    assert await schedule.claimed() == await schedule.due(1)
+    assert await schedule.claimed() == await schedule.due(0.9)
     assert await schedule.unended() == set()
     assert await schedule.lasts(schedule.register, WEEK)
 
@@ -140,6 +140,17 @@ async def test_without_the_register_one_that_comes_late_or_knows_too_little_runs
     assert (await schedule.claim(ME, 0.1, known=1.1))[:2] == [0, b"n"]
     await schedule.clear()
     assert (await schedule.claim(ME, 0.1, known=1.1, in_time=MINUTE))[0] == 1
+
+
+@pytest.mark.parametrize("flags", ["s", "w"])
+async def test_without_the_register_none_of_several_ticks_is_made_up_for(schedule, flags: str) -> None:
+    """An asker that knows old ticks only begins the register after those of which it does not know."""
+    begun = await schedule.claim(ME, 2.9, known=3.9, flags=flags)
+    assert begun[:2] == [0, b"n"]
+    for ago in (1.9, 0.9):
+        refused = await schedule.claim(ME, ago, known=2.9, flags=flags)
+        assert refused[:3] == [0, b"t", begun[2]]
+    assert await schedule.is_now(begun[2] + b"000")
 
 
 async def test_one_that_comes_for_nothing_else_runs_the_first_tick_too(schedule) -> None:

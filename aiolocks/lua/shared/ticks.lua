@@ -5,7 +5,8 @@
 -- Invariants:
 -- - register is a hash. Its field 'claimed' is the newest due time that was claimed, ms, and never more than the server's
 --   time when it was written: it only rises, unless a claim is taken back before anybody has run it, or the server's clock
---   was set back by more than a gap. A tick is claimed by the step that raises 'claimed' to it, so no tick is claimed twice;
+--   was set back by more than a gap. A tick is claimed by the step that raises 'claimed' to it, so no tick is claimed twice.
+--   A register that begins after several ticks has the moment of that instead, which need be no due time;
 -- - its field 'undone' is the last claim that was taken back, of which some may know that it was made;
 -- - it has a field 'run:token' for each run from its claim to the record of its end: 'state:due:attempt:before:fencing
 --   token:metadata', where before is the tick that was claimed before it. The run goes on for as long as the token has a
