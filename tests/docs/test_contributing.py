@@ -81,7 +81,7 @@ def test_the_checklist_is_walked_for_two_sorts_and_shows_one_of_them() -> None:
 def test_the_checklist_tells_each_missing_step_and_what_to_add() -> None:
     done, missing = checklist.walk("barrier", "Barrier", "waits")
     assert done == 0
-    assert "add the file docs/how-to/barrier.md, with Barrier(. The code runs as it stands." in missing
+    assert any(one.startswith("add the file docs/how-to/barrier.md, with Barrier(. ") for one in missing)
     assert any(one.startswith('add "barrier": Family( to tests/lua/test_acl.py. ') for one in missing)
     assert not any("conformance" in one for one in missing if one.startswith("add Kind("))
     assert [step.path for step in checklist.steps() if step.mark == "held"]

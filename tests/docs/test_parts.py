@@ -45,7 +45,9 @@ def free_names(text: str) -> set[str]:
 def test_pages_whose_blocks_are_parts_say_how_to_run_them() -> None:
     for page in PAGES:
         said = "run-the-examples.md)" in page.prose or page.path == HOW
-        assert said or not parts(page), f"{page}: how does a reader run {parts(page)[0]}?"
+        assert said or not parts(page), (
+            f"{page}: say how a reader runs {parts(page)[0]}, by a link to run-the-examples.md"
+        )
 
 
 def test_blocks_that_are_parts_are_found() -> None:
