@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.simulation.found_in_groups import IN_GROUPS
 from tests.simulation.found_in_listening import IN_LISTENING
 from tests.simulation.found_in_spans import IN_SPANS
 from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
+from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Fault, Schedule
 
 FOUND: dict[str, Schedule] = {
@@ -211,6 +214,20 @@ FOUND: dict[str, Schedule] = {
             poll=0.064,
         ),
         crew("plain", SPIKY, one("p3.w1.r1", 0.01565, 0.00287, want=Want(keys=("all", "a"))), poll=0.5),
+    ),
+    # Its clock stands so that the second one claims a tick of which the first has not heard.
+    "a process that has not heard of the last ticks runs them again where the register is gone": replace(
+        schedule(
+            "schedule",
+            93001432,
+            2.0,
+            crew("tracking", NEAR, one("p1.w0.r2", 0.0, 2.08184), one("p1.w1.r1", 0.2823, 1.97955)),
+            faults=(
+                fault("out of memory", "redis", 0.16563, 0.405248),
+                fault("late restart", "redis", 0.783428, 2.0516),
+            ),
+        ),
+        clocks=(ServerClock(ahead=0.2177),),
     ),
     **IN_SPANS,
     **IN_GROUPS,

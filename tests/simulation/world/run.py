@@ -328,6 +328,8 @@ class Run:
         world.run(lambda: not referee.holding, limit=world.now + LIMIT)
         world.clockwork.rest()
         self.ledger.judge()
+        if self.schedule.kind.work == "keep":
+            self.ledger.ticks.rise(world.trace.ticks())
         detached = any(
             one.doing in ("detach", "adopt") or one.steal
             for crew in self.schedule.crews

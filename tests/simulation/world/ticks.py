@@ -34,6 +34,7 @@ class Ran:
     who: str
     due: int
     attempt: int
+    fencing_token: int
     due_at: float
     began: float
     over: float = inf
@@ -50,7 +51,6 @@ class Ticks:
         self._seconds: float = rng.choice((0.0, 0.1, 0.7))
         self._ran: list[Ran] = []
         self._kept: list[tuple[float, float, str]] = []  # from when to when, by whom
-        self._newest = 0
 
     async def keep(self, session: Session, one: Round, ttl: float) -> None:
         """Keeps the schedule for a while; the last to come, until a tick is run."""
@@ -73,17 +73,17 @@ class Ticks:
         referee.tell(who, f"runs the tick of {due}, attempt {tick.attempt}, {tick.missed} missed")
         if early > 0:
             referee.wrong(f"{who} runs the tick of {due} {early:.0f} ms before it is due")
-        # Two that may run beside each other may begin in the other order than they were granted.
-        if tick.fencing_token <= self._newest and self._policy["overlap"] != "allow":
-            referee.wrong(f"{who} has the fencing token {tick.fencing_token}, after {self._newest}")
-        self._newest = max(self._newest, tick.fencing_token)
         for ran in self._ran:
+            # Two that may run beside each other may begin in the other order than they were granted.
+            beside = self._policy["overlap"] == "allow" or self._was_lost(ran)
+            if tick.fencing_token <= ran.fencing_token and not beside:
+                referee.wrong(f"{who} has the fencing token {tick.fencing_token}, after {ran.fencing_token}")
             again = ran.due == due and (ran.attempt >= tick.attempt or ran.over == inf)
             beside = ran.over == inf and self._policy["overlap"] != "allow"
             if (again or beside) and not self._excused(ran, who):
                 what = f"runs the tick of {due} again" if again else "runs a tick"
                 referee.wrong(f"{who} {what}, after {ran.who} or beside it")
-        ran = Ran(who, due, tick.attempt, now + early / 1000, now)
+        ran = Ran(who, due, tick.attempt, tick.fencing_token, now + early / 1000, now)
         self._ran.append(ran)
         try:
             await asyncio.sleep(self._seconds)
@@ -99,6 +99,18 @@ class Ticks:
     def _excused(self, ran: Ran, who: str) -> bool:
         excuses, now = self._referee.excuses, self._referee.now
         return any(excuses.explain(Excused.LEASE, one, ran.began, now) for one in (ran.who, who))
+
+    def _was_lost(self, ran: Ran) -> bool:
+        """Whether a server has lost a lease of that time with its data: another run may have begun beside it."""
+        return self._referee.excuses.explain(Excused.LEASE, "", ran.began, self._referee.now)
+
+    def rise(self, granted: list[tuple[str, int]]) -> None:
+        """The fencing tokens of ticks rise in the order in which a server grants them, whatever it has lost."""
+        newest = ("", 0)
+        for token, minted in granted:
+            if minted < newest[1] or (minted == newest[1] and token != newest[0]):
+                self._referee.wrong(f"a tick is granted with the fencing token {minted}, after {newest[1]}")
+            newest = max(newest, (token, minted), key=lambda one: one[1])
 
     def judge(self) -> None:
         """Without a fault, each tick was run that was due while a process kept the schedule all along.

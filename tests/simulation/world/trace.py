@@ -97,6 +97,17 @@ class Trace:
                 granted.append((token, where.partition("←")[2].partition("#")[0], when))
         return granted
 
+    def ticks(self) -> list[tuple[str, int]]:
+        """Each grant of a tick by a server, in their order: its token, and its fencing token."""
+        granted = []
+        for _, _, what in self._events:
+            if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
+                continue
+            words, reply = what
+            if _name_of(words) == "schedule_claim" and reply[0] == 1:
+                granted.append((words[3 + int(words[2])].decode(errors="replace"), int(reply[1])))
+        return granted
+
     def bells_of(self, process: str) -> set[bytes]:
         """The bells that a process has named."""
         return {
