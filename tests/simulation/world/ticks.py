@@ -101,11 +101,11 @@ class Ticks:
         return any(excuses.explain(Excused.LEASE, one, ran.began, now) for one in (ran.who, who))
 
     def _was_lost(self, ran: Ran) -> bool:
-        """Whether a server has lost a lease of that time with its data: another run may have begun beside it."""
+        """Whether a server has lost its lease with its data: another run may have begun beside it."""
         return self._referee.excuses.explain(Excused.LEASE, "", ran.began, self._referee.now)
 
     def rise(self, granted: list[tuple[str, int]]) -> None:
-        """The fencing tokens of ticks rise in the order in which a server grants them, whatever it has lost."""
+        """Fencing tokens rise in the order in which a server grants ticks, whatever it has lost."""
         newest = ("", 0)
         for token, minted in granted:
             if minted < newest[1] or (minted == newest[1] and token != newest[0]):
