@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from tests.lua.scripts import HOUR, LUA, MINUTE, Scripts
+from tests.lua.scripts import HOUR, MINUTE, Scripts, shipped
 
 PERMITS = ("forms", "bells", "fence", "queue", "permits")
 
@@ -34,7 +34,7 @@ class JobScripts(Scripts):
         elif step == "queue_arm":
             shared = ()
         files = [*(f"shared/{name}" for name in shared), step]
-        return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
+        return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
     def keys(self, who: str, ticket: str = "") -> list[bytes]:
         held = [self.holders, self.leases, self.value, self.fence, self.queue]

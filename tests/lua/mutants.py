@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.lua.scripts import LUA, Scripts
+from tests.lua.scripts import Scripts, shipped
 
 Check = Callable[[Any], Awaitable[None]]
 
@@ -47,7 +47,7 @@ def checks(found: Mapping[str, Any], fixture: str) -> dict[str, Check]:
 
 
 def text_of(file: str) -> str:
-    return (LUA / f"{file}.lua").read_text("utf-8")
+    return shipped(file).decode()
 
 
 def lines_left_out(file: str, unless: Collection[str] = ()) -> Iterable[tuple[str, bytes]]:
@@ -69,6 +69,46 @@ async def fails(check: Check, scripts: Scripts) -> bool:
     return False
 
 
+class Altered(dict[str, bytes]):
+    """The text of one file, altered; it notes whether a step was made of it."""
+
+    asked = False
+
+    def get(self, file: str, default: Any = None) -> Any:
+        self.asked |= file in self
+        return super().get(file, default)
+
+
+class Jury:
+    """Checks that mutants are shown to: those first that noticed the last ones.
+
+    A check that has passed without a step of a mutant's file says nothing of that file's other mutants: it is
+    left out for them.
+    """
+
+    def __init__(self, among: Iterable[Check]) -> None:
+        self._last_first = list(among)
+        self._silent: dict[str, set[Check]] = {}  # by the file
+
+    async def notices(self, scripts: type[Scripts], redis: Any, prefix: str, file: str, text: bytes) -> bool:
+        """Whether a check complains of this text of the file."""
+        altered = Altered({file: text})
+        mutant = scripts(redis, prefix, altered)
+        silent = self._silent.setdefault(file, set())
+        try:
+            for check in [one for one in self._last_first if one not in silent]:
+                altered.asked = False
+                if await fails(check, mutant):
+                    self._last_first.remove(check)
+                    self._last_first.insert(0, check)
+                    return True
+                if not altered.asked:
+                    silent.add(check)
+        finally:
+            await mutant.clear()
+        return False
+
+
 async def unnoticed(
     scripts: type[Scripts],
     redis: Any,
@@ -77,19 +117,10 @@ async def unnoticed(
     among: Mapping[str, Check],
 ) -> list[str]:
     """Those mutants, each with its name and its file, that no check complains of."""
-    last_first = list(among.values())
-    left = []
-    for name, file, text in mutants:
-        mutant = scripts(redis, prefix, {file: text})
-        for check in last_first:
-            if await fails(check, mutant):
-                last_first.remove(check)
-                last_first.insert(0, check)
-                break
-        else:
-            left.append(name)
-        await mutant.clear()
-    return left
+    jury = Jury(among.values())
+    return [
+        name for name, file, text in mutants if not await jury.notices(scripts, redis, prefix, file, text)
+    ]
 
 
 async def compiles(redis: Any, text: bytes) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import secrets
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import hiredis
 from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
 
 import aiolocks
 from aiolocks._transport.client.driver import Link, reply_reader
@@ -50,6 +53,17 @@ TELLING_OF_THIEVES = tuple(
 _NOT_ENOUGH = object()
 
 
+@cache
+def shipped(file: str) -> bytes:
+    """The text of a file: `permits_acquire`, `shared/fence`."""
+    return (LUA / f"{file}.lua").read_bytes()
+
+
+@lru_cache(maxsize=256)
+def _digest(text: bytes) -> str:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest()
+
+
 class Scripts:
     """The steps of one kind of lock, under a name of its own; arguments and replies as they travel.
 
@@ -59,6 +73,8 @@ class Scripts:
         mutant: Texts to run instead of those in the files, by their names: `lock_acquire`, `shared/fence`.
     """
 
+    by_digest: ClassVar[bool] = True
+    """Whether a text goes to the server only once: it has many thousand bytes."""
     kind: ClassVar[str]
     shared: ClassVar[tuple[str, ...]] = ()
     """The shared scripts before each step; `queue_arm` stands alone."""
@@ -95,12 +111,16 @@ class Scripts:
         shared += ("ours",) if step in self.looking else ()
         shared += ("seats",) if step in self.seating else ()
         files = [*(f"shared/{name}" for name in shared), step]
-        return b"".join(self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in files)
+        return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
     def words(self, step: str, keys: Sequence[bytes], *arguments: Any) -> tuple[Any, ...]:
         return ("EVAL", self.text(step), len(keys), *keys, *arguments)
 
     async def run(self, words: tuple[Any, ...]) -> Any:
+        command, *rest = words
+        if command == "EVAL" and self.by_digest:
+            with suppress(NoScriptError):
+                return await self.redis.execute_command("EVALSHA", _digest(rest[0]), *rest[1:])
         return await self.redis.execute_command(*words)
 
     async def is_now(self, told: bytes) -> bool:
@@ -333,7 +353,7 @@ class ReentrantScripts(LockScripts):
         if step != "reentrant_locked":
             return super().text(step)
         return b"".join(
-            self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes()
+            self.mutant.get(file) or shipped(file)
             for file in ("shared/forms", "shared/bells", "shared/locks", step)
         )
 
@@ -413,9 +433,7 @@ class MultiScripts(Scripts):
         elif step in ("multi_locked", "queue_arm"):
             shared = ()
         shared += ("shared/stolen",) if step in TELLING_OF_THIEVES else ()
-        return b"".join(
-            self.mutant.get(file) or (LUA / f"{file}.lua").read_bytes() for file in (*shared, step)
-        )
+        return b"".join(self.mutant.get(file) or shipped(file) for file in (*shared, step))
 
     def of(self, *numbers: int) -> MultiScripts:
         """The same, for some of the locks."""
