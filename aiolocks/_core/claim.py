@@ -10,7 +10,7 @@ from .._transport import Answer, Command, Kept, Listener, Refused, Released
 from .backoff import SILENT
 
 if TYPE_CHECKING:
-    from .._transport.commands.reading import Holder
+    from .._transport.commands.families.found import Holder
     from .._transport.commands.waits import Wanted
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 from .._core.holders import lease_id
 from .._deadlocks import Deadlock, DeadlockedTask
 from .._transport import Call, Command, Fault
-from .._transport.commands.reading import Finding
+from .._transport.commands.families.found import Finding
 from .._transport.commands.waits import publish
 from ..errors import DeadlockError
 from .knots import Edges, Standing, in_order, knots, may_wait_for, stuck

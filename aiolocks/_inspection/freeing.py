@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from .._core.arguments import lock_name
 from .._core.holders import lease_id
+from .._transport.commands.families.found import Finding
 from .._transport.commands.inspect import FAMILIES, HOLDABLE
-from .._transport.commands.reading import Finding
 from .infos import LockInfo
 from .looking import info
 

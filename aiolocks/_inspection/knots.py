@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, final
 
 if TYPE_CHECKING:
-    from .._transport.commands.reading import Finding, Reservation
+    from .._transport.commands.families.found import Finding, Reservation
     from .waits import Place, Wait, Want
 
 from .._core.holders import lease_id

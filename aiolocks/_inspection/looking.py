@@ -16,8 +16,9 @@ from .._core.arguments import lock_name
 from .._core.holders import described_in, holder_info, whereabouts
 from .._holders import HolderInfo
 from .._transport import Command
-from .._transport.commands.inspect import FAMILIES, FIRST, Family, scan, scan_everything
-from .._transport.commands.reading import Finding, Waiter
+from .._transport.commands.families.family import Family
+from .._transport.commands.families.found import Finding, Waiter
+from .._transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
 from .._transport.commands.waits import KIND as WAITS
 from .._transport.requests.keys import Place as KeyPlace
 from .._transport.requests.keys import parse, prefix_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from aiolocks._transport.commands.families.found import Finding
 from aiolocks._transport.commands.inspect import FAMILIES, HOLDABLE
-from aiolocks._transport.commands.reading import Finding
 from aiolocks._transport.requests.answers import Released
 from aiolocks._transport.requests.keys import key
 from tests.lua.scripts import (

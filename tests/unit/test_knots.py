@@ -11,7 +11,7 @@ import pytest
 from aiolocks._inspection.deadlocks import Found
 from aiolocks._inspection.knots import Lease, Standing, in_order, knots, may_wait_for, stuck
 from aiolocks._inspection.waits import Held, Wait, Want, record_of, waits_in
-from aiolocks._transport.commands.reading import Reservation
+from aiolocks._transport.commands.families.found import Reservation
 
 EVERYTHING = (float("-inf"), float("inf"))
 

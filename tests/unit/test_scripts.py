@@ -147,8 +147,9 @@ def name_of(path: Path) -> str:
 def scripts() -> dict[str, Script]:
     """All that are sent, by name: `permits_acquire`, `permits_acquire+terms` of a kind that keeps more."""
     every: dict[tuple[str, tuple[str, ...]], Script] = {}
-    for path in sorted((PACKAGE / "_transport" / "commands").glob("*.py")):
-        module = importlib.import_module(f"aiolocks._transport.commands.{path.stem}")
+    for path in sorted((PACKAGE / "_transport" / "commands").rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+        module = importlib.import_module(f"aiolocks.{name}")
         for value in vars(module).values():
             if isinstance(value, Script):
                 every.setdefault((value.name, value.shared), value)

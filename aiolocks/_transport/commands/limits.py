@@ -16,7 +16,7 @@ from .steps import Steps, arming, tokens_told, told_all
 from .waits import Wanted
 
 if TYPE_CHECKING:
-    from .reading import Holder
+    from .families.found import Holder
 
 KIND: Final = "limits"
 
@@ -125,7 +125,7 @@ class LimitsCommands(PermitCommands):
         return one in other._caps  # noqa: SLF001 - its own class, here and above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_limits  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.limits import told_limits  # noqa: PLC0415 - as in `Steps.holders`
 
         return told_limits(token, left_ms, lease)
 

@@ -26,7 +26,7 @@ from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 from .waits import Wanted
 
 if TYPE_CHECKING:
-    from .reading import Holder
+    from .families.found import Holder
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
@@ -180,7 +180,7 @@ class PermitCommands(Steps):
         return other._permits  # noqa: SLF001 - its own class, here and above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.permits import told_permits  # noqa: PLC0415 - as in `Steps.holders`
 
         return told_permits(token, left_ms, lease)
 

@@ -9,7 +9,7 @@ from ..requests.calls import Command, Script
 from .steps import Steps
 
 if TYPE_CHECKING:
-    from .reading import Holder
+    from .families.found import Holder
 
 PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
 """The shared scripts before each of their scripts."""
@@ -42,6 +42,6 @@ class RunSteps(Steps):
         return Command(_AVAILABLE, self._keys[:6], ("", self._fair), lambda raw: int(raw) < 1)
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.permits import told_permits  # noqa: PLC0415 - as in `Steps.holders`
 
         return told_permits(token, left_ms, lease)

@@ -25,7 +25,7 @@ from .steps import SEAT_LENGTH, Steps, tokens_told, told_all
 from .waits import Wanted
 
 if TYPE_CHECKING:
-    from .reading import Holder
+    from .families.found import Holder
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "spans")
 _ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
@@ -202,7 +202,7 @@ class SpanCommands(Steps):
         return other._span  # noqa: SLF001 - its own class, here and above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_span  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.spans import told_span  # noqa: PLC0415 - as in `Steps.holders`
 
         return told_span(token, left_ms, lease)
 

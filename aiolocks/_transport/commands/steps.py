@@ -13,8 +13,8 @@ from ..requests.answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refu
 from ..requests.calls import Argument, Command, Script
 
 if TYPE_CHECKING:
+    from .families.found import Holder
     from .listening import Listener
-    from .reading import Holder
     from .waits import Wanted
 
 _ARM: Final = Script("queue_arm")
@@ -72,13 +72,13 @@ class Steps:
 
     def holders(self, refused: Refused) -> list[Holder]:
         """The holders, as a refusal tells: some of them, where there are many."""
-        from .reading import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
+        from .families.found import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
 
         found = (self._holder(*told) for told in _each(refused))
         return [holder for holder in found if holder is not None and not of_nobody(holder)]
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .reading import told_lock  # noqa: PLC0415 - as in `holders`
+        from .families.locks import told_lock  # noqa: PLC0415 - as in `holders`
 
         return told_lock(left_ms, lease)
 

@@ -1,0 +1,78 @@
+"""Jobs and schedules, whose runs are kept as permits are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from ..steps import SEAT_LENGTH
+from .checks import endless, of_others, wrong_types
+from .family import Family
+from .found import NO_CONTENT, NO_TTL, Content, Finding, Holder
+from .permits import FORCE_PERMITS, read_permits
+
+_TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
+
+
+def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
+    """The runs of a job, beside others or not, and the ticket that owns its key, queued or running."""
+    finding, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
+    wrong = wrong_types({"owner": "string", "about": "hash"}, found)
+    if owner.type == "string" and _TICKET.fullmatch(owner.value) is None:
+        wrong = (*wrong, of_others("owner"))
+    if about.type == "hash" and not all(map(_TICKET.fullmatch, about.value)):
+        wrong = (*wrong, of_others("about"))
+    if wrong or owner:
+        problems = (*finding.problems, *wrong, *endless(owner))
+        finding = finding._replace(stands=True, problems=problems)
+    if owner.type != "string":
+        return finding
+    ticket: bytes = owner.value
+    holder = Holder(
+        (ticket.decode(errors="replace"),),
+        None,
+        None if owner.ttl_ms == NO_TTL else owner.ttl_ms,
+        about.value.get(ticket, b"") if about.type == "hash" else b"",
+        mode="ticket",
+    )
+    return finding._replace(holders=(*finding.holders, holder), ticket=ticket)
+
+
+def read_schedule(now_us: int, found: Mapping[str, Content]) -> Finding:
+    """The runs of a schedule, which are kept as permits are."""
+    return read_permits(now_us, {**found, "value": NO_CONTENT})
+
+
+def _read_runs(now_us: int, found: Mapping[str, Content]) -> Finding:
+    """Those that count for the limit, and those beside them, which are kept in the same way."""
+    finding = read_permits(now_us, found, (b"current",))
+    others = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
+    beside = read_permits(now_us, others)
+    return finding._replace(
+        holders=(*finding.holders, *beside.holders),
+        stands=finding.stands or beside.stands,
+        problems=tuple(dict.fromkeys((*finding.problems, *beside.problems))),
+    )
+
+
+JOBS: Final = Family(
+    ("", "leases", "value", "owner", "about", "beside", "beside.leases"),
+    read_job,
+    passive=("fence", "value", "beside.value", "over", "before", "about", "seen", "run."),
+    seat=SEAT_LENGTH,
+    force=FORCE_PERMITS,
+    forced=(
+        *("", "leases", "queue", "value", "fence", "owner"),
+        *("beside", "beside.leases", "beside.value", "about"),
+    ),
+)
+SCHEDULES: Final = Family(
+    ("", "leases"),
+    read_schedule,
+    passive=("fence", "register", "history"),
+    seat=SEAT_LENGTH,
+    force=FORCE_PERMITS,
+    # There is no such key as `value`: what is freed is the run, and never the register.
+    forced=("", "leases", "queue", "value", "fence"),
+)
