@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Final
 
@@ -9,6 +10,7 @@ _DRIFT_FACTOR: Final = 0.01
 _DRIFT_FIXED: Final = 0.002
 
 
+@functools.lru_cache  # there are few ttls, and each renewal asks
 def milliseconds(seconds: float) -> int:
     """Rounds up: a ttl is never shorter on the server than what was asked for."""
     # 0.1 + 0.2 s is 300.00000000000006 ms in binary, and must not become 301.

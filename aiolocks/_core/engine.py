@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, take_back, whereabouts
 from ..errors import ConfigurationError, SessionClosedError
 from .backoff import Backoff
+from .convoys import Convoys
 from .entered import Entered
 from .events import Events
 from .guard import GuardMode, ward
@@ -123,6 +124,7 @@ class Engine:
         "bells",
         "closed",
         "closing",
+        "convoys",
         "detector",
         "entered",
         "events",
@@ -156,6 +158,7 @@ class Engine:
         self.events = events
         resumption = Resumption(loop)
         self.watchdog = Watchdog(loop, events, resumption)
+        self.convoys = self.watchdog.convoys = Convoys(self)
         self.ward = ward(loop, self.watchdog.watches, settings.guard)
         self.waiting: dict[Acquiring, None] = {}
         self.entered = Entered()

@@ -142,12 +142,13 @@ class Events:
         if hooks := self._hooks["on_acquired"]:
             _tell(hooks, _of(possession, seconds))
 
-    def renewed(self, possession: Possession) -> None:
+    def renewed(self, possessions: Iterable[Possession]) -> None:
         hooks = self._hooks["on_renewed"]
         if hooks or log.isEnabledFor(logging.DEBUG):
-            seconds = possession.remaining()
-            log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
-            _tell(hooks, _of(possession, seconds))
+            for possession in possessions:
+                seconds = possession.remaining()
+                log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
+                _tell(hooks, _of(possession, seconds))
 
     def stolen(self, possession: Possession, grant: Granted) -> None:
         """After `acquired`: by force, from the holder that the grant tells of."""

@@ -32,6 +32,7 @@ from .term import NEVER, Term
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .claim import Claim
+    from .convoys import Convoy
     from .engine import Engine
     from .scope import LossScope
     from .waiting.gate import Gate
@@ -69,7 +70,7 @@ class Possession:
     - the deadline is never later than the end of the lease on the server, if both clocks run alike;
     - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
       unless the event loop did not run or the lease was lost at once;
-    - at most one renewal is under way, and none once a release was sent.
+    - at most one renewal is under way, alone or in a convoy, and none once a release was sent.
 
     Args:
         ttl: Seconds that each renewal asks for.
@@ -89,7 +90,6 @@ class Possession:
         "_over",
         "_pushed",
         "_releasing",
-        "_renewal",
         "_state",
         "_watched",
         "claim",
@@ -100,6 +100,7 @@ class Possession:
         "live",
         "name",
         "reason",
+        "renewal",
         "scope",
         "stolen_by",
         "stop_reason",
@@ -129,7 +130,7 @@ class Possession:
         self._over: asyncio.Event | None = None
         self._releasing: Releasing | None = None
         self._given_back = False
-        self._renewal: Call[Any] | None = None  # or another question whether it is held
+        self.renewal: Call[Any] | Convoy | None = None  # or another question whether it is held
         self._pushed = False  # it must be asked for, as the server has told of a change
         self._watched: tuple[bytes, ...] = ()  # its keys, once the server was asked to tell of them
         self._asked_ttl = ttl  # by the last renewal that was made
@@ -237,34 +238,46 @@ class Possession:
 
     def tend(self, now: float) -> float:
         """The watchdog: does what is due, and says when to look again (infinity: never)."""
-        if self._now() >= self.term.deadline:
+        term = self.term
+        if (moment := self._now()) >= term.deadline:
             self.lose(self.why_over())
             return NEVER
-        if self._now() >= self.term.next_end:
-            reason = self.term.why_grace(self.term.deadline - self._now())
+        if moment >= term.next_end:
+            reason = term.why_grace(term.deadline - moment)
             self._engine.events.stopping(self, reason)
             self.stop(reason)
-        if self._renewal is not None:
-            if self.term.renews:
+        if self.renewal is not None:
+            if term.renews:
                 self._doubt("its renewal was not answered yet")
-            return self.term.next_end
-        if now < self.term.renewal_due:
-            return self.term.due
-        if self.term.renews:
-            question: Call[Any] = Call(
-                self._renew(),
-                self._renewed,
-                self._not_renewed,
-                until=self.term.deadline,
-                make=self._renew if self.term.limited else None,
-            )
-        else:  # it ends by itself, and may be lost before that
-            self.term.renewal_due = NEVER
-            owned = self.claim.owned(watch=self._watching)
-            question = Call(owned, self._told_owned, self._not_told, until=self.term.deadline)
-        self._renewal = question
+            return term.next_end
+        if now < term.renewal_due:
+            return term.due
+        if not term.renews:  # it ends by itself, and may be lost before that
+            term.renewal_due = NEVER
+            owned = self.claim.owned(watch=self._watches(hears=self._engine.convoys.hears))
+            self._question(Call(owned, self._told_owned, self._not_told, until=term.deadline))
+        else:
+            alone = term.limited or self._pushed
+            renewal = self._renew(hears=self._engine.convoys.hears)
+            if alone or not self._engine.convoys.take(self, renewal):
+                self.renew_alone(renewal)
+        return self.next_look(now)
+
+    def next_look(self, asked: float) -> float:
+        """When to look again at a renewal that was sent then, unless it is answered before."""
+        return min(asked + min(_PATIENCE, self.term.ttl / 6), self.term.next_end)
+
+    def renew_alone(self, renewal: Command[Kept]) -> Call[Kept]:
+        """Sends this renewal by itself."""
+        make = self._renew_now if self.term.limited else None
+        until = self.term.deadline
+        call = Call(renewal, self._renewed, self.not_renewed, until=until, make=make)
+        self._question(call)
+        return call
+
+    def _question(self, question: Call[Any]) -> None:
+        self.renewal = question
         self._engine.send(question)
-        return min(now + min(_PATIENCE, self.term.ttl / 6), self.term.next_end)
 
     def ask(self, *, changed: bool) -> None:
         """Asks whether it is still held: its key may have been `changed`, or the connection has ended."""
@@ -275,31 +288,34 @@ class Possession:
         self.term.renewal_due = self._engine.now()
         self._engine.watchdog.watch(self)
 
-    @property
-    def _watching(self) -> bool:
-        """Whether the server is to tell of changes after the next request.
+    def _watches(self, *, hears: bool) -> bool:
+        """Whether the server, where it tells of changes, is to do so after the next request.
 
         Not after one that a change has caused: where the server remembers few keys, one would cause the next.
         """
-        return not self._pushed and (self._engine.hears or bool(self._watched))
+        return not self._pushed and (hears or bool(self._watched))
 
     def _arm(self, keys: tuple[bytes, ...]) -> None:
         self._pushed = False
-        if keys and self.watch is not None and self._engine.hears:
+        if keys and self.watch is not None:
             self._watched = keys
             self._engine.tracked.arm(self.watch, keys)
 
+    def _watched_by(self, call: Call[Any]) -> tuple[bytes, ...]:
+        """The keys of whose changes the server tells, since that was answered."""
+        return call.command.watched if self._engine.hears else ()
+
     def _told_owned(self, held: bool) -> None:  # noqa: FBT001 - a callback
-        call, self._renewal = self._renewal, None
-        assert call is not None
+        call, self.renewal = self.renewal, None
+        assert isinstance(call, Call)
         if not held:
-            self._taken_away(held)
+            self.taken_away(held)
             return
-        self._arm(call.command.watched)
+        self._arm(self._watched_by(call))
         self._engine.watchdog.watch(self)
 
     def _not_told(self, fault: Fault) -> None:
-        self._renewal = None
+        self.renewal = None
         if fault.foreign:
             self.lose(str(fault.error))
         else:
@@ -316,15 +332,15 @@ class Possession:
             self._engine.watchdog.watch(self)
 
     def _renewed(self, held: Kept) -> None:
-        call, self._renewal = self._renewal, None
-        assert call is not None
+        call, self.renewal = self.renewal, None
+        assert isinstance(call, Call)
         if not held:
-            self._taken_away(held)
+            self.taken_away(held)
             return
-        self._confirmed(call, self._asked_ttl)
-        self._engine.events.renewed(self)
+        self._confirmed(call)
+        self._engine.events.renewed((self,))
 
-    def _taken_away(self, answer: Kept) -> None:
+    def taken_away(self, answer: Kept) -> None:
         """The server does not have it as the holder."""
         if not (isinstance(answer, Stolen) and self._lost_to(answer.thief)):
             self.lose("the server no longer has it as the holder")
@@ -340,9 +356,9 @@ class Possession:
         self.lose_to(thief)
         return True
 
-    def _not_renewed(self, fault: Fault) -> None:
+    def not_renewed(self, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
-        self._renewal = None
+        self.renewal = None
         if fault.foreign:
             self.lose(str(fault.error))
             return
@@ -351,29 +367,47 @@ class Possession:
         self._engine.watchdog.watch(self)
 
     def _drop_renewal(self) -> None:
-        if self._renewal is not None:
-            self._engine.forget(self._renewal)
-            self._renewal = None
+        renewal, self.renewal = self.renewal, None
+        if isinstance(renewal, Call):
+            self._engine.forget(renewal)
+        elif renewal is not None:
+            renewal.left()
 
     def _doubt(self, reason: str) -> None:
         if self._state is LeaseState.HELD:
             self._state = LeaseState.UNKNOWN
             self._engine.events.doubted(self, reason)
 
-    def _confirmed(self, call: Call[Any], ttl: float) -> None:
-        """The server has it for `ttl` seconds from when that was sent."""
+    def _confirmed(self, call: Call[Any]) -> None:
+        """The server has it, by the renewal that was made last."""
         if not self.live:
             return
-        self._state = LeaseState.HELD
-        self.term.confirmed(self._engine.moment(call.sent, call.sent_steady), ttl)
-        self._ahead = clocks.steady() - self._engine.now()
-        self._arm(call.command.watched)
+        sent = self._engine.moment(call.sent, call.sent_steady)
+        self.confirmed(sent, clocks.steady() - self._engine.now(), self._watched_by(call))
         self._engine.watchdog.watch(self)
 
-    def _renew(self) -> Command[Kept]:
+    def confirmed(self, sent: float, ahead: float, watched: tuple[bytes, ...]) -> None:
+        """The server has had it since then for the ttl that was asked for last.
+
+        Args:
+            sent: Loop time right before that was sent.
+            ahead: Seconds by which the loop's clock is behind the one that goes on.
+            watched: Keys of whose changes the server tells from now on.
+        """
+        self._state = LeaseState.HELD
+        self.term.confirmed(sent, self._asked_ttl)
+        self._ahead = ahead
+        self._arm(watched)
+
+    def _renew_now(self) -> Command[Kept]:
         """A renewal as of now: its ttl must not reach past `max_hold`, however long it has waited."""
-        self._asked_ttl = self.term.ttl_at(self._engine.now())
-        return self.claim.renew(milliseconds(self._asked_ttl), watch=self._watching)
+        return self._renew(hears=self._engine.hears)
+
+    def _renew(self, *, hears: bool) -> Command[Kept]:
+        """`hears`: whether the server tells of changes, which costs something to ask for each lease."""
+        term = self.term
+        self._asked_ttl = ttl = term.ttl_at(self._engine.now()) if term.limited else term.ttl
+        return self.claim.renew(milliseconds(ttl), watch=self._watches(hears=hears))
 
     async def extend(self, ttl: float) -> None:
         """Sets another ttl from now on. See `Lease.extend`."""
@@ -392,10 +426,10 @@ class Possession:
         watch = engine.watchdog.watch(self)
         if engine.ward is not None:
             engine.ward.again(watch)
-        make = self._renew if self.term.limited else None
-        call = await self._ask(self._renew(), until=until, make=make)
+        make = self._renew_now if self.term.limited else None
+        call = await self._ask(self._renew_now(), until=until, make=make)
         if call is not None and self._releasing is None:
-            self._confirmed(call, self._asked_ttl)
+            self._confirmed(call)
         self.ensure_held()
 
     async def annotate(self, fields: Mapping[str, Any]) -> None:
@@ -424,7 +458,7 @@ class Possession:
         if held:
             return call
         if self._releasing is None and self.live:
-            self._taken_away(held)
+            self.taken_away(held)
         return None
 
     def _ensure_not_lost(self) -> None:
@@ -444,7 +478,7 @@ class Possession:
 
     def lose_to(self, thief: HolderInfo) -> None:
         """The lease was taken by force, by that holder."""
-        from .._holders import in_words  # noqa: PLC0415 - as in `_taken_away`
+        from .._holders import in_words  # noqa: PLC0415 - as in `taken_away`
 
         if self.live:
             self.stolen_by = thief

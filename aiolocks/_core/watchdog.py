@@ -11,13 +11,16 @@ import asyncio
 import heapq
 import warnings
 import weakref
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import clocks
+from .convoys import Convoy
 from .process import current_pid
 
 if TYPE_CHECKING:
     from .claim import Claim
+    from .convoys import Convoys
     from .events import Events
     from .possession import Possession
     from .resumption import Resumption
@@ -63,6 +66,7 @@ class Watchdog:
     __slots__ = (
         "__weakref__",
         "_ahead",
+        "_entered",
         "_events",
         "_heap",
         "_look_back_at",
@@ -74,7 +78,10 @@ class Watchdog:
         "_timer_at",
         "_turn",
         "_watches",
+        "convoys",
     )
+
+    convoys: Convoys
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events, resumption: Resumption) -> None:
         self._ahead = clocks.steady() - loop.time()  # when it was looked at last
@@ -82,7 +89,8 @@ class Watchdog:
         self._events = events
         self._pid = current_pid()
         self._resumption: Resumption | None = resumption  # None: told to call back
-        self._heap: list[tuple[float, int, Watch]] = []
+        self._heap: list[tuple[float, int, Watch | list[Watch]]] = []
+        self._entered = 0  # how often watches stand in it
         self._watches: set[Watch] = set()
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -150,6 +158,7 @@ class Watchdog:
         self._watches.discard(watch)
         if not self._watches:
             self._heap.clear()  # but the timer stays: the next lease is about to need one
+            self._entered = 0
 
     def collected(self, watch: Watch) -> None:
         """Nobody has its lease any more."""
@@ -167,13 +176,33 @@ class Watchdog:
             watch.gate.vacated(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name)
 
+    def watch_all(self, possessions: Iterable[Possession]) -> None:
+        """As `watch`, of many that were confirmed together: those that are due together are one entry."""
+        due: dict[float, list[Watch]] = {}
+        for possession in possessions:
+            if (watch := possession.watch) is not None:
+                due.setdefault(possession.term.due, []).append(watch)
+        for moment, watches in due.items():
+            self._turn += 1
+            for watch in watches:
+                watch.turn = self._turn
+            self._enter(moment, watches)
+
     def _push(self, watch: Watch, due: float) -> None:
         self._turn += 1
         watch.turn = self._turn
-        heapq.heappush(self._heap, (due, self._turn, watch))
+        self._enter(due, watch)
+
+    def _enter(self, due: float, entry: Watch | list[Watch]) -> None:
+        heapq.heappush(self._heap, (due, self._turn, entry))
+        self._entered += len(_watches_of(entry))
         self._wake_by(due)
-        if len(self._heap) > 2 * len(self._watches) + _SLACK:
-            self._heap = [entry for entry in self._heap if entry[2].turn == entry[1]]
+        if self._entered > 2 * len(self._watches) + _SLACK:
+            self._heap, heap, self._entered = [], self._heap, 0
+            for moment, turn, stale in heap:
+                if watches := [watch for watch in _watches_of(stale) if watch.turn == turn]:
+                    self._heap.append((moment, turn, watches))
+                    self._entered += len(watches)
             heapq.heapify(self._heap)
 
     def _wake_by(self, due: float) -> None:
@@ -204,32 +233,51 @@ class Watchdog:
         self._ran(due)
         self.look_at_clocks()
         now = self._loop.time()
-        left = _AT_ONCE
-        asked: list[tuple[float, int, Watch]] = []
-        while self._heap and self._heap[0][0] <= now and left:
-            left -= 1
-            _, turn, watch = heapq.heappop(self._heap)
-            if watch.turn != turn or (possession := watch()) is None:
-                continue
-            again = possession.tend(now)
-            if again > now + _ANSWERED_WITHIN:
-                asked.append((again, turn, watch))
-            elif watch.turn == turn:
-                self._push(watch, again)
-        if asked:
+        self.convoys.begin()
+        asked = self._tend_due(now)
+        convoys = self.convoys.send()
+        if asked or convoys:
             look_back_at = now + _ANSWERED_WITHIN
             self._look_back_at = min(self._look_back_at, look_back_at)
-            self._loop.call_at(look_back_at, self._look_back, look_back_at, asked)
+            self._loop.call_at(look_back_at, self._look_back, look_back_at, asked, convoys)
         if self._heap:
             self._wake_by(max(self._heap[0][0], now + _BREATH))
 
-    def _look_back(self, due: float, asked: list[tuple[float, int, Watch]]) -> None:
+    def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
+        """Those that wait for an answer of their own: when to look again, and the turn of that entry."""
+        left = _AT_ONCE
+        asked: list[tuple[float, int, Watch]] = []
+        while self._heap and self._heap[0][0] <= now and left > 0:
+            _, turn, entry = heapq.heappop(self._heap)
+            watches = _watches_of(entry)
+            left -= len(watches)
+            self._entered -= len(watches)
+            for watch in watches:
+                if watch.turn != turn or (possession := watch()) is None:
+                    continue
+                again = possession.tend(now)
+                if again <= now + _ANSWERED_WITHIN:
+                    if watch.turn == turn:
+                        self._push(watch, again)
+                elif not isinstance(possession.renewal, Convoy):
+                    asked.append((again, turn, watch))
+        return asked
+
+    def _look_back(self, due: float, asked: list[tuple[float, int, Watch]], convoys: list[Convoy]) -> None:
         """A renewal that has neither been answered nor forgotten meanwhile must be looked at again."""
         self._ran(due)
         self._look_back_at = float("inf")
         for again, turn, watch in asked:
             if watch.turn == turn and again < float("inf"):
                 self._push(watch, again)
+        for convoy in convoys:
+            for possession in convoy.unanswered():
+                if possession.watch is not None:
+                    self._push(possession.watch, possession.next_look(due - _ANSWERED_WITHIN))
+
+
+def _watches_of(entry: Watch | list[Watch]) -> Sequence[Watch]:
+    return entry if isinstance(entry, list) else (entry,)
 
 
 def _collected(watch: weakref.ref[Possession]) -> None:

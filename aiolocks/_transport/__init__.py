@@ -26,7 +26,7 @@ from .requests.answers import (
     Released,
     Stolen,
 )
-from .requests.calls import Call, Command, ignore
+from .requests.calls import Call, Command, Script, ignore, several
 from .requests.transport import Proof, Transport
 from .requests.undoing import take_back
 from .wire.wakeups import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
@@ -65,6 +65,7 @@ __all__ = [
     "Proof",
     "Refused",
     "Released",
+    "Script",
     "Stolen",
     "Transport",
     "Wakeup",
@@ -78,6 +79,7 @@ __all__ = [
     "one_request_each",
     "open_quorum",
     "open_transport",
+    "several",
     "take_back",
     "whereabouts",
 ]

@@ -35,6 +35,7 @@ from tests.adversity.tools import (
     OWNED,
     RELEASE,
     RENEW,
+    RENEW_SEVERAL,
     SLACK,
     Formed,
     Keys,
@@ -42,8 +43,10 @@ from tests.adversity.tools import (
     Witness,
     deafen,
     elapsed,
+    locks_in,
     look_at,
     rejected,
+    text_of,
     wakeup,
     warm,
     with_own_connections,
@@ -465,15 +468,17 @@ async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
     through = await proxy(server)
     client = connect(Formed(through, form))
     await warm(client)
+    await client.script_load(text_of("locks_renew", "stolen"))
     loop = asyncio.get_running_loop()
     ttl = 0.6
     arrived: dict[bytes, list[float]] = {}  # by key: when requests for it came by, which is after they began
-    look_at(
-        through,
-        lambda request: (
-            (ACQUIRE(request) or RENEW(request)) and arrived.setdefault(request[3], []).append(loop.time())
-        ),
-    )
+
+    def note(request: list[bytes]) -> None:
+        if ACQUIRE(request) or RENEW(request) or RENEW_SEVERAL(request):
+            for key in locks_in(request):
+                arrived.setdefault(key, []).append(loop.time())
+
+    look_at(through, note)
     confirmed: dict[str, int] = {}
 
     class Counting:

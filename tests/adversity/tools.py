@@ -38,16 +38,29 @@ _TOKEN = re.compile(r"(?<![0-9a-f])(?![0-9a-f]{40}(?![0-9a-f]))[0-9a-f]{32,}")
 # -- requests ------------------------------------------------------------------------------------------------
 
 
+def text_of(name: str, *shared: str) -> bytes:
+    """The text of a script; `shared` is what stands before it."""
+    return b"".join(
+        (_LUA / f"{file}.lua").read_bytes() for file in (*(f"shared/{one}" for one in shared), name)
+    )
+
+
 def step(name: str, *shared: str) -> Callable[[Request], bool]:
-    """Matches the requests for one script, by its digest or in full; `shared` is what stands before it."""
-    files = [*(f"shared/{one}" for one in shared), name]
-    text = b"".join((_LUA / f"{file}.lua").read_bytes() for file in files)
+    """Matches the requests for one script, by its digest or in full."""
+    text = text_of(name, *shared)
     ways = (hashlib.sha1(text).hexdigest().encode(), text)
     return lambda request: len(request) > 1 and request[1] in ways
 
 
+def locks_in(request: Request) -> list[bytes]:
+    """The keys of the simple locks that a step names: of one, or of several that are renewed together."""
+    keys = request[3 : 3 + int(request[2])] if request[0] in (b"EVAL", b"EVALSHA") else []
+    return keys[::2] if RENEW_SEVERAL(request) else keys[:1]
+
+
 ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew", "stolen")
+RENEW_SEVERAL = step("locks_renew", "stolen")
 RELEASE = step("lock_release", "bells", "stolen")
 HAND_OVER = step("lock_acquire", "hand_over_lock")
 ADOPT = step("lock_adopt")

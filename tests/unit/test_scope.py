@@ -221,9 +221,7 @@ async def test_of_two_nested_leases_both_lost_the_outer_one_is_told(offline, tra
     inner = await acquired(Lock(offline, "inner"), transport)
 
     async def lose_both() -> None:
-        first, second = await transport.asked("renew"), await transport.asked("renew")
-        first.reply([0])
-        second.reply([0])
+        (await transport.asked("locks_renew")).reply([0, 0])
 
     losing = asyncio.create_task(lose_both())
     with pytest.raises(LockLostError, match="'name'"):

@@ -38,15 +38,17 @@ async def test_leases_of_one_moment_are_renewed_in_one_turn(offline, transport, 
     await hold_many(offline, transport, 100)
     sent_at = set()
 
-    def renewed(verb: str) -> int:
+    def renewed(verb: str) -> list[int]:
         sent_at.add(clock.now())
-        return 1
+        return [1] * 100
 
     transport.answer = renewed
     await asyncio.sleep(10)
 
     assert len(sent_at) == 1
-    assert transport.verbs.count("renew") == 100
+    assert transport.verbs.count("locks_renew") == 1
+    assert transport.verbs.count("renew") == 0
+    assert len(offline._engine.watchdog._heap) == 1
 
 
 async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:

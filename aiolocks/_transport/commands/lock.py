@@ -19,7 +19,8 @@ _ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
 _LOCKED: Final = Script("lock_locked")
 _OWNED: Final = Script("lock_owned", mid_move="mid_move_lock")
 _RELEASE: Final = Script("lock_release", "bells", "stolen", mid_move="mid_move_lock")
-_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock")
+_RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
+_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
 _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
 
 
@@ -89,7 +90,7 @@ class LockCommands(Steps):
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms))
-        return Command(_RENEW, self._held, args, kept, lane=token)
+        return Command(_RENEW, self._keys[:2], args, kept, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

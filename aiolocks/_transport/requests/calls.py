@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
@@ -36,19 +37,22 @@ class Script:
     Args:
         shared: Files of `aiolocks/lua/shared` that stand before it: what several steps have in common.
         mid_move: The last of these files while the slot of the keys moves to another node of a cluster.
+        several: The script that does this step for several at once, if there is one. It has their keys, and
+            their arguments, one after the other, and answers with the list of their replies.
 
     Attributes:
         mid_move: The same step in the form for that time (see `lua/shared/mid_move.lua`), if it has one.
     """
 
-    __slots__ = ("mid_move", "name", "sha", "shared", "text")
+    __slots__ = ("mid_move", "name", "several", "sha", "shared", "text")
 
     sha: bytes
     text: bytes
 
-    def __init__(self, name: str, *shared: str, mid_move: str = "") -> None:
+    def __init__(self, name: str, *shared: str, mid_move: str = "", several: Script | None = None) -> None:
         self.name = name
         self.shared = shared
+        self.several = several
         self.mid_move = Script(name, "mid_move", *shared, mid_move) if mid_move else None
 
     def __getattr__(self, attribute: str) -> bytes:
@@ -119,6 +123,33 @@ class Command(Generic[T]):
     def __repr__(self) -> str:
         # Arguments hold tokens: never shown.
         return f"<Command {self.script!r} {self.keys!r}>"
+
+
+def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
+    """One request for commands of one script that has a form for several; their replies, not yet read.
+
+    A reply may be the server's error at that command: it leaves the others as they would be without it.
+    """
+    script = commands[0].script
+    assert script is not None
+    assert script.several is not None
+    keys: list[bytes] = []
+    args: list[Argument] = []
+    watched: list[bytes] = []
+    for command in commands:
+        keys += command.keys
+        args += command.args
+        watched += command.watched
+    together = Command(script.several, tuple(keys), tuple(args), partial(_replies, len(commands)))
+    together.watched = tuple(watched)
+    return together
+
+
+def _replies(number: int, raw: Any) -> list[Any]:
+    replies: list[Any] = raw
+    if len(replies) != number:
+        raise ValueError(f"{len(replies)} replies to {number} steps")
+    return replies
 
 
 @final

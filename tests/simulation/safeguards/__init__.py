@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
+from .of_convoys import OF_CONVOYS
 from .of_deadlocks import OF_DEADLOCKS
 from .of_graces import OF_GRACES
 from .of_limits import OF_LIMITS
@@ -21,6 +22,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_SCHEDULES,
     **OF_THEFTS,
     **OF_GRACES,
+    **OF_CONVOYS,
     **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,

@@ -168,7 +168,9 @@ OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: holding
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
-        python("_core.possession:Possession.tend", without="self._engine.send(question)", instead="pass"),
+        python(
+            "_core.possession:Possession._question", without="self._engine.send(question)", instead="pass"
+        ),
         ALL,
     ),
     "late grant": Safeguard(
@@ -196,7 +198,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A renewal that finds another holder ends the lease.",
         python(
             "_core.possession:Possession._renewed",
-            without="self._taken_away(held)\n        return",
+            without="self.taken_away(held)\n        return",
             instead="pass",
         ),
         ALL,
@@ -251,8 +253,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
             "_core.possession:Possession._renew",
-            without="watch=self._watching",
-            instead="watch=self._watching and not self._watched",
+            without="watch=self._watches(hears=hears)",
+            instead="watch=hears and not self._watched",
         ),
         LOCKS,
         faulty=True,

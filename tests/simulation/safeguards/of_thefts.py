@@ -91,7 +91,7 @@ OF_THEFTS: dict[str, Safeguard] = {
     "steal: told by a renewal": Safeguard(
         "A renewal that comes too late tells which lease has taken its place.",
         python(
-            "_core.possession:Possession._taken_away",
+            "_core.possession:Possession.taken_away",
             without="isinstance(answer, Stolen) and",
             instead="False and",
         ),

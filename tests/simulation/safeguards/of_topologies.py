@@ -113,7 +113,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "A lease of which the new master knows nothing has ended.",
         python(
             "_core.possession:Possession._renewed",
-            without="self._taken_away(held)\n        return",
+            without="self.taken_away(held)\n        return",
             instead="pass",
         ),
         ("sentinel-lock",),

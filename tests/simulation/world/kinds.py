@@ -130,6 +130,10 @@ def _limited(rng: random.Random) -> Want:
     return Want(keys=limited.keys_of(rng))
 
 
+def _any(rng: random.Random) -> Want:
+    return Want(names=(rng.choice(NAMES),))
+
+
 def _some(rng: random.Random) -> Want:
     return Want(names=tuple(sorted(rng.sample(NAMES, rng.choice((1, 2, 2, 3))))))
 
@@ -186,6 +190,8 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind(name="lock", wanted=_one, lock=_simple(Lock), doings=_HANDLED),
+        # Of several names, so that one session holds several leases, and renews them by one request.
+        Kind(name="locks", wanted=_any, lock=_simple(Lock), doings=_HANDLED),
         Kind(name="fairlock", wanted=_one, lock=_simple(FairLock), doings=_HANDLED, strict=True),
         Kind(
             name="semaphore",

@@ -1,0 +1,22 @@
+"""Safeguards of renewals that go in one request, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import Safeguard, python
+
+_KINDS = ("locks",)
+
+OF_CONVOYS: dict[str, Safeguard] = {
+    "convoy: the answer does not count for those that left": Safeguard(
+        "A lease that was let go or extended meanwhile is not told of an answer to its former renewal.",
+        python("_core.convoys:Convoy._answered", without="possession.renewal is not self", instead="False"),
+        _KINDS,
+    ),
+    "convoy: watched again": Safeguard(
+        "A lease that was renewed with others is renewed again.",
+        python(
+            "_core.convoys:Convoy._answered", without="watch_all(renewed)", instead="watch_all(renewed[1:])"
+        ),
+        _KINDS,
+    ),
+}
