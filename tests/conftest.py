@@ -37,6 +37,7 @@ from tests.support.processes import Workers
 from tests.support.proxy import Proxy
 from tests.support.servers import SelectionError, Server, ServerKind, selected
 from tests.support.skew import Clock, SkewedServer, SkewUnavailableError, compile_shim, skewed_executable
+from tests.support.starting import pytest_collectstart  # noqa: F401 - a hook
 
 PREFIX = "aiolocks"
 """The prefix of the keys of all sessions that the suite opens."""
