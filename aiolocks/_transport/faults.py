@@ -75,9 +75,22 @@ _ANSWERS: Final = (
 )
 
 
+CONNECTING: Final = (driver.RedisError, OSError, TimeoutError)
+"""The errors of an attempt to connect, and of questions on a connection that is only being made."""
+
+
 @final
 class TlsMismatchError(driver.ConnectionError):
     """Of client and server, only one speaks TLS."""
+
+
+class UnusableNodeError(driver.ConnectionError):
+    """A node of a cluster answers, and must not be used."""
+
+
+@final
+class NoSlotsError(driver.ClusterDownError):
+    """No node of a cluster serves any slot."""
 
 
 @final

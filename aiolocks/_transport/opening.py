@@ -186,8 +186,8 @@ def _clustered(
     wakeup: Wakeup,
     on_rung: OnRung,
 ) -> Transport:
+    from .client.nodes import over_nodes  # noqa: PLC0415
     from .cluster.clustered import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
-    from .cluster.scanning import over_nodes  # noqa: PLC0415
     from .cluster.slots import Slots  # noqa: PLC0415
     from .requests.courses import Courses  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ import redis.exceptions as driver
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from aiolocks._transport.client.driver import NotConnectedError
-from aiolocks._transport.cluster.scanning import over_nodes
+from aiolocks._transport.client.nodes import over_nodes
 
 STEP = ("EVALSHA", b"0" * 40, 1, b"key", b"token")
 

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable
 from typing import Final, final
 
-import redis.exceptions as driver
-
 from .. import faults
 from ..wire.lasting import Lasting
 from .slots import Slots
@@ -67,7 +65,7 @@ class Learner(Lasting):
             self._stale = False
             try:
                 changed = await self._slots.learn()
-            except (driver.RedisError, OSError, TimeoutError) as error:
+            except faults.CONNECTING as error:
                 self.trouble = error
                 if not self._slots.known and faults.is_final(error):
                     raise

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import Any, final
 
-import redis.exceptions as driver
-
 from ..client.driver import Address
+from ..faults import UnusableNodeError
 
 
-class StrangerError(driver.ConnectionError):
+class StrangerError(UnusableNodeError):
     """A node answered that is not of the session's cluster."""
 
 
-class OutdatedError(driver.ConnectionError):
+class OutdatedError(UnusableNodeError):
     """A node answered that has not learned of the latest change of its cluster."""
 
 

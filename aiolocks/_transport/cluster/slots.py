@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final, TypeAlias, final
 
-import redis.exceptions as driver
-
 from .. import faults
 from ..client.driver import Address, Doors
 from ..requests.keys import SLOTS
@@ -92,7 +90,7 @@ class Slots:
                     asked.remove(task)
                     if (error := task.exception()) is None:
                         return task.result()
-                    if not isinstance(error, (driver.RedisError, OSError, TimeoutError)):
+                    if not isinstance(error, faults.CONNECTING):
                         raise error
                     if trouble is None or not faults.is_final(trouble):
                         trouble = error
@@ -111,7 +109,7 @@ class Slots:
         for first, last, owner in self._read(rows, address):
             owners[first : last + 1] = [owner] * (last + 1 - first)
         if not any(owners):
-            raise driver.ClusterDownError("no node serves any slot")
+            raise faults.NoSlotsError("no node serves any slot")
         return owners, ids, epoch
 
     def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:

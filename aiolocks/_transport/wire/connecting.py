@@ -7,8 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-import redis.exceptions as driver
-
 from .. import faults
 from .lasting import Lasting
 from .outages import Outage
@@ -78,7 +76,7 @@ class Connector(Lasting):
             self.refusal = None
             try:
                 await self._establish(self._protocol)
-            except (driver.RedisError, OSError, TimeoutError) as error:
+            except faults.CONNECTING as error:
                 if not faults.is_final(error):
                     self._try_again(error, began)
                 elif self._protocol == 3 and "HELLO" in str(error).upper():
