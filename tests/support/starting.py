@@ -1,4 +1,4 @@
-"""What the processes of a run would each do again: compile modules, read the metadata of redis-py.
+"""Work that each process of a run would do again: compiling modules, reading the metadata of redis-py.
 
 Imported by ``conftest.py``, for its effects and for the hook.
 """
