@@ -237,7 +237,10 @@ class Possession:
     # -- renewing
 
     def tend(self, now: float) -> float:
-        """The watchdog: does what is due, and says when to look again (infinity: never)."""
+        """The watchdog: does what is due, and says when to look again.
+
+        Infinity: never, or when the convoy that it is renewed with is looked at.
+        """
         term = self.term
         if (moment := self._now()) >= term.deadline:
             self.lose(self.why_over())
@@ -259,8 +262,9 @@ class Possession:
         else:
             alone = term.limited or self._pushed
             renewal = self._renew(hears=self._engine.convoys.hears)
-            if alone or not self._engine.convoys.take(self, renewal):
-                self.renew_alone(renewal)
+            if not alone and self._engine.convoys.take(self, renewal):
+                return NEVER
+            self.renew_alone(renewal)
         return self.next_look(now)
 
     def next_look(self, asked: float) -> float:

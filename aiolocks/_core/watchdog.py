@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from .._transport import clocks
-from .convoys import Convoy
 from .process import current_pid
+from .term import NEVER
 
 if TYPE_CHECKING:
     from .claim import Claim
-    from .convoys import Convoys
+    from .convoys import Convoy, Convoys
     from .events import Events
     from .possession import Possession
     from .resumption import Resumption
@@ -94,8 +94,8 @@ class Watchdog:
         self._watches: set[Watch] = set()
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
-        self._look_back_at = float("inf")  # the next time that `_look_back` is due
+        self._timer_at = NEVER
+        self._look_back_at = NEVER  # the next time that `_look_back` is due
         self._stall = (0.0, 0.0)  # the last stall of the loop that was noticed: from when to when
 
     def __len__(self) -> int:
@@ -218,7 +218,7 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._timer_at = float("inf")
+        self._timer_at = NEVER
 
     def _run(self) -> None:
         """Tends all that are due, in one go: their requests leave in one write.
@@ -227,7 +227,7 @@ class Watchdog:
         and that costs as much as the renewals themselves.
         """
         self._timer = None
-        due, self._timer_at = self._timer_at, float("inf")
+        due, self._timer_at = self._timer_at, NEVER
         if current_pid() != self._pid:
             return  # forked: the parent renews
         self._ran(due)
@@ -245,7 +245,7 @@ class Watchdog:
 
     def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
         """Those that wait for an answer of their own: when to look again, and the turn of that entry."""
-        left = _AT_ONCE
+        left, soon = _AT_ONCE, now + _ANSWERED_WITHIN
         asked: list[tuple[float, int, Watch]] = []
         while self._heap and self._heap[0][0] <= now and left > 0:
             _, turn, entry = heapq.heappop(self._heap)
@@ -256,19 +256,19 @@ class Watchdog:
                 if watch.turn != turn or (possession := watch()) is None:
                     continue
                 again = possession.tend(now)
-                if again <= now + _ANSWERED_WITHIN:
-                    if watch.turn == turn:
-                        self._push(watch, again)
-                elif not isinstance(possession.renewal, Convoy):
-                    asked.append((again, turn, watch))
+                if again > soon:
+                    if again < NEVER:
+                        asked.append((again, turn, watch))
+                elif watch.turn == turn:
+                    self._push(watch, again)
         return asked
 
     def _look_back(self, due: float, asked: list[tuple[float, int, Watch]], convoys: list[Convoy]) -> None:
         """A renewal that has neither been answered nor forgotten meanwhile must be looked at again."""
         self._ran(due)
-        self._look_back_at = float("inf")
+        self._look_back_at = NEVER
         for again, turn, watch in asked:
-            if watch.turn == turn and again < float("inf"):
+            if watch.turn == turn:
                 self._push(watch, again)
         for convoy in convoys:
             for possession in convoy.unanswered():
