@@ -30,7 +30,6 @@ class Actors:
         hasty: Whether masters have less time to answer than messages may take, which explains errors.
         busy: Seconds that a turn of its loop takes, at most.
         idle: Seconds for which something may be free while a task here waits for it.
-        hears: Whether the session is told when a task may enter.
         ledger: The work of all processes with the tools that are built with locks.
         patience: Seconds in which a server has answered, also if it is not connected yet.
     """
@@ -47,7 +46,6 @@ class Actors:
         busy: float,
         patience: float,
         idle: float,
-        hears: bool,
         ledger: Ledger,
     ) -> None:
         self._session = session
@@ -59,7 +57,6 @@ class Actors:
         self._busy = busy
         self._patience = patience
         self._idle = idle
-        self._hears = hears
         self._ledger = ledger
         self.attempts: list[Attempt] = []
 
@@ -137,7 +134,6 @@ class Actors:
             invoked=referee.now,
             single=one.timeout == 0 or one.steal,
             idle=self._idle,
-            hears=self._hears,
             **how,
         )
         if one.timeout:

@@ -31,7 +31,6 @@ class Attempt:
         owner: The owner, whose holdings do not exclude each other.
         limit: When it must have ended.
         idle: Seconds for which it may wait for something that is free.
-        hears: Whether its session is told when it may enter.
         hold: The holdings, once granted.
         firm: Whether it could rely on that when it was told of it.
     """
@@ -44,7 +43,6 @@ class Attempt:
     idle: float = math.inf
     single: bool = False
     steals: bool = False
-    hears: bool = True
     lease: Any = None
     token: str = ""
     hold: Hold | None = None
@@ -314,6 +312,7 @@ class Referee:
         seen: dict[str, float],
         writers: list[tuple[float, float]],
         readers: list[tuple[str, str, float]],
+        turns: limited.Turns,
     ) -> None:
         """Rules that only the whole history shows.
 
@@ -321,12 +320,13 @@ class Referee:
             seen: When a server first executed something for a token.
             writers: When a server had a writer, also for a task that had given up by then.
             readers: Token and process of each reader that a server let in, also for such a task, and when.
+            turns: Of the lines of limits, as the server saw them.
         """
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
         kind = self._kind
         if kind.limited:
-            found += self._limited(seen)
+            found += self._limited(seen, turns)
         unordered = kind.capacity > 1 or kind.limited or kind.spans or kind.nests or kind.steals
         if not (unordered or self.lost):
             firm = [attempt for attempt in self.ended if attempt.firm]
@@ -348,7 +348,7 @@ class Referee:
             who = " and ".join(evidence.who for evidence in violation.evidence)
             self.wrong(f"{violation.what}: {who}")
 
-    def _limited(self, seen: dict[str, float]) -> list[Violation]:
+    def _limited(self, seen: dict[str, float], turns: limited.Turns) -> list[Violation]:
         """The order within lines that can have one holder, and that between lines."""
         lines: dict[tuple[str, ...], list[Hold]] = {}
         for attempt in self.ended:
@@ -360,16 +360,13 @@ class Referee:
             if any(limited.CAPS[one] == 1 for one in line[1:])
             for violation in fifo(holds)
         ]
+        tokens = {hold: attempt.token for attempt in self.ended for hold in self._as_granted(attempt, seen)}
         for name in {line[0] for line in lines}:
-            between = limited.turns(
-                {hold: line for line, holds in lines.items() if line[0] == name for hold in holds}
-            )
-            # The permit of a waiter that was called is kept for it, and it takes that with its next poll.
-            poll = {attempt.who for attempt in self.ended if not attempt.hears}
+            wanted = {hold: line for line, holds in lines.items() if line[0] == name for hold in holds}
             found += [
                 violation
-                for violation in between
-                if (last := violation.evidence[-1]).who not in poll and not self._kept_for_others(last)
+                for violation in limited.turns(wanted, tokens, seen, turns)
+                if not self._kept_for_others(violation.evidence[-1])
             ]
         return found
 

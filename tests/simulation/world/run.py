@@ -15,6 +15,7 @@ from typing import Any, Self
 from aiolocks import Backoff, Session
 from tests.support.hygiene import is_fence
 
+from . import limited
 from .actors import Actors
 from .checkers import Referee
 from .excuses import Excused
@@ -249,7 +250,6 @@ class Run:
                 busy=crew.busy,
                 patience=self.patience(crew),
                 idle=self._idle(crew),
-                hears=crew.hears,
                 ledger=self.ledger,
             )
             loop = asyncio.get_running_loop()
@@ -363,6 +363,7 @@ class Run:
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.writers() if kind.spans else [],
             trace.readers() if kind.phased else [],
+            limited.Turns(trace.of_limits() if kind.limited else ()),
         )
 
 

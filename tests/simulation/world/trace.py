@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -96,6 +97,20 @@ class Trace:
             if _name_of(words) == "spans_acquire" and reply[0] == 1 and rest[3] == "r":
                 granted.append((token, where.partition("←")[2].partition("#")[0], when))
         return granted
+
+    def of_limits(self) -> Iterator[tuple[float, str, list[str], list[str], list[Any]]]:
+        """Each acquire and release of limits that a server has executed in the usual form.
+
+        With the time, the script, its keys, its arguments, and the answer.
+        """
+        for when, _, what in self._events:
+            if isinstance(what, str) or what[0][0] not in _SCRIPTS or not isinstance(what[1], list):
+                continue
+            words, reply = what
+            name, count = _name_of(words), 3 + int(words[2])
+            if name in ("limits_acquire", "permits_release") and count > 4:
+                texts = [word.decode(errors="replace") for word in words]
+                yield when, name, texts[3:count], texts[count:], reply
 
     def ticks(self) -> list[tuple[str, int]]:
         """Each grant of a tick by a server, in their order: its token, and its fencing token."""
