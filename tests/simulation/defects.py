@@ -198,6 +198,26 @@ DEFECTS = (
         "90000182",
         "3d61ddf",
     ),
+    Defect(
+        "Without an ordered connection to a cluster, a release that stopped half-way, as its slot moved, "
+        "ends with `LockLostError`.",
+        "cluster-limits",
+        "93001393",
+        "12ec98a",
+    ),
+    Defect(
+        "Limits that are free stay idle for 2 s: a waiter whose call another one of its session has used "
+        "leaves a later call unused.",
+        "limits",
+        "93002430",
+        "4214a0c",
+    ),
+    Defect(
+        "After a loss of data, a process that has not heard of the last ticks of a schedule runs them again.",
+        "schedule",
+        "93001432",
+        "15e1e5e",
+    ),
 )
 
 
