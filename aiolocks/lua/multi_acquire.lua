@@ -3,7 +3,7 @@
 --
 -- KEYS  n locks   n fences   n queues   and the bell, from one that will wait
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON
---       6 flags: t only in turn, w will wait, p passes the wakeup on, q may have a bell, l leaves the queues, h is told
+--       6 flags: t only in turn, w will wait, p passes the wakeup on, o owes one, q may have a bell, l leaves, h is told
 -- Returns {1, fencing token, how many others stand in the queues, 0}
 --      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, who holds], bells rung…}; of who
 --      holds: {the server's time, microseconds; ''; of the first locks that are held '', remaining ms, what stands there}
@@ -33,7 +33,7 @@ if remaining then
   -- A waiter that was woken for one of them and lacks another passes that on, once; also one that has not heard its bell.
   local rung = {}
   if has(flags, 'p') or has(flags, 'q') and redis.call('EXISTS', bell) == 0 then
-    for _, queue in ipairs(free) do rung[#rung + 1] = wake(queue, bell) end
+    pass_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))
   end
   rung[#rung + 1] = be_seated(queues, bell, flags)
   if has(flags, 'h') then table.insert(rung, 1, told) end

@@ -289,8 +289,20 @@ async def test_who_does_not_stand_in_the_queue_passes_on_to_the_first(locks) -> 
     await locks.all[2].arm("z")
 
     assert (await locks.acquire(ME, flags="p"))[2:] == [locks.all[0].bell("y"), locks.all[2].bell("z")]
-    await locks.all[0].arm("y")
-    assert (await locks.acquire(ME, queued="x", flags="p"))[2:] == [locks.all[0].bell("y")]
+
+
+async def test_a_waiter_that_has_lost_its_place_passes_on_only_what_its_session_has_let_go_of(locks) -> None:
+    """Another wakeup has passed it over, and is on its way to those behind."""
+    await locks.all[1].acquire(OTHER)
+    await locks.arm("x")
+    await locks.redis.zrem(locks.queues[0], locks.bell("x"))
+    for one in locks.all:
+        await one.arm("y")
+
+    assert (await locks.acquire(ME, queued="x", flags="p"))[2:] == [locks.all[2].bell("y")]
+    await locks.all[2].arm("y")
+    rung = [locks.all[0].bell("y"), locks.all[2].bell("y")]
+    assert (await locks.acquire(ME, queued="x", flags="po"))[2:] == rung
 
 
 async def test_who_was_not_woken_passes_nothing_on(locks) -> None:
@@ -877,6 +889,18 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_acquire",
+        "and not has(flags, 'o')",
+        "",
+        "test_a_waiter_that_has_lost_its_place_passes_on_only_what_its_session_has_let_go_of",
+    ),
+    Mutation(
+        "shared/locks",
+        "not seated or redis.call('ZSCORE', queue, bell)",
+        "true",
+        "test_a_waiter_that_has_lost_its_place_passes_on_only_what_its_session_has_let_go_of",
+    ),
+    Mutation(
+        "multi_acquire",
         "{0, -2, be_seated(queues, bell, flags)}",
         "{0, -2}",
         "test_in_turn_too_one_that_is_refused_is_seated",
@@ -906,9 +930,9 @@ MUTATIONS = [
         "test_a_bell_that_was_gone_is_named_to_one_that_had_it",
     ),
     Mutation(
-        "multi_acquire",
-        "wake(queue, bell)",
-        "wake(queue)",
+        "shared/locks",
+        "rung[#rung + 1] = wake(queue, bell)",
+        "rung[#rung + 1] = wake(queue)",
         "test_who_was_woken_in_vain_drops_the_dead_behind_him",
     ),
     Mutation(

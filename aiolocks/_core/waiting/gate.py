@@ -119,7 +119,7 @@ class Gate:
     @property
     def owing(self) -> bool:
         """Whether something was let go of here that others may have, who were told nothing."""
-        return self._turns.owed and not self.manner.exclusive
+        return self._turns.owed
 
     def kept_by(self, claim: Claim) -> bool:
         """Whether nobody may ask because of that claim."""

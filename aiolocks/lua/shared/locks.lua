@@ -33,3 +33,14 @@ local function wake(queue, bell)
     redis.call('ZREM', queue, next)
   end
 end
+
+-- Passes on a wakeup that the owner of `bell` cannot use, in each of these queues; adds the bells to `rung`.
+--
+-- Invariant: a wakeup goes to those behind, and so comes to an end. A waiter that had a place in a queue (`seated`) and has
+-- lost it was passed over there by another wakeup, which went on to those behind, and is about to sit down at the end: from
+-- the first again, wakeups would follow each other round the queue for as long as somebody holds what those in it lack.
+local function pass_on(queues, bell, rung, seated)
+  for _, queue in ipairs(queues) do
+    if not seated or redis.call('ZSCORE', queue, bell) then rung[#rung + 1] = wake(queue, bell) end
+  end
+end

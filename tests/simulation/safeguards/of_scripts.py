@@ -290,9 +290,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "multi: passes the wakeup on": Safeguard(
         "A waiter that was woken for one and lacks another wakes the next.",
-        lua(
-            "multi_acquire", without="for _, queue in ipairs(free) do rung[#rung + 1] = wake(queue, bell) end"
-        ),
+        lua("multi_acquire", without="pass_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))"),
         ("multilock",),
     ),
     "multi: release wakes": Safeguard(
