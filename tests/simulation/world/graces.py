@@ -17,6 +17,10 @@ from .schedule import Round
 
 SHARES: Final = (0.1, 0.25, 0.5)
 """Of the ttl, that the grace lasts."""
+RENEWED: Final = 1 / 3
+"""The part of the ttl after which a renewal is sent, at the latest."""
+ROUND_TRIP: Final = 0.1
+"""The part of a session's patience in which a request is answered, where it is connected."""
 SLACK: Final = 0.1
 """Seconds by which a body may be told late: some turns of its loop."""
 KINDS: Final[tuple[Callable[..., Any], ...]] = (
@@ -55,8 +59,12 @@ class Graces:
         self._bodies: list[Body] = []
         self.told = 0
 
-    async def hold(self, session: Session, one: Round, ttl: float) -> None:
-        """A body that unwinds when it is told to: most often within its grace."""
+    async def hold(self, session: Session, one: Round, ttl: float, patience: float) -> None:
+        """A body that unwinds when it is told to: most often within its grace.
+
+        Where the time between a renewal and the grace is less than its answer may take, a grace may begin
+        although nothing has failed, as the docs say of an outage.
+        """
         rng, grace = random.Random(f"{one.part} {one.hold}"), self._share * ttl
         unwinds = grace * (rng.uniform(1.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.9))
         holds = one.hold + rng.choice((0.0, rng.uniform(0, 3) * ttl))  # some outlast an outage
@@ -78,7 +86,9 @@ class Graces:
         except LockLostError as error:
             if body is not None and "`grace` began" not in error.reason and not self._stood_still(body):
                 self._referee.wrong(f"{one.part} was not told to stop before its lease ended: {error.reason}")
-            raise
+            hasty = ttl - RENEWED * ttl - grace < ROUND_TRIP * patience
+            if not (hasty and "its last renewal was not confirmed" in error.reason):
+                raise
 
     def died(self, process: str) -> None:
         """Its bodies go on no more."""

@@ -258,7 +258,7 @@ async def _entangle(ledger: Ledger, session: Session, one: Round, ttl: float, pa
 
 async def _unwind(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
     """A lock with a grace."""
-    await ledger.graces.hold(session, one, ttl)
+    await ledger.graces.hold(session, one, ttl, patience)
 
 
 WORKS = {
