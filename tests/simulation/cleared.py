@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.simulation.small import crew, fault, one, schedule
-from tests.simulation.world.network import FAR
+from tests.simulation.world.network import FAR, SPIKY, STEADY_FAR
+from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Schedule
 
 CLEARED: dict[str, Schedule] = {
@@ -33,5 +36,24 @@ CLEARED: dict[str, Schedule] = {
             busy=0.01,
         ),
         faults=(fault("cut", "p1", 0.11907),),
+    ),
+    # The answer to the claim of p4.w0.r1 takes 80 ms. The other tick is granted after the loss, and begins.
+    "two runs of which one was lost with the data of the server may begin in any order": replace(
+        schedule(
+            "schedule",
+            93000637,
+            2.0,
+            crew("plain", STEADY_FAR, one("p1.w0.r0", 0.0, 0.97315), poll=0.064, busy=0.0005),
+            crew("tracking", SPIKY, one("p2.w2.r0", 0.0, 0.0), busy=0.0005),
+            crew(
+                "tracking",
+                SPIKY,
+                one("p4.w0.r1", 0.22533, 0.005, cancel=0.522),
+                one("p4.w1.r0", 0.01346, 0.171),
+                busy=0.0005,
+            ),
+            faults=(fault("flush", "redis", 0.464918),),
+        ),
+        clocks=(ServerClock(ahead=0.363),),
     ),
 }
