@@ -56,4 +56,21 @@ CLEARED: dict[str, Schedule] = {
         ),
         clocks=(ServerClock(ahead=0.363),),
     ),
+    # A renewal of p2.w3.r1 has 167 ms between a third of the ttl and its grace, and its answer takes longer.
+    "a grace may begin where a renewal has less time than its answer may take": schedule(
+        "grace",
+        93001612,
+        1.0,
+        crew(
+            "resp2",
+            SPIKY,
+            one("p2.w0.r0", 0.0, 0.0, cancel=0.06620023675293084),
+            one("p2.w1.r0", 0.07812131275410174, 0.3520465461320009, cancel=0.37721140076469034),
+            one("p2.w3.r0", 0.003081337302684659, 0.0, cancel=0.08892922764558231),
+            one("p2.w3.r1", 0.0, 0.7611732715135251),
+            poll=0.064,
+            rate=1.0014877994306681,
+        ),
+        jitter=0.1,
+    ),
 }

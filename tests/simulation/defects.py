@@ -218,6 +218,20 @@ DEFECTS = (
         "93001432",
         "15e1e5e",
     ),
+    Defect(
+        "A session that connects to a server out of memory is not told of its bells while that connection "
+        "lasts.",
+        "multilock",
+        "93000984",
+        "03600ba",
+    ),
+    Defect(
+        "Waiters of `MultiLock` that lack the same name wake each other round the queue for as long as it is "
+        "held.",
+        "multilock",
+        "94000164",
+        "506bf4b",
+    ),
 )
 
 

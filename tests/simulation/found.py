@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.simulation.found_in_groups import IN_GROUPS
 from tests.simulation.found_in_listening import IN_LISTENING
+from tests.simulation.found_in_sets import IN_SETS
 from tests.simulation.found_in_spans import IN_SPANS
 from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
@@ -232,4 +233,5 @@ FOUND: dict[str, Schedule] = {
     **IN_SPANS,
     **IN_GROUPS,
     **IN_LISTENING,
+    **IN_SETS,
 }

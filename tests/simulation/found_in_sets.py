@@ -1,0 +1,70 @@
+"""Schedules that found a defect of locks of several names; see `found.py`."""
+
+from __future__ import annotations
+
+from tests.simulation.small import crew, one, schedule
+from tests.simulation.world.kinds import Want
+from tests.simulation.world.network import NEAR
+from tests.simulation.world.schedule import Schedule
+
+X_Y, X_Z, Y_Z, ALL = (Want(names=tuple(names)) for names in ("xy", "xz", "yz", "xyz"))
+
+IN_SETS: dict[str, Schedule] = {
+    "waiters that lack the same name wake each other round the queue for as long as it is held": schedule(
+        "multilock",
+        94000164,
+        5.0,
+        crew(
+            "poll",
+            NEAR,
+            one("p0.w0.r0", 0.0, 0.0, want=X_Y),
+            one("p0.w1.r1", 0.0061, 0.0, want=Want(names=("y",))),
+            one("p0.w2.r0", 0.00352, 0.00318, want=ALL),
+            one("p0.w3.r0", 0.0, 0.05433, want=ALL, doing="extend"),
+            poll=0.5,
+            rate=1.00264,
+            busy=0.0005,
+        ),
+        crew(
+            "keyspace",
+            NEAR,
+            one("p1.w0.r0", 0.00933, 0.0, want=X_Z),
+            one("p1.w0.r2", 0.00014, 0.00089, want=ALL),
+            one("p1.w1.r0", 0.0, 0.0, want=X_Y, doing="adopt"),
+            one("p1.w2.r0", 0.00413, 3.66566, want=Y_Z),
+            one("p1.w3.r0", 0.0, 7.379, want=Want(names=("y",))),
+            rate=1.00177,
+            busy=0.0005,
+        ),
+        crew(
+            "keyspace",
+            NEAR,
+            one("p2.w0.r0", 0.0, 0.03072, want=Y_Z),
+            one("p2.w1.r0", 0.0, 0.0, want=ALL),
+            one("p2.w2.r1", 0.19383, 1.66873, want=X_Z),
+            one("p2.w2.r2", 0.00879, 1.54845, want=Y_Z),
+            one("p2.w3.r0", 0.0, 0.1415, want=Y_Z),
+            rate=1.00127,
+            busy=0.0005,
+        ),
+        crew(
+            "keyspace",
+            NEAR,
+            one("p3.w0.r0", 0.00811, 0.00325, want=Want(names=("y",))),
+            one("p3.w1.r0", 0.00126, 0.00046, want=X_Y),
+            one("p3.w1.r1", 0.21995, 0.0, want=ALL),
+            rate=1.00050,
+            busy=0.0005,
+        ),
+        crew(
+            "keyspace",
+            NEAR,
+            one("p4.w0.r0", 0.00816, 0.00282, want=X_Y, doing="adopt"),
+            one("p4.w1.r0", 0.0, 0.0, want=ALL),
+            one("p4.w1.r1", 0.0, 0.08029, want=ALL),
+            rate=0.99635,
+            busy=0.0005,
+        ),
+        jitter=0.1,
+    ),
+}
