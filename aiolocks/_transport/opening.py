@@ -12,7 +12,7 @@ from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
-from .client.driver import Address, Doors, Executor, Link, drivable, library_behind
+from .client.driver import Address, Executor, Link, drivable, library_behind
 from .client.libraries import REDIS, library_of
 from .commands.hearing import trial
 from .requests.keys import key, parse
@@ -186,6 +186,7 @@ def _clustered(
     wakeup: Wakeup,
     on_rung: OnRung,
 ) -> Transport:
+    from .client.doors import Doors  # noqa: PLC0415
     from .client.nodes import over_nodes  # noqa: PLC0415
     from .cluster.clustered import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
     from .cluster.slots import Slots  # noqa: PLC0415

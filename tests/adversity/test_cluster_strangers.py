@@ -13,7 +13,7 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 
 from aiolocks import BackendError, LeaseState, Lock, Session
-from aiolocks._transport.client.driver import Doors
+from aiolocks._transport.client.doors import Doors
 from aiolocks._transport.cluster import clustered as transport
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import Surroundings, blocking

@@ -20,10 +20,8 @@ import hiredis
 import redis.exceptions as driver
 from redis._parsers.base import BaseParser
 from redis.asyncio.client import Redis
-from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
-from ..requests.answers import fields
 from .libraries import REDIS, Library, library_of
 from .tls import Connecting, connected
 
@@ -46,13 +44,6 @@ _CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
     "MOVED": driver.MovedError,
     "TRYAGAIN": driver.TryAgainError,
 }
-# Of a cluster's client; what refers back to it must not keep it alive.
-_CLUSTER_MATTERS: Final = (
-    "himport_registry",
-    "oss_cluster_maint_notifications_handler",
-    "redis_connect_func",
-    "valkey_connect_func",
-)
 
 Address = tuple[str, int]
 
@@ -79,10 +70,10 @@ class NotConnectedError(Exception):
 
 def drivable(client: Redis) -> bool:
     """Whether connections of this client's pool can be expected to carry the multiplexed protocol."""
-    return _drivable_class(getattr(client.connection_pool, "connection_class", None))
+    return drivable_class(getattr(client.connection_pool, "connection_class", None))
 
 
-def _drivable_class(cls: Any) -> bool:
+def drivable_class(cls: Any) -> bool:
     library = library_of(cls) if isinstance(cls, type) else None
     return (
         library is not None
@@ -135,7 +126,7 @@ class Link:
             NotDrivableError: The stream is not one of asyncio's.
             redis.exceptions.RedisError, OSError, TimeoutError: As from redis-py; nothing is left open.
         """
-        arguments = _arguments(pool)
+        arguments = arguments_of(pool)
         arguments.update(protocol=protocol, decode_responses=False)
         connection: Any = pool.connection_class(**arguments)
         try:
@@ -143,10 +134,10 @@ class Link:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
                     await connected(pool, connection.connect())
                     if check_slots is not None:
-                        check_slots(await _cluster_slots(connection))
+                        check_slots(await cluster_slots(connection))
             return cls._take_over(connection, protocol, int(arguments.get("db") or 0))
         finally:
-            _close(connection)  # does nothing once the stream was taken over
+            close_now(connection)  # does nothing once the stream was taken over
 
     @classmethod
     def _take_over(cls, connection: Any, protocol: int, database: int) -> Link:
@@ -172,7 +163,7 @@ class Link:
         await self._writer.wait_closed()
 
 
-def _arguments(pool: Connecting) -> dict[str, Any]:
+def arguments_of(pool: Connecting) -> dict[str, Any]:
     """The arguments of the pool's connections, but for those that send or connect again by themselves."""
     kept = {name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS}
     once = library_behind(pool).single_try()
@@ -180,92 +171,16 @@ def _arguments(pool: Connecting) -> dict[str, Any]:
     return {**kept, **retry, "health_check_interval": 0}
 
 
-def _close(connection: Any) -> None:
+def close_now(connection: Any) -> None:
     """Closes a connection of redis-py without waiting; some versions have no method for it."""
     writer, connection._writer, connection._reader = connection._writer, None, None
     if writer is not None:
         writer.close()
 
 
-@final
-class Door:
-    """How connections to one node of a cluster are made."""
-
-    __slots__ = ("__weakref__", "connection_class", "connection_kwargs")
-
-    def __init__(self, connection_class: Any, connection_kwargs: dict[str, Any]) -> None:
-        self.connection_class = connection_class
-        self.connection_kwargs = connection_kwargs
-
-    async def cluster_table(self) -> tuple[Any, int | None]:
-        """The slots and their nodes as this node knows them, over a connection for just this question.
-
-        Returns: The rows of `CLUSTER SLOTS`, and the cluster's epoch, which each change of a slot's node
-            makes larger; None where the user may not ask for that.
-        """
-        arguments = _arguments(self)
-        arguments.update(protocol=2, decode_responses=False)
-        connection: Any = self.connection_class(**arguments)
-        try:
-            with library_behind(self).errors():
-                async with asyncio.timeout(CONNECT_TIMEOUT):
-                    await connected(self, connection.connect())
-                    return await _cluster_slots(connection), await _cluster_epoch(connection)
-        finally:
-            _close(connection)
-
-
-async def _cluster_slots(connection: Any) -> Any:
+async def cluster_slots(connection: Any) -> Any:
     await connection.send_command("CLUSTER", "SLOTS")
     return await connection.read_response(disable_decoding=True)
-
-
-async def _cluster_epoch(connection: Any) -> int | None:
-    await connection.send_command("CLUSTER", "INFO")
-    try:
-        with (library_of(type(connection)) or REDIS).errors():
-            info: bytes = await connection.read_response(disable_decoding=True)
-    except driver.ResponseError:
-        return None
-    epoch = fields(info).get(b"cluster_current_epoch")
-    return None if epoch is None else int(epoch)
-
-
-@final
-class Doors:
-    """How the connections of a cluster's client are made: to any node, with what the client was given.
-
-    The settings that it needs are copied: it neither keeps the client alive nor disturbs it. The client's own
-    table is not used, for each time that redis-py learns it again all the connections of the user's commands
-    are closed.
-
-    Attributes:
-        seeds: The nodes that the client knows by now.
-        drivable: Whether its connections can be expected to carry the multiplexed protocol.
-    """
-
-    __slots__ = ("_arguments", "_class", "_remap", "drivable", "seeds")
-
-    def __init__(self, client: RedisCluster) -> None:
-        manager = client.nodes_manager
-        nodes = [*client.get_nodes(), *manager.startup_nodes.values()]
-        self._class = nodes[0].connection_class
-        arguments = nodes[0].connection_kwargs
-        self._arguments = {name: arguments[name] for name in arguments if name not in _CLUSTER_MATTERS}
-        self._remap: Callable[[Address], Address] | None = manager.address_remap
-        self.seeds: tuple[Address, ...] = tuple(dict.fromkeys((node.host, int(node.port)) for node in nodes))
-        self.drivable = _drivable_class(self._class)
-
-    def address(self, host: str, port: int) -> Address:
-        """Where the client finds a node that the cluster knows by this address."""
-        if self._remap is None:
-            return host, port
-        host, port = self._remap((host, port))
-        return host, int(port)
-
-    def door(self, address: Address) -> Door:
-        host, port = address
-        return Door(self._class, {**self._arguments, "host": host, "port": port})
 
 
 @final
@@ -276,7 +191,7 @@ class Executor:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._library = library_behind(pool)
-        self._pool: Any = self._library.pool(connection_class=pool.connection_class, **_arguments(pool))
+        self._pool: Any = self._library.pool(connection_class=pool.connection_class, **arguments_of(pool))
 
     async def __call__(self, *words: Any) -> Any:
         try:

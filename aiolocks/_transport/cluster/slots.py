@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias, final
 
 from .. import faults
-from ..client.driver import Address, Doors
+from ..client.doors import Doors
+from ..client.driver import Address
 from ..requests.keys import SLOTS
 from .members import Members
 

@@ -36,10 +36,11 @@ from ..requests.transport import Transport
 from .blame import MOST_CLOSED, Blame
 from .connecting import Connector
 from .deadlines import Deadlines
+from .ears import CACHING, Words
 from .identity import Identity, IdentityProbe
 from .outages import Outage
 from .residue import Residue
-from .wakeups import CACHING, Wakeups, Words
+from .wakeups import Wakeups
 
 if TYPE_CHECKING:
     from ..requests.transport import Proof

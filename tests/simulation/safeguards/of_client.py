@@ -307,13 +307,13 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",
-        python("_transport.wire.wakeups:_Tracking.before_arming", without="(CACHING,)", instead="()"),
+        python("_transport.wire.ears:Tracking.before_arming", without="(CACHING,)", instead="()"),
         LOCKS,
     ),
     "SUBSCRIBE": Safeguard(
         "The channel of a bell is listened to.",
         python(
-            "_transport.wire.wakeups:_Keyspace.before_arming",
+            "_transport.wire.ears:Keyspace.before_arming",
             without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
             instead="return ()",
         ),

@@ -91,7 +91,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the trial is made again": Safeguard(
         "A node that has just lost the slot of the trial of a wakeup is asked again.",
         python(
-            "_transport.wire.wakeups:_Keyspace.open",
+            "_transport.wire.ears:Keyspace.open",
             without="if self._asking and faults.detour(error) is not None:",
             instead="if False:",
         ),

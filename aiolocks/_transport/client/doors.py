@@ -1,0 +1,107 @@
+"""How connections to the nodes of a cluster are made, from the client of that cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import redis.exceptions as driver
+from redis.asyncio.cluster import RedisCluster
+
+from ..requests.answers import fields
+from .driver import (
+    CONNECT_TIMEOUT,
+    Address,
+    arguments_of,
+    close_now,
+    cluster_slots,
+    drivable_class,
+    library_behind,
+)
+from .libraries import REDIS, library_of
+from .tls import connected
+
+# Of a cluster's client; what refers back to it must not keep it alive.
+_CLUSTER_MATTERS: Final = (
+    "himport_registry",
+    "oss_cluster_maint_notifications_handler",
+    "redis_connect_func",
+    "valkey_connect_func",
+)
+
+
+@final
+class Door:
+    """How connections to one node of a cluster are made."""
+
+    __slots__ = ("__weakref__", "connection_class", "connection_kwargs")
+
+    def __init__(self, connection_class: Any, connection_kwargs: dict[str, Any]) -> None:
+        self.connection_class = connection_class
+        self.connection_kwargs = connection_kwargs
+
+    async def cluster_table(self) -> tuple[Any, int | None]:
+        """The slots and their nodes as this node knows them, over a connection for just this question.
+
+        Returns: The rows of `CLUSTER SLOTS`, and the cluster's epoch, which each change of a slot's node
+            makes larger; None where the user may not ask for that.
+        """
+        arguments = arguments_of(self)
+        arguments.update(protocol=2, decode_responses=False)
+        connection: Any = self.connection_class(**arguments)
+        try:
+            with library_behind(self).errors():
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await connected(self, connection.connect())
+                    return await cluster_slots(connection), await _cluster_epoch(connection)
+        finally:
+            close_now(connection)
+
+
+async def _cluster_epoch(connection: Any) -> int | None:
+    await connection.send_command("CLUSTER", "INFO")
+    try:
+        with (library_of(type(connection)) or REDIS).errors():
+            info: bytes = await connection.read_response(disable_decoding=True)
+    except driver.ResponseError:
+        return None
+    epoch = fields(info).get(b"cluster_current_epoch")
+    return None if epoch is None else int(epoch)
+
+
+@final
+class Doors:
+    """How the connections of a cluster's client are made: to any node, with what the client was given.
+
+    The settings that it needs are copied: it neither keeps the client alive nor disturbs it. The client's own
+    table is not used, for each time that redis-py learns it again all the connections of the user's commands
+    are closed.
+
+    Attributes:
+        seeds: The nodes that the client knows by now.
+        drivable: Whether its connections can be expected to carry the multiplexed protocol.
+    """
+
+    __slots__ = ("_arguments", "_class", "_remap", "drivable", "seeds")
+
+    def __init__(self, client: RedisCluster) -> None:
+        manager = client.nodes_manager
+        nodes = [*client.get_nodes(), *manager.startup_nodes.values()]
+        self._class = nodes[0].connection_class
+        arguments = nodes[0].connection_kwargs
+        self._arguments = {name: arguments[name] for name in arguments if name not in _CLUSTER_MATTERS}
+        self._remap: Callable[[Address], Address] | None = manager.address_remap
+        self.seeds: tuple[Address, ...] = tuple(dict.fromkeys((node.host, int(node.port)) for node in nodes))
+        self.drivable = drivable_class(self._class)
+
+    def address(self, host: str, port: int) -> Address:
+        """Where the client finds a node that the cluster knows by this address."""
+        if self._remap is None:
+            return host, port
+        host, port = self._remap((host, port))
+        return host, int(port)
+
+    def door(self, address: Address) -> Door:
+        host, port = address
+        return Door(self._class, {**self._arguments, "host": host, "port": port})

@@ -1,0 +1,193 @@
+"""The ways in which one connection hears bells: what it sends beforehand, and how it reads a push."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final, Protocol, final
+
+import redis.exceptions as driver
+
+from .. import faults
+from ..requests.calls import Command
+
+Words = tuple[bytes | str | int, ...]
+
+CACHING: Final = ("CLIENT", "CACHING", "YES")
+"""The keys that the next command reads are tracked."""
+
+_UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
+"""Events that tell of no end: what was hung up or renewed, by this session or another one."""
+_SETTING: Final = "notify-keyspace-events"
+
+
+class Ear(Protocol):
+    """One way of hearing bells, on one connection."""
+
+    name: ClassVar[str]
+
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        """The commands that must come right before one that hangs up these bells."""
+        ...
+
+    def after(self, bell: bytes) -> Iterable[Words]:
+        """The commands to send once nobody wants to hear this bell any more."""
+        ...
+
+    def rung(self, push: list[Any]) -> Iterable[bytes] | None:
+        """The bells that a push tells of; None: possibly any."""
+        ...
+
+
+class Ask(Protocol):
+    """Sends one command on the connection that is being set up."""
+
+    def __call__(self, *words: bytes | str | int) -> asyncio.Future[Any]: ...
+
+
+class UnavailableError(Exception):
+    """Why there is no hearing in this way."""
+
+
+def _refused(error: driver.ResponseError, why: str) -> UnavailableError:
+    if faults.refused(error).transient:
+        raise error  # says nothing about tomorrow
+    return UnavailableError(f"{why} ({error})")
+
+
+@final
+class Tracking:
+    """`OPTIN`: only what is read right behind CACHING YES; `NOLOOP`: not what we change ourselves."""
+
+    name: ClassVar[str] = "tracking"
+
+    async def open(self, ask: Ask, database: int) -> None:
+        replies = [
+            ask("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"),
+            ask("CLIENT", "CACHING", "YES"),  # it can be refused by itself
+        ]
+        try:
+            for reply in replies:
+                await reply
+        except driver.ResponseError as error:
+            raise _refused(error, "the server refuses CLIENT TRACKING or CLIENT CACHING") from error
+
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        return (CACHING,)
+
+    def after(self, bell: bytes) -> Iterable[Words]:
+        return ()
+
+    def rung(self, push: list[Any]) -> Iterable[bytes] | None:
+        if push[0] != b"invalidate":
+            return ()
+        keys: list[bytes] | None = push[1]  # None: the server has forgotten everything
+        return keys
+
+
+@final
+class Keyspace:
+    """Subscribes to the exact channel of each bell; never to a pattern, which names could be taken for."""
+
+    name: ClassVar[str] = "keyspace"
+
+    def __init__(self, trial: Callable[[], Command[int]], *, configure: bool, asking: bool) -> None:
+        self._next_trial = trial
+        self._probe = b""
+        self._configure = configure
+        self._asking = asking
+        self._channel = b""  # the prefix of the channels
+        self._bells: set[bytes] = set()
+        self._heard_probe = False
+
+    async def open(self, ask: Ask, database: int) -> None:
+        """Tries it out: whether an event arrives says more than the setting, which may be hidden."""
+        self._channel = f"__keyspace@{database}__:".encode()
+        trial = self._next_trial()
+        self._probe = trial.keys[0]
+        self._bells.clear()
+        try:
+            if await self._try_out(ask, trial):
+                return
+            why = await self._silence(ask)
+        except driver.ResponseError as error:
+            if self._asking and faults.detour(error) is not None:
+                # Not `from error`: a redirect that is the cause would count as the server's last word.
+                raise driver.ConnectionError("the node has just lost the slot of the trial") from None
+            raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
+        if self._configure and await self._try_out(ask, trial):
+            return
+        raise UnavailableError(why)
+
+    async def _try_out(self, ask: Ask, trial: Command[int]) -> bool:
+        self._heard_probe = False
+        replies = [ask("SUBSCRIBE", self._channel + self._probe)]
+        # An event comes before the reply to the next command: there is nothing to wait for.
+        for words in (trial.words(in_full=True), ("DEL", self._probe)):
+            if self._asking:
+                ask("ASKING")  # needed by few, and may be denied
+            replies.append(ask(*words))
+        for reply in replies:
+            await reply
+        return self._heard_probe
+
+    async def _silence(self, ask: Ask) -> str:
+        """Why nothing was heard; mended, where that is allowed."""
+        wanted = f"{_SETTING} must have at least 'Kg'"
+        try:
+            _, value = _pair(await ask("CONFIG", "GET", _SETTING))
+            if not self._configure:
+                return (
+                    f"keyspace notifications are off: {wanted} and is {value!r}; CONFIG SET it, or use "
+                    "KeyspaceWakeup(configure=True)"
+                )
+            missing = [flag for flag in "Kgx" if flag not in value and not (flag in "gx" and "A" in value)]
+            await ask("CONFIG", "SET", _SETTING, value + "".join(missing))
+        except (driver.ResponseError, ValueError) as error:
+            return f"keyspace notifications are off: {wanted}, and CONFIG is refused here ({error})"
+        return f"keyspace notifications stay silent, although {_SETTING} was set"
+
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        new = [bell for bell in bells if bell not in self._bells]
+        self._bells.update(new)
+        return [("SUBSCRIBE", self._channel + bell) for bell in new]
+
+    def after(self, bell: bytes) -> Iterable[Words]:
+        if bell not in self._bells:
+            return ()
+        self._bells.remove(bell)
+        return (("UNSUBSCRIBE", self._channel + bell),)
+
+    def rung(self, push: list[Any]) -> Iterable[bytes] | None:
+        if push[0] != b"message":
+            return ()
+        _, channel, event = push
+        if event in _UNHEEDED:
+            return ()
+        bell = channel[len(self._channel) :]
+        if bell == self._probe:
+            self._heard_probe = True
+            return ()
+        return (bell,)
+
+
+def _pair(reply: Any) -> tuple[str, str]:
+    name, value = next(iter(reply.items())) if isinstance(reply, dict) else reply
+    return name.decode(), value.decode()
+
+
+@final
+class _Deaf:
+    name: ClassVar[str] = "poll"
+
+    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        return ()
+
+    def after(self, bell: bytes) -> Iterable[Words]:
+        return ()
+
+    def rung(self, push: list[Any]) -> Iterable[bytes] | None:
+        return ()
+
+
+DEAF: Final = _Deaf()
