@@ -20,14 +20,18 @@ HEADINGS = ["1  Without a lock", "2  With Lock", "3  A holder is killed", "4  A 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
-def with_acts(acts: str, before: str = "") -> tuple[str, ...]:
-    """The command, its demo made shorter or worse. In the expression, `acts` is its module."""
+def with_acts(acts: str, before: str = "", *, workers: int = 4) -> tuple[str, ...]:
+    """The command, its demo made shorter or worse. In the expression, `acts` is its module.
+
+    Acts that have no use for four workers do with fewer: each is a process.
+    """
     program = f"""
 import dataclasses
 from aiolocks.cli import main
 from aiolocks.cli.demo import acts, checks, performance
 {before}
 performance.ACTS = {acts}
+performance.WORKERS = {workers}
 main()
 """
     return (sys.executable, "-c", program)
@@ -114,6 +118,7 @@ async def test_a_check_that_fails(aiolocks: Aiolocks, options: tuple[str, ...]) 
     program = with_acts(
         "(dataclasses.replace(acts.ACTS[0], play=unlucky),)",
         "async def unlucky(stage, scene): scene.checks.append(checks.exact(999, 1000))",
+        workers=1,
     )
     ended = await (await aiolocks("demo", *options, program=program)).end()
     assert ended.status == 1
@@ -139,7 +144,9 @@ async def test_a_check_that_fails(aiolocks: Aiolocks, options: tuple[str, ...]) 
 )
 async def test_a_worker_that_fails(aiolocks: Aiolocks, play: str, message: str) -> None:
     program = with_acts(
-        "(dataclasses.replace(acts.ACTS[0], play=unlucky),)", f"async def unlucky(stage, scene): {play}"
+        "(dataclasses.replace(acts.ACTS[0], play=unlucky),)",
+        f"async def unlucky(stage, scene): {play}",
+        workers=2,
     )
     invocation = await aiolocks("demo", program=program)
     ended = await invocation.end()

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Lock, Session
+from aiolocks.cli.app import app
 from tests.cli.conftest import Aiolocks
 from tests.conftest import OwnServer
 
@@ -238,18 +240,34 @@ async def test_a_command_that_cannot_be_run(
         (("job",), "run NAME -- COMMAND"),
         (("job", "--"), "run NAME -- COMMAND"),
         (("job", "ls", "-l"), "run NAME -- COMMAND"),
-        (("", "--", "true"), "name"),
         (("job", "--ttl", "0.001", "--", "true"), "--ttl"),
-        (("job", "--ttl", "nan", "--", "true"), "ttl"),
         (("job", "--wait", "-1", "--", "true"), "--wait"),
-        (("job", "--prefix", "{shop}", "--", "true"), "prefix must not have braces"),
         (("job", "--kill-after", "-1", "--", "true"), "--kill-after"),
         (("job", "--at-least", "-1", "--", "true"), "--at-least"),
         (("job", "--at-least", "60", "--", "true"), "--at-least 60 needs a --ttl of that many seconds"),
+    ],
+)
+def test_a_wrong_command_line(arguments: tuple[str, ...], message: str) -> None:
+    ended = CliRunner().invoke(app, ["run", *arguments], prog_name="aiolocks")
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("Usage: aiolocks run [OPTIONS] NAME -- COMMAND…\n")
+    assert message in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("job", "ls", "-l"), "run NAME -- COMMAND"),
+        (("", "--", "true"), "name"),
+        (("job", "--ttl", "nan", "--", "true"), "ttl"),
+        (("job", "--prefix", "{shop}", "--", "true"), "prefix must not have braces"),
         (("job", "--at-least", "nan", "--ttl", "60", "--", "true"), "at_least"),
     ],
 )
-async def test_a_wrong_command_line(aiolocks: Aiolocks, arguments: tuple[str, ...], message: str) -> None:
+async def test_a_wrong_command_line_ends_the_process(
+    aiolocks: Aiolocks, arguments: tuple[str, ...], message: str
+) -> None:
+    """The library finds them, once there is a server; and one that the command finds, in a process, too."""
     ended = await (await aiolocks("run", *arguments)).end()
     assert ended.status == 2
     assert ended.err.startswith("Usage: aiolocks run [OPTIONS] NAME -- COMMAND…\n")
