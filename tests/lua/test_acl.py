@@ -408,6 +408,7 @@ async def multi_steps(locks: MultiScripts) -> None:
     await locks.release(ME)
     await locks.of(0).acquire(OTHER)
     await locks.acquire(ME, queued="x", flags="p")
+    await locks.acquire(ME, queued="x", flags="po")
 
 
 async def reentrant_steps(lock: ReentrantScripts) -> None:
