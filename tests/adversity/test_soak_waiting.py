@@ -26,6 +26,7 @@ from aiolocks import Lease, Lock, LockError, Session
 from tests.adversity.tools import ByHand, wakeup
 from tests.conftest import OwnServer
 from tests.support.history import Hold, exclusion, fencing
+from tests.support.memory import megabytes
 from tests.support.processes import Worker, Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
@@ -38,7 +39,6 @@ QUEUE_TTL = 10.0
 """Seconds after which the server has forgotten a queue that nobody waits in."""
 WAYS = ("tracking", "keyspace", "poll")
 log = logging.getLogger(__name__)
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 # -- in a process of its own ---------------------------------------------------------------------------------
@@ -132,11 +132,6 @@ async def hold(who: str, lease: Lease, invoked: float, chance: random.Random, hi
 
 def opened(history: str) -> TextIO:
     return Path(history).open("w")
-
-
-def megabytes() -> float:
-    """Resident set."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20
 
 
 def timers() -> list[asyncio.TimerHandle]:
