@@ -21,7 +21,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
-import functools
 import inspect
 import io
 import os
@@ -46,7 +45,6 @@ from aiolocks.cli.app import app
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import blocking
 from tests.docs.markdown import Block, Page, read
-from tests.support.clusters import Cluster
 
 ROOT = Path(__file__).parents[2]
 README = read(ROOT / "README.md")
@@ -65,19 +63,6 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path.re
 # -- Python
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Callable[[], str]]:
-    """Gives the URL of one node; the cluster is formed when it is first asked for."""
-    with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(Cluster(None)).masters[0].url)
-
-
 @each_page
 def test_python_blocks_run_and_print_what_is_shown(
     page: Page, running: EmbeddedServer, running_cluster: Callable[[], str], tmp_path: Path
@@ -86,10 +71,7 @@ def test_python_blocks_run_and_print_what_is_shown(
         client.flushall()
     shown = "the page does not show what this prints"
     printed: str | None = None
-    urls = {URL: running.url}
-    if any(CLUSTER_URL in block.text for block in page.blocks):
-        urls[CLUSTER_URL] = running_cluster()
-    with Reader(urls, tmp_path) as reader:
+    with Reader(urls(page, running, running_cluster), tmp_path) as reader:
         for block in page.blocks:
             if block.title == OUTPUT:
                 assert printed is not None, f"{block}: no Python block before this output"
@@ -99,6 +81,12 @@ def test_python_blocks_run_and_print_what_is_shown(
                 assert not printed, f"before {block}: {shown}:\n{printed}"
                 printed = reader.follow(block)
     assert not printed, f"at the end of {page}: {shown}:\n{printed}"
+
+
+def urls(page: Page, running: EmbeddedServer, running_cluster: Callable[[], str]) -> dict[str, str]:
+    """Those of the servers, by what the page calls them."""
+    clustered = any(CLUSTER_URL in block.text for block in page.blocks)
+    return {URL: running.url} | ({CLUSTER_URL: running_cluster()} if clustered else {})
 
 
 class Reader:

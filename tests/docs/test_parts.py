@@ -1,54 +1,153 @@
-"""Python blocks run when they are pasted by themselves, or their page says of what they are a part."""
+"""A Python block is a program, or its page says how it is run, and the site copies a program."""
 
 from __future__ import annotations
 
-import ast
-import builtins
-import inspect
-import symtable
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from types import SimpleNamespace
 
-from tests.docs.markdown import Block, Page
-from tests.docs.test_docs import PAGES, ROOT
+import pytest
+
+from aiolocks.testing import EmbeddedServer
+from tests.conftest import blocking
+from tests.docs.markdown import Page, read
+from tests.docs.programs import free_names, is_part, on_page_content, program, programs
+from tests.docs.test_docs import OUTPUT, ROOT, assert_same_output, each_page, urls
 
 HOW = ROOT / "docs/how-to/run-the-examples.md"
+PASTED = re.compile(r"`python -m asyncio`[^`]*run-the-examples\.md\)")
+APPENDED = re.compile(r"parts of `(\w+\.py)`: append them to it\. \[[^]]*\]\(run-the-examples\.md\)")
 
 
-def parts(page: Page) -> list[Block]:
-    """The blocks that are no program: they need names of earlier blocks, or await outside of a function."""
-    found: list[Block] = []
-    for block in page.blocks:
-        if block.language == "python":
-            code = compile(block.text, block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-            if code.co_flags & inspect.CO_COROUTINE or free_names(block.text):
-                found.append(block)
-    return found
-
-
-def free_names(text: str) -> set[str]:
-    """The names that a block reads, and neither defines nor finds among the built-in ones."""
-    table = symtable.symtable(text, "block", "exec")
-    tables = [table]
-    for one in tables:
-        tables += one.get_children()
-    read_here = {
-        symbol.get_name()
-        for one in tables
-        for symbol in one.get_symbols()
-        if symbol.is_global() or (one is table and symbol.is_referenced() and not symbol.is_assigned())
-    }
-    defined = {
-        symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()
-    }
-    return read_here - defined - {*dir(builtins), "__name__", "__file__"}
-
-
-def test_pages_whose_blocks_are_parts_say_how_to_run_them() -> None:
-    for page in PAGES:
-        said = "run-the-examples.md)" in page.prose or page.path == HOW
-        assert said or not parts(page), (
-            f"{page}: say how a reader runs {parts(page)[0]}, by a link to run-the-examples.md"
+@each_page
+def test_pages_say_how_their_parts_are_run_and_each_part_has_a_program(page: Page) -> None:
+    parts = dict(programs(page))
+    if parts and page.path != HOW:
+        appended = APPENDED.search(page.prose)
+        said = (
+            appended[1] in {block.title for block in page.blocks} if appended else PASTED.search(page.prose)
         )
+        assert said, f"{page}: say how a reader runs {next(iter(parts))}"
+    for block, whole in parts.items():
+        assert not block.title, f"{block} is no file that runs: {free_names(block.text)} are missing"
+        assert not is_part(whole), f"{block}: {free_names(whole)}\n{whole}"
 
 
-def test_blocks_that_are_parts_are_found() -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@each_page
+def test_programs_run_and_print_what_is_shown(
+    page: Page, running: EmbeddedServer, running_cluster: Callable[[], str], tmp_path: Path
+) -> None:
+    def put(name: str, text: str) -> None:
+        for said, real in urls(page, running, running_cluster).items():
+            text = text.replace(said, real)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    for block in page.blocks:
+        if "." in block.title:
+            put(block.title, block.text)
+    following = dict(zip(page.blocks, page.blocks[1:], strict=False))
+    for block, whole in programs(page):
+        with blocking(running.url) as client:
+            client.flushall()
+        put("pasted.py", whole)
+        command = [sys.executable, "-W", "ignore", "pasted.py"]
+        paths = os.pathsep.join((str(ROOT), str(tmp_path)))
+        result = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, f"{block}: {result.stderr}\n{whole}"
+        output = following.get(block)
+        if output is not None and output.title == OUTPUT:
+            lines = output.text.count("\n")
+            assert_same_output(output, "".join(result.stdout.splitlines(keepends=True)[-lines:]))
+
+
+FIRST = """
+from redis.asyncio import Redis
+
+redis = Redis()
+seen = 0
+
+
+async def look() -> None:
+    global seen
+    seen += len(word)
+
+
+await look()
+"""
+UNRELATED = "import json\n\nother = 1\n"
+LAST = '''
+from aiolocks import Lock
+
+# The name of the lock.
+word = """a
+b"""
+print(json.dumps(word))
+async with Lock(redis, word):
+    await look()
+'''
+WHOLE = '''
+import asyncio
+import json
+
+from redis.asyncio import Redis
+
+from aiolocks import Lock
+
+redis = Redis()
+seen = 0
+
+
+async def look() -> None:
+    global seen
+    seen += len(word)
+
+
+async def main() -> None:
+    global word
+    await look()
+
+    # The name of the lock.
+    word = """a
+b"""
+    print(json.dumps(word))
+    async with Lock(redis, word):
+        await look()
+
+
+asyncio.run(main())
+'''
+
+
+def test_a_program_has_the_imports_the_blocks_that_are_needed_and_a_main() -> None:
+    assert program([FIRST, UNRELATED, LAST]) == WHOLE.lstrip("\n")
+    assert program(["import a\n\n\ndef f(): ...\n", "f()\n"]) == "import a\n\n\ndef f(): ...\n\nf()\n"
+
+
+def test_the_site_copies_programs(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("```python\nawait 1 < x\n```\n\n```python\nx = 2\n```\n")
+    shown = '<div class="highlight"><pre><span></span><code><span>await</span> 1 &lt; x\n</code></pre></div>'
+    plain = '<div class="highlight"><pre><span></span><code>x = 2\n</code></pre></div>'
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=path))
+    whole = escape(program(["await 1 < x\n"]))
+    made = shown.replace('"highlight"', f'"highlight" data-copy="{whole}"', 1)
+    assert on_page_content(shown + plain, page=page) == made + plain
+    assert dict(programs(read(path))).keys() == {read(path).blocks[0]}
+
+
+def test_names_that_are_missing_are_found() -> None:
     assert free_names("import a\nprint(a, [b for b in c], d)\ndef f(e): return e, g\n") == {"c", "d", "g"}
