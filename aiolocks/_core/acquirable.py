@@ -9,15 +9,17 @@ from collections.abc import Callable, Coroutine, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, Self, TypeVar, cast, final
 
-from .arguments import Options, Seconds, flag, lock_name, optional_seconds, reject_slips
+from .arguments import Seconds, flag, lock_name, optional_seconds
 from .binding import Binding
 from .entries import Entries
 from .handle import Handle
 from .lease import Lease
 from .misuse import AsyncOnly
 from .naming import names_of_calls
+from .options import Options
 from .pending import Pending
 from .session import engine_of, source_of
+from .unknown_arguments import reject_unknown
 
 if TYPE_CHECKING:
     from .._transport import Granted
@@ -96,12 +98,12 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
     # -- acquiring
 
-    def acquire(  # noqa: D417 - there are no slips to describe
+    def acquire(  # noqa: D417 - there are no unknown arguments to describe
         self,
-        *slipped: Never,
+        *positional: Never,
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         steal: bool = False,
-        **slips: Never,
+        **unknown: Never,
     ) -> Pending[LeaseT]:
         """Acquires, waiting for as long as `blocking_timeout` allows.
 
@@ -127,7 +129,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
         Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
-        reject_slips("acquire()", slips, positional=slipped)
+        reject_unknown("acquire()", unknown, positional=positional)
         if flag("steal", steal):
             self._check_steal(blocking_timeout)
             return Pending(self._steal, of=self, call="acquire")
@@ -137,7 +139,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
         return Pending(functools.partial(self._acquire, timeout), of=self, call="acquire")
 
-    def try_acquire(self, *slipped: Never, **slips: Never) -> Pending[LeaseT | None]:
+    def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[LeaseT | None]:
         """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
 
         None says that somebody holds it now, not that somebody has held it: see `at_least` of `Lock`.
@@ -148,7 +150,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
         Cancelled at any point, nothing stays held.
         """
-        reject_slips("try_acquire()", slips, positional=slipped)
+        reject_unknown("try_acquire()", unknown, positional=positional)
         return Pending(self._try_acquire, of=self, call="try_acquire")
 
     def _check_steal(self, blocking_timeout: object) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, Literal, cast, final
-
-from .clock import milliseconds
+from typing import Any, Final, cast
 
 Seconds = float | int | timedelta
 """A duration: a number of seconds, or a timedelta."""
@@ -17,12 +13,9 @@ Seconds = float | int | timedelta
 Metadata = Mapping[str, Any]
 """Metadata that a user attaches to a lease: JSON, readable by everyone who can read the key."""
 
-OnLost = Literal["cancel", "ignore"]
-
 SHORTEST_TTL: Final = 0.05
 LONGEST: Final = 10 * 365.25 * 24 * 3600
 _NAME_BYTES: Final = 1024
-_REPLICAS: Final = 1000
 LARGEST_METADATA: Final = 65_536
 """Bytes of JSON. Each contender that is refused reads the metadata of the holders, and each acquire sends its
 own, on the connection that carries the renewals of all leases."""
@@ -30,92 +23,6 @@ LARGEST_VALUE: Final = 1_000_000
 """Bytes that every server takes, however it is configured: neither `client-query-buffer-limit` nor
 `proto-max-bulk-len` can be set below 1 MiB."""
 _LARGEST: Final = 512 * 1024 * 1024
-
-_AT_LEAST: Final = "Lock(..., at_least=...), or that of a FairLock"
-_OF_SESSION: Final = "Session(client, {}=...), given as the client"
-
-# The names that other libraries use for an option, or that are easily taken for it.
-_SLIPS: Final = {
-    "at_least": _AT_LEAST,
-    "auto_renew": "Lock(..., auto_renew=...)",
-    "blocking_timeout": "acquire(blocking_timeout=...)",
-    "max_hold": "Lock(..., max_hold=...)",
-    "ttl": "Lock(..., ttl=...), or lease.extend(ttl)",
-    "auto_release_time": "ttl= (how long the lease lasts)",
-    "auto_renewal": "auto_renew=",
-    "backoff": _OF_SESSION.format("backoff"),
-    "blocking": "try_acquire(), or blocking_timeout=0 for one try",
-    "command_timeout": _OF_SESSION.format("command_timeout"),
-    "expire": "ttl= (how long the lease lasts)",
-    "expires": "ttl= (how long the lease lasts)",
-    "ex": "ttl= (how long the lease lasts)",
-    "px": "ttl= (in seconds)",
-    "fence_retention": _OF_SESSION.format("fence_retention"),
-    "key": "name=",
-    "lease": "ttl= (how long the lease lasts)",
-    "lease_time": "ttl= (how long the lease lasts)",
-    "lease_timeout": "ttl= (how long the lease lasts)",
-    "listeners": _OF_SESSION.format("listeners"),
-    "lock_at_least_for": _AT_LEAST,
-    "lock_name": "name=",
-    "lock_timeout": "ttl= (how long the lease lasts)",
-    "prefix": _OF_SESSION.format("prefix"),
-    "redis": "client= (the first argument)",
-    "renew": "auto_renew=",
-    "sleep": "Session(client, backoff=Backoff(...))",
-    "timeout": "ttl= (how long the lease lasts, redis-py's timeout) "
-    "or blocking_timeout= (how long to wait, threading's timeout)",
-    "wait": "blocking_timeout= (how long to wait)",
-    "wait_timeout": "blocking_timeout= (how long to wait)",
-    "wakeup": _OF_SESSION.format("wakeup"),
-}
-_NEEDLESS: Final = {
-    "thread_local": "every acquisition has a lease of its own",
-    "token": "every lease makes its own; hand a lease over with detach() and adopt()",
-}
-_COMMON: Final = (
-    "ttl",
-    "blocking_timeout",
-    "auto_renew",
-    "max_hold",
-    "on_lost",
-    "metadata",
-    "replicas",
-    "at_least",
-    "grace",
-)
-
-
-def reject_slips(
-    what: str,
-    slips: Mapping[str, object],
-    meanings: Mapping[str, str] = _SLIPS,
-    *,
-    positional: tuple[object, ...] = (),
-) -> None:
-    """Refuses arguments that do not exist, with the right form in the error.
-
-    Args:
-        what: Name of the function, for messages.
-        slips: Keyword arguments.
-        meanings: The right form for each of them; these come first.
-        positional: Positional arguments, probably meant as the time to wait.
-    """
-    if positional:
-        given = positional[-1]
-        form = f"{what.removeprefix('try_')[:-1]}blocking_timeout={given!r:.40})"
-        right = _SLIPS["blocking"] if isinstance(given, bool) else form
-        raise TypeError(f"{what} takes no positional argument for the time to wait; did you mean {right}?")
-    for slip in slips:
-        wrong = f"{what} has no argument {slip!r}"
-        if (meant := meanings.get(slip) or _SLIPS.get(slip)) is not None:
-            raise TypeError(f"{wrong}; did you mean {meant}?")
-        if slip in _NEEDLESS:
-            raise TypeError(f"{wrong} and needs none: {_NEEDLESS[slip]}")
-        import difflib  # noqa: PLC0415 - who makes no slip need not load it
-
-        alike = difflib.get_close_matches(slip, _COMMON, n=1, cutoff=0.75)
-        raise TypeError(f"{wrong}; did you mean {alike[0]}=?" if alike else wrong)
 
 
 def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGEST) -> float:
@@ -237,83 +144,3 @@ def flag(what: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {value!r}")
     return value
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Options:
-    """The options that all kinds of locks have in common; checked. Locks with the same arguments share it."""
-
-    ttl: float
-    blocking_timeout: float | None
-    auto_renew: bool
-    max_hold: float | None
-    on_lost: OnLost
-    metadata: dict[str, Any]
-    replicas: int = 0
-    at_least: float = 0.0
-    grace: float = 0.0
-    at_least_ms: int = field(init=False)
-    first_ttl: float = field(init=False)
-    """The ttl that an acquire asks for: no more than `max_hold`."""
-    first_ttl_ms: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        first = self.ttl if self.max_hold is None else min(self.ttl, self.max_hold)
-        object.__setattr__(self, "first_ttl", first)
-        object.__setattr__(self, "first_ttl_ms", milliseconds(first))
-        object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
-        check_at_least(self.at_least_ms, self.first_ttl_ms)
-        check_grace(self.grace, first)
-
-    def with_grace(self, grace: float) -> Options:
-        """The same with another `grace`."""
-        return replace(self, grace=grace)
-
-    @classmethod
-    def checked(cls, *, metadata: object, **options: Any) -> Options:
-        """The options of these arguments, each of them as it should be."""
-        if metadata is None:
-            try:
-                return _checked_before(**options)
-            except TypeError:  # of an argument that cannot be hashed, or is of another type than it should be
-                pass
-        return _checked(metadata=metadata, **options)
-
-
-def _checked(
-    *,
-    ttl: object,
-    blocking_timeout: object,
-    auto_renew: object,
-    max_hold: object,
-    on_lost: object,
-    metadata: object,
-    replicas: object = 0,
-    at_least: object = 0.0,
-    grace: object = 0.0,
-) -> Options:
-    if ttl is None:
-        raise TypeError(
-            "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
-            "its holder lives, and outlives it by its ttl"
-        )
-    if on_lost not in ("cancel", "ignore"):
-        raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
-    return Options(
-        ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
-        blocking_timeout=optional_seconds("blocking_timeout", blocking_timeout),
-        auto_renew=flag("auto_renew", auto_renew),
-        max_hold=optional_seconds("max_hold", max_hold, least=SHORTEST_TTL),
-        on_lost=on_lost,
-        metadata=user_metadata(metadata),
-        replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
-        at_least=seconds("at_least", at_least),
-        grace=seconds("grace", grace),
-    )
-
-
-@functools.lru_cache(maxsize=256, typed=True)
-def _checked_before(**options: Any) -> Options:
-    """Most programs make a lock for each use, with the same few options: these are checked once."""
-    return _checked(metadata=None, **options)

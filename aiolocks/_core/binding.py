@@ -15,10 +15,10 @@ from .waiting.waiter import Waiter
 
 if TYPE_CHECKING:
     from .._transport import Answer
-    from .arguments import Options
     from .claim import Resource
     from .engine import Engine
     from .lease import Lease
+    from .options import Options
 
 LeaseT = TypeVar("LeaseT", bound="Lease")
 

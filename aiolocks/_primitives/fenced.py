@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Never, cast, final
 
-from .._core.arguments import lock_name, reject_slips
+from .._core.arguments import lock_name
 from .._core.engine import Engine
 from .._core.session import engine_of, source_of
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.fenced import FencedCommands, Form
 from ..errors import StaleFenceError
 
@@ -45,8 +46,8 @@ class FencedRegister:
 
     __slots__ = ("_name", "_source")
 
-    def __init__(self, client: Any, name: str, **slips: Never) -> None:
-        reject_slips("FencedRegister", slips)
+    def __init__(self, client: Any, name: str, **unknown: Never) -> None:
+        reject_unknown("FencedRegister", unknown)
         self._source = source_of(client)
         self._name = lock_name(name)
 

@@ -9,7 +9,7 @@ from typing import Final
 _DIGEST_BYTES: Final = 16
 
 # The names that other libraries use for an option, or that are easily taken for it.
-SLIPS: Final = {
+MEANT: Final = {
     "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
     "cache": "keep= (how long a value is kept)",
     "cache_ttl": "keep= (how long a value is kept)",

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from typing import Any, TypeVar, final
 
-from .._core.arguments import Options
 from .._core.engine import Engine
+from .._core.options import Options
 from ..errors import FingerprintError, LockTimeoutError, SessionClosedError
 from .keeping import Keeping
 from .making import Making

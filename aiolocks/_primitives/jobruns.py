@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from .._core.arguments import Options
 from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import Options
 from .._core.possession import Possession
 from .._transport import Granted
 from .._transport.commands.jobs import Errand, JobCommands

@@ -10,10 +10,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, TypeVar, final
 
 from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, Options, Seconds, reject_slips
+from .._core.arguments import Metadata, Seconds
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
+from .._core.options import Options
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.leadership import KIND, LeadershipCommands, Observing
 from ..errors import BackendError, LockLostError, LockTimeoutError
 from .leaders import LeaderInfo, Observer, leader_of
@@ -96,15 +98,13 @@ class Leadership(Acquirable[Term]):
         max_hold: Seconds | None = None,
         metadata: Metadata | None = None,
         replicas: int = 0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("Leadership", slips)
+        reject_unknown("Leadership", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,
-            auto_renew=True,
             max_hold=max_hold,
-            on_lost="cancel",
             metadata=metadata,
             replicas=replicas,
             grace=0.0 if grace is None else grace,

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips, whole_number
+from .._core.arguments import Metadata, Seconds, lock_name, whole_number
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.limits import KIND, LimitsCommands
 
 _MANNER: Final = Manner(eager=True, strict=True)
@@ -81,9 +83,9 @@ class Limits(Acquirable[Lease]):
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
         replicas: int = 0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("Limits", slips)
+        reject_unknown("Limits", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar, Never, final
 
 from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
+from .._core.arguments import Metadata, Seconds
 from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
+from .._core.unknown_arguments import reject_unknown
 from .._transport import LockCommands
 
 
@@ -77,9 +79,9 @@ class Lock(Acquirable[Lease]):
         grace: Seconds = 0.0,
         replicas: int = 0,
         at_least: Seconds = 0.0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("Lock", slips)
+        reject_unknown("Lock", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,

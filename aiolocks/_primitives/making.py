@@ -8,10 +8,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
-from .._core.arguments import LARGEST_VALUE, Options
+from .._core.arguments import LARGEST_VALUE
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import Options
 from .._core.term import NEVER
 from .._transport.commands.flight import Leaving, Left
 from ..errors import BackendError, ConfigurationError, LockError, LockLostError

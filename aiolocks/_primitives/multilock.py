@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
+from .._core.arguments import Metadata, Seconds, lock_name
 from .._core.claim import Commands, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.multi import MultiCommands
 
 _MOST_NAMES: Final = 1000
@@ -64,9 +66,9 @@ class MultiLock(Acquirable[Lease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("MultiLock", slips)
+        reject_unknown("MultiLock", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,

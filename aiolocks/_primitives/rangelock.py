@@ -7,9 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeVar, final
 
 from .._core.acquirable import AS_CONFIGURED
-from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
+from .._core.arguments import Metadata, Seconds, lock_name
+from .._core.options import OnLost, Options
 from .._core.pending import Pending
 from .._core.session import source_of
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.spans import Span
 from .spans import Family, SpanLease, SpanLock, WriterLease
 
@@ -70,13 +72,13 @@ class RangeUpgradableLease(RangeLease):
 
     __slots__ = ()
 
-    def upgrade(  # noqa: D417 - there are no slips to describe
+    def upgrade(  # noqa: D417 - there are no unknown arguments to describe
         self,
         lo: Bound | None = None,
         hi: Bound | None = None,
-        *slipped: Never,
+        *positional: Never,
         blocking_timeout: Seconds | None = AS_CONFIGURED,
-        **slips: Never,
+        **unknown: Never,
     ) -> Pending[RangeWriterLease]:
         """A writer for a while, on a part of the interval or on all of it; see `UpgradableLease.upgrade`.
 
@@ -95,7 +97,7 @@ class RangeUpgradableLease(RangeLease):
 
         Cancelled at any point, no writer stays; the upgradable lease is held as before.
         """
-        reject_slips("upgrade()", slips, positional=slipped)
+        reject_unknown("upgrade()", unknown, positional=positional)
         part = self._part("w", -math.inf if lo is None else lo, math.inf if hi is None else hi)
         if lo is None:
             part = part._replace(a=self._span.a)
@@ -155,9 +157,9 @@ class RangeLock:
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("RangeLock", slips)
+        reject_unknown("RangeLock", unknown)
         self._options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips, seconds
+from .._core.arguments import Metadata, Seconds, seconds
 from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
 from .._core.session import Session, client_of, joint_engine_of
+from .._core.unknown_arguments import reject_unknown
 from .._transport import check_master, master_label
 from .._transport.commands.redlock import RedlockCommands
 
@@ -75,9 +77,9 @@ class Redlock(Acquirable[Lease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("Redlock", slips)
+        reject_unknown("Redlock", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,

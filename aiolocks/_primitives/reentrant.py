@@ -9,14 +9,16 @@ import weakref
 from typing import Any, ClassVar, Final, Never, Self, final
 
 from .._core.acquirable import AS_CONFIGURED, Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, lock_name, reject_slips
+from .._core.arguments import Metadata, Seconds, lock_name
 from .._core.binding import Binding
 from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
 from .._core.pending import Pending
 from .._core.possession import Possession
+from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
 from .._transport.commands.reentrant import ReentrantCommands
 
@@ -96,9 +98,9 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("ReentrantLock", slips)
+        reject_unknown("ReentrantLock", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,
@@ -115,22 +117,22 @@ class ReentrantLock(Acquirable[ReentrantLease]):
 
     def acquire(
         self,
-        *slipped: Never,
+        *positional: Never,
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         steal: bool = False,
-        **slips: Never,
+        **unknown: Never,
     ) -> Pending[ReentrantLease]:
         """Acquires it for its owner, which is the task that calls this unless `owner` says otherwise.
 
         See `Lock.acquire`, also for its errors.
         """
         return super(ReentrantLock, self._of_owner()).acquire(
-            *slipped, blocking_timeout=blocking_timeout, steal=steal, **slips
+            *positional, blocking_timeout=blocking_timeout, steal=steal, **unknown
         )
 
-    def try_acquire(self, *slipped: Never, **slips: Never) -> Pending[ReentrantLease | None]:
+    def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[ReentrantLease | None]:
         """Acquires it for its owner at once or not at all. See `Lock.try_acquire`, also for its errors."""
-        return super(ReentrantLock, self._of_owner()).try_acquire(*slipped, **slips)
+        return super(ReentrantLock, self._of_owner()).try_acquire(*positional, **unknown)
 
     def _of_owner(self) -> Self:
         """The same lock, for the caller."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .._core.arguments import Options
 from .._core.binding import Binding
 from .._core.claim import Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import Options
 from .._core.term import NEVER
 from .._transport.commands.flight import FlightCommands, Left
 

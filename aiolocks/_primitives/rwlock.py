@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Never, final
 
-from .._core.arguments import Metadata, OnLost, Options, Seconds, reject_slips
+from .._core.arguments import Metadata, Seconds
+from .._core.options import OnLost, Options
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.spans import Span
 from .spans import EVERYTHING, Family, SpanLease, SpanLock, UpgradableLease, WriterLease
 
@@ -67,9 +69,9 @@ class RWLock:
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
         replicas: int = 0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("RWLock", slips)
+        reject_unknown("RWLock", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,

@@ -6,12 +6,14 @@ import functools
 from typing import Any, ClassVar, Final, Never, Self, final
 
 from .._core.acquirable import AS_CONFIGURED, Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, flag, reject_slips, whole_number
+from .._core.arguments import Metadata, Seconds, flag, whole_number
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
 from .._core.pending import Pending
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.permits import PermitCommands
 
 _FAIR: Final = Manner(eager=True, strict=True)
@@ -72,9 +74,9 @@ class Semaphore(Acquirable[Lease]):
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
         replicas: int = 0,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("Semaphore", slips)
+        reject_unknown("Semaphore", unknown)
         options = Options.checked(
             ttl=ttl,
             blocking_timeout=blocking_timeout,
@@ -101,13 +103,13 @@ class Semaphore(Acquirable[Lease]):
         """Whether permits are had in the order of asking."""
         return self._fair
 
-    def acquire(  # noqa: D417 - there are no slips to describe
+    def acquire(  # noqa: D417 - there are no unknown arguments to describe
         self,
         n: int = 1,
-        *slipped: Never,
+        *positional: Never,
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         steal: bool = False,
-        **slips: Never,
+        **unknown: Never,
     ) -> Pending[Lease]:
         """Acquires `n` permits as one lease, waiting for as long as `blocking_timeout` allows.
 
@@ -130,11 +132,11 @@ class Semaphore(Acquirable[Lease]):
         """
         several = self._several(n)
         return super(Semaphore, several).acquire(
-            *slipped, blocking_timeout=blocking_timeout, steal=steal, **slips
+            *positional, blocking_timeout=blocking_timeout, steal=steal, **unknown
         )
 
     def try_acquire(  # noqa: D417 - see above
-        self, n: int = 1, *slipped: Never, **slips: Never
+        self, n: int = 1, *positional: Never, **unknown: Never
     ) -> Pending[Lease | None]:
         """Acquires `n` permits at once or not at all: the lease, or None. Never queues.
 
@@ -150,7 +152,7 @@ class Semaphore(Acquirable[Lease]):
         Cancelled at any point, nothing stays held.
         """
         several = self._several(n)
-        return super(Semaphore, several).try_acquire(*slipped, **slips)
+        return super(Semaphore, several).try_acquire(*positional, **unknown)
 
     async def available(self) -> int:
         """How many permits could be had now, as the server says; 0 of a fair one while anybody waits.

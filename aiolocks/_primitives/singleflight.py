@@ -8,18 +8,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Never, ParamSpec, TypeVar, final
 
 from .._core.acquirable import AS_CONFIGURED
-from .._core.arguments import (
-    SHORTEST_TTL,
-    Options,
-    Seconds,
-    lock_name,
-    optional_seconds,
-    reject_slips,
-    seconds,
-)
+from .._core.arguments import Seconds, lock_name, optional_seconds
 from .._core.naming import names_of_calls
+from .._core.options import Options
 from .._core.session import engine_of, source_of
-from .flightarguments import SLIPS, check_function, digest_of
+from .._core.unknown_arguments import reject_unknown
+from .flightarguments import MEANT, check_function, digest_of
 from .flights import share
 from .keeping import Keeping
 from .serializers import JSON, Serializer
@@ -94,18 +88,11 @@ class SingleFlight:
         early: float = 0.0,
         jitter: float = 0.0,
         serializer: Serializer = JSON,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("SingleFlight", slips, SLIPS)
+        reject_unknown("SingleFlight", unknown, MEANT)
         self._source = source_of(client)
-        self._options = Options.checked(
-            ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
-            blocking_timeout=None,
-            auto_renew=True,
-            max_hold=None,
-            on_lost="cancel",
-            metadata=None,
-        )
+        self._options = Options.checked(ttl=ttl)
         self._keeping = Keeping().but(keep=keep, stale=stale, early=early, jitter=jitter)
         for function in ("dumps", "loads"):
             if not callable(getattr(serializer, function, None)):

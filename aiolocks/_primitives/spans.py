@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, final
 
 from .._core.acquirable import AS_CONFIGURED, Acquirable
-from .._core.arguments import Options, Seconds, optional_seconds, reject_slips
+from .._core.arguments import Seconds, optional_seconds
 from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.options import Options
 from .._core.pending import Pending
 from .._core.possession import Possession
+from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
 from .._transport.commands.spans import Span, SpanCommands
 from ..errors import LockLostError
@@ -242,8 +244,8 @@ class UpgradableLease(SpanLease):
 
     __slots__ = ()
 
-    def upgrade(  # noqa: D417 - there are no slips to describe
-        self, *slipped: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **slips: Never
+    def upgrade(  # noqa: D417 - there are no unknown arguments to describe
+        self, *positional: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **unknown: Never
     ) -> Pending[WriterLease]:
         """A writer for a while: waits until the readers inside have left, keeps out new ones, excludes all.
 
@@ -264,5 +266,5 @@ class UpgradableLease(SpanLease):
 
         Cancelled at any point, no writer stays; the upgradable lease is held as before.
         """
-        reject_slips("upgrade()", slips, positional=slipped)
+        reject_unknown("upgrade()", unknown, positional=positional)
         return self._upgrading(WriterLease, self._span._replace(mode="w"), blocking_timeout)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Final, Self, final
 
-from .._core.arguments import Options
 from .._core.engine import Engine
 from .._core.entered import held
 from .._core.lease import Lease
+from .._core.options import Options
 from .._core.term import NEVER
 from .._transport.commands.flight import Leaving, Left
 from ..errors import DeadlockError

@@ -6,19 +6,20 @@ import asyncio
 from types import TracebackType
 from typing import Any, Final, Never, final
 
-from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, reject_slips, seconds
+from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, seconds
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.entries import Entries
 from .._core.releasing import Releasing
 from .._core.session import engine_of, source_of
 from .._core.shield import outlast
+from .._core.unknown_arguments import reject_unknown
 from .._transport import Command, Released
 from .._transport.commands.turnstile import TurnstileCommands
 
 _FIRST: Final = 1
 
-_SLIPS: Final[dict[str, str]] = dict.fromkeys(
+_MEANT: Final[dict[str, str]] = dict.fromkeys(
     ("ex", "expire", "expires", "lease", "px", "timeout", "ttl"), "window= (how long a window lasts)"
 )
 
@@ -61,8 +62,8 @@ class Turnstile:
 
     __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
 
-    def __init__(self, client: Any, name: str, *, window: Seconds = 2.0, **slips: Never) -> None:
-        reject_slips("Turnstile", slips, _SLIPS)
+    def __init__(self, client: Any, name: str, *, window: Seconds = 2.0, **unknown: Never) -> None:
+        reject_unknown("Turnstile", unknown, _MEANT)
         self._source = source_of(client)
         self._name = lock_name(name)
         self._window = seconds("window", window, least=SHORTEST_TTL)

@@ -7,21 +7,13 @@ import functools
 from collections.abc import Coroutine
 from typing import Any, Final, Literal, Never, TypeVar, final, overload
 
-from .._core.arguments import (
-    SHORTEST_TTL,
-    Metadata,
-    Options,
-    Seconds,
-    lock_name,
-    reject_slips,
-    seconds,
-    user_metadata,
-    whole_number,
-)
+from .._core.arguments import SHORTEST_TTL, Metadata, Seconds, lock_name, seconds, user_metadata, whole_number
 from .._core.clock import milliseconds
 from .._core.lease import Lease
+from .._core.options import Options
 from .._core.pending import Pending
 from .._core.session import engine_of, source_of
+from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.jobs import Errand
 from ..errors import DuplicateJobError
 from .joblease import JobLease
@@ -36,7 +28,7 @@ OnConflict = Literal["raise", "skip", "replace"]
 _MOST_AT_ONCE: Final = 2**31 - 1
 
 # The names that other libraries use for an option, or that are easily taken for it.
-_SLIPS: Final = {
+_MEANT: Final = {
     "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
     "concurrency": "limit= (how many may run at once)",
     "lock_name": "key=",
@@ -107,19 +99,12 @@ class UniqueJob:
         ttl: Seconds = 60.0,
         limit: int = 1,
         metadata: Metadata | None = None,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("UniqueJob", slips, _SLIPS)
+        reject_unknown("UniqueJob", unknown, _MEANT)
         self._source = source_of(client)
         self._key = lock_name(key, "key")
-        self._options = Options.checked(
-            ttl=ttl,
-            blocking_timeout=None,
-            auto_renew=True,
-            max_hold=None,
-            on_lost="cancel",
-            metadata=metadata,
-        )
+        self._options = Options.checked(ttl=ttl, metadata=metadata)
         self._limit = whole_number("limit", limit, most=_MOST_AT_ONCE)
 
     @property

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, cast, final
 import anyio
 
 from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, OnLost, Options, Seconds, optional_seconds, reject_slips
+from .._core.arguments import Metadata, Seconds, optional_seconds
 from .._core.lease import Lease
+from .._core.options import OnLost, Options
 from .._core.session import Session
+from .._core.unknown_arguments import reject_unknown
 from .._transport.opening import open_client
 from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
 from ._holds import holds_of
@@ -35,14 +37,6 @@ Gone = Callable[[], Awaitable[None]]
 
 log: Final = logging.getLogger("aiolocks.requests")
 
-DEFAULTS: Final = {
-    "ttl": 30.0,
-    "auto_renew": True,
-    "max_hold": None,
-    "on_lost": "cancel",
-    "metadata": None,
-}
-
 
 class LockOptions(TypedDict, total=False):
     """The options of the lock; see `aiolocks.Lock`."""
@@ -52,6 +46,11 @@ class LockOptions(TypedDict, total=False):
     max_hold: Seconds | None
     on_lost: OnLost
     metadata: Metadata | None
+
+
+def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:
+    """Those that are no `LockOptions`."""
+    return {name: value for name, value in options.items() if name not in LockOptions.__annotations__}
 
 
 class SessionOptions(TypedDict, total=False):
@@ -116,7 +115,7 @@ class Recipe:
         options: Mapping[str, Any],
         name: object,
     ) -> None:
-        reject_slips(what, {name: value for name, value in options.items() if name not in DEFAULTS})
+        reject_unknown(what, not_for_locks(options))
         if isinstance(kind, Acquirable) or not callable(kind):
             raise TypeError(
                 "kind must be a class of locks, or a function of a session and a name that makes one, as in "
@@ -128,7 +127,7 @@ class Recipe:
         self.conflict = conflict
         # Under this key its names are measured together, with those of routes that have the same template.
         self.family: Hashable = name if isinstance(name, str) else self
-        Options.checked(**{**DEFAULTS, **options}, blocking_timeout=None)
+        Options.checked(**options)
         self._options = dict(options)
 
     def lock(self, session: Session, name: str) -> Acquirable[Any]:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, final
 
-from .._core.arguments import Options, lock_name, optional_seconds, reject_slips
+from .._core.arguments import lock_name, optional_seconds
+from .._core.options import Options
 from .._core.session import Session
+from .._core.unknown_arguments import reject_unknown
 from .._primitives.limits import Limits, checked_keys
 from ..errors import LockTimeoutError
-from ._holding import DEFAULTS, LockOptions
+from ._holding import LockOptions, not_for_locks
 from ._refusing import SOON, Refusal
 
 TOO_MANY: Final = "You have reached your limit. Try again later."
@@ -65,8 +67,8 @@ class LimitsRecipe:
         blocking_timeout: object,
         options: LockOptions,
     ) -> None:
-        reject_slips("Limited", {one: value for one, value in options.items() if one not in DEFAULTS})
-        Options.checked(**{**DEFAULTS, **options}, blocking_timeout=None)
+        reject_unknown("Limited", not_for_locks(options))
+        Options.checked(**options)
         self.name = lock_name(name)
         self._keys = keys
         self._options = options

@@ -1,8 +1,8 @@
 """Shows the reference as a user needs it.
 
-Signatures are those of calls: without the parameters that only catch slips, and with the options that are
-declared in one place for several functions. Each error links to the section of the page on troubleshooting
-that has its messages, and each kind of lock to the options that all kinds have in common.
+Signatures are those of calls: without the parameters that only catch unknown arguments, and with the options
+that are declared in one place for several functions. Each error links to the section of the page on
+troubleshooting that has its messages, and each kind of lock to the options that all kinds have in common.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import griffe
 
-HIDDEN = ("slips", "slipped")
-"""They take unknown arguments, to say in the error how the right one is called."""
+HIDDEN = "Never"
+"""The type of parameters that take unknown arguments, to say in the error how the right one is called."""
 TROUBLE = "../how-to/troubleshooting.md"
 COMMON = "Options that have no text here are those of `Lock`."
 
@@ -22,9 +22,9 @@ class Signatures(griffe.Extension):
 
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
         """A function has been read: removes the parameters, and defaults that are no values."""
-        for name in HIDDEN:
-            if name in func.parameters:
-                del func.parameters[name]
+        for parameter in list(func.parameters):
+            if str(parameter.annotation) == HIDDEN:
+                del func.parameters[parameter.name]
         for parameter in func.parameters:
             if str(parameter.default) == "AS_CONFIGURED":  # as the object has it
                 parameter.default = "..."

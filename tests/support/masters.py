@@ -8,7 +8,7 @@ from typing import Any
 
 from aiolocks import Lease, Redlock
 from aiolocks._core.acquirable import Acquirable
-from aiolocks._core.arguments import Options
+from aiolocks._core.options import Options
 from aiolocks._core.session import open_transport
 from aiolocks._transport import Call, Command, OnRung, Transport
 from aiolocks._transport.quorum.quorum import Quorum

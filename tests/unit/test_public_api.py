@@ -22,6 +22,7 @@ from aiolocks import (
     Leadership,
     Lease,
     LeaseState,
+    Limits,
     Lock,
     LockError,
     LockEvent,
@@ -51,6 +52,7 @@ from aiolocks import (
     WaiterInfo,
     WriterLease,
 )
+from aiolocks._core.options import DEFAULTS
 from tests.unit.fakes import generous, hold
 
 # Frozen here, so that a change of the contract is a decision.
@@ -258,6 +260,24 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
 def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, names) -> None:
     assert {field.name for field in dataclasses.fields(cls)} == names
     assert all(f"{name}: " in cls.__doc__ for name in names)
+
+
+@pytest.mark.parametrize(
+    "cls", [FairLock, Limits, Lock, MultiLock, RangeLock, RWLock, Redlock, ReentrantLock, Semaphore]
+)
+def test_the_options_of_all_kinds_are_those_of_lock(cls) -> None:
+    """Signatures repeat them, so that `help` and editors show them; the texts stand with `Lock` alone."""
+    of_lock, own = inspect.signature(Lock).parameters, inspect.signature(cls).parameters
+    common = [name for name in of_lock if name in own and name in DEFAULTS]
+    text = "" if cls is Lock else cls.__doc__.partition("Args:")[2]
+
+    assert set(common) >= set(COMMON)
+    assert [name for name in own if name in common] == common
+    assert {name: own[name] for name in common} == {name: of_lock[name] for name in common}
+    assert {name: own[name].default for name in common} == {name: DEFAULTS[name] for name in common}
+    assert not [
+        name for name in common if f" {name}: " in text and (cls, name) != (ReentrantLock, "metadata")
+    ]
 
 
 def test_lock_takes_what_the_contract_says() -> None:

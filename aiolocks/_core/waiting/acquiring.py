@@ -22,10 +22,10 @@ from .replicas import Acknowledgement
 if TYPE_CHECKING:
     from ..._holders import HolderInfo
     from ..._transport import Answer, Fault, Refused
-    from ..arguments import Options
     from ..claim import Claim
     from ..engine import Engine
     from ..entered import Inside
+    from ..options import Options
     from ..possession import Possession
     from .gate import Gate
     from .replicas import Outcome

@@ -21,9 +21,9 @@ from .naps import Naps
 
 if TYPE_CHECKING:
     from ..._transport import Answer, Fault, Refused
-    from ..arguments import Options
     from ..claim import Claim
     from ..engine import Engine
+    from ..options import Options
     from .gate import Gate
 
 _SILENCE: Final = 0.1

@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 from typing import Final
 
-from ..._core.arguments import Options
 from ..._core.engine import Engine
+from ..._core.options import Options
 from ..._transport.commands.schedule import NotClaimed, reading
 from .clock import server_clock
 from .dues import Dues

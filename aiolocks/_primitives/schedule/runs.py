@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, final
 
-from ..._core.arguments import Options
 from ..._core.binding import Binding
 from ..._core.claim import Manner, Resource
 from ..._core.clock import milliseconds
 from ..._core.engine import Engine
 from ..._core.lease import Lease
+from ..._core.options import Options
 from ..._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
 from ...errors import LockError, LockLostError
 from .clock import ServerClock

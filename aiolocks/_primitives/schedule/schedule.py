@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
 
-from ..._core.arguments import Metadata, Seconds, reject_slips, whole_number
+from ..._core.arguments import Metadata, Seconds, whole_number
 from ..._core.engine import Engine
 from ..._core.misuse import AsyncOnly
 from ..._core.session import engine_of, source_of
+from ..._core.unknown_arguments import reject_unknown
 from ..._transport.commands.schedule import reading
 from .keeper import Keeper
 from .once import claim_nearest, trigger
@@ -27,7 +28,7 @@ R = TypeVar("R")
 JobT = TypeVar("JobT", bound=Callable[[Tick], Awaitable[Any]])
 
 _MOST_RECORDS: Final = 100
-_SLIPS: Final[dict[str, str]] = {
+_MEANT: Final[dict[str, str]] = {
     **dict.fromkeys(("interval", "seconds", "period"), "every= (seconds between two ticks)"),
     **dict.fromkeys(("crontab", "expression", "expr"), "cron= (a cron expression)"),
     **dict.fromkeys(("timezone", "zone"), "tz= (the time zone of the cron expression)"),
@@ -116,9 +117,9 @@ class Schedule(AsyncOnly):
         jitter: Seconds = 0.0,
         ttl: Seconds = 30.0,
         metadata: Metadata | None = None,
-        **slips: Never,
+        **unknown: Never,
     ) -> None:
-        reject_slips("Schedule", slips, _SLIPS)
+        reject_unknown("Schedule", unknown, _MEANT)
         self._source = source_of(client)
         self._settings = Settings.checked(
             name,

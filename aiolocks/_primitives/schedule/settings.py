@@ -6,8 +6,9 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from ..._core.arguments import Options, lock_name, optional_seconds, seconds, whole_number
+from ..._core.arguments import lock_name, optional_seconds, seconds, whole_number
 from ..._core.clock import milliseconds
+from ..._core.options import Options
 from .dues import Cron, Dues, Every, between, time_zone
 from .plan import Policy
 from .runs import Run
@@ -72,11 +73,8 @@ class Settings:
             zone=zone,
             options=Options.checked(
                 ttl=lease,
-                blocking_timeout=None,
-                auto_renew=True,
                 # A job that does not heed its cancellation keeps its lease no longer than one that died.
                 max_hold=None if longest is None else longest + lease,
-                on_lost="cancel",
                 metadata=metadata,
             ),
             at_most=longest,

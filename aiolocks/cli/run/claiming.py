@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ... import BackendError, Session
-from ..._core.arguments import Options, lock_name
+from ..._core.arguments import lock_name
+from ..._core.options import Options
 from ..._core.session import engine_of
 from ..._primitives.schedule.once import claim_nearest
 from ..._primitives.schedule.runs import Run
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
 async def claim_tick(session: Session, order: Order) -> Run | None:
     """The run of the tick, or None: another machine has it, or another run goes on."""
     assert order.ticks is not None
-    options = Options.checked(
-        ttl=order.ttl,
-        blocking_timeout=None,
-        auto_renew=True,
-        max_hold=None,
-        on_lost="cancel",
-        metadata=described(order.command),
-    )
+    options = Options.checked(ttl=order.ttl, metadata=described(order.command))
     try:
         found = await claim_nearest(engine_of(session), lock_name(order.name), order.ticks, options)
     except BackendError as error:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, final
 
-from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, reject_slips, seconds
+from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, seconds
+from ..._core.unknown_arguments import reject_unknown
 from ._store import Store
 
 OnCrash = Literal["refuse", "run"]
@@ -62,7 +63,7 @@ class Policy:
     def of(cls, options: Options) -> Policy:
         """The options of the user."""
         given: Any = options
-        reject_slips(
+        reject_unknown(
             "the middleware", {name: given[name] for name in given if name not in Options.__annotations__}
         )
         return cls(**given)
