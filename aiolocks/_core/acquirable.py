@@ -18,7 +18,7 @@ from .misuse import AsyncOnly
 from .naming import names_of_calls
 from .options import Options
 from .pending import Pending
-from .session import engine_of, source_of
+from .sources import engine_of, source_of
 from .unknown_arguments import reject_unknown
 
 if TYPE_CHECKING:

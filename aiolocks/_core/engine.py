@@ -1,35 +1,28 @@
-"""A session from its first use on, on one event loop: what everything in the core works with.
-
-The connection ends with the session: closed by it, collected with it, or when the loop shuts down. All
-three are one mechanism, an async generator that was begun. `aclose` closes it; a collected one is closed
-by its loop; and `asyncio.run` and its like end, after cancelling every task, with
-`loop.shutdown_asyncgens`: the one moment at which something that belongs to a loop can still send its
-last words.
-"""
+"""A session from its first use on, on one event loop: what everything in the core works with."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import secrets
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Call, Command, Fault, OnRung, Transport, clocks, ignore, take_back, whereabouts
-from ..errors import ConfigurationError, SessionClosedError
-from .backoff import Backoff
+from .._transport import Command, OnRung, Transport, clocks, whereabouts
+from ..errors import SessionClosedError
 from .convoys import Convoys
+from .ending import UNWINDING, Ending
 from .entered import Entered
 from .events import Events
-from .guard import GuardMode, ward
+from .guard import ward
 from .process import current_pid
 from .resumption import Resumption
+from .settings import Settings
+from .single_requests import SingleRequests
 from .statistics import SessionStatistics
+from .tokens import Tokens
 from .tracked import Tracked
 from .waiting.bells import Bells
 from .waiting.gate import Gate
@@ -37,67 +30,16 @@ from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from .._inspection.deadlocks import Detector
-    from .claim import Claim, Resource
+    from .claim import Resource
     from .waiting.acquiring import Acquiring
     from .waiting.waiter import Waiter
 
 T = TypeVar("T")
 
-OnDeadlock = Literal["report", "raise"]
-
-_UNWINDING: Final = 1.0
-"""Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
-
 _READING: Final = 0.001
 """Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
-_TOKEN_BYTES: Final = 16
-_TOKENS_AT_ONCE: Final = 64
-
 _quote: Final = json.encoder.encode_basestring_ascii
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of a session; checked. Times in seconds, sizes in bytes."""
-
-    prefix: str
-    backoff: Backoff
-    command_timeout: float
-    fence_retention: float
-    metadata: dict[str, Any]
-    largest_metadata: int
-    largest_value: int
-    guard: GuardMode = "log"
-    on_deadlock: OnDeadlock = "report"
-
-    def user_json(self, metadata: Mapping[str, Any]) -> str:
-        """The user's metadata as they stand on the server.
-
-        Raises:
-            ConfigurationError: They are too large; nothing was sent.
-        """
-        text = json.dumps(metadata, separators=(",", ":"))
-        if len(text) > self.largest_metadata:
-            raise ConfigurationError(
-                f"metadata have {len(text)} bytes as JSON, with those of the session, and at most "
-                f"{self.largest_metadata} are allowed: Session(client, largest_metadata=...)"
-            )
-        return text
-
-    def check_value(self, data: bytes) -> None:
-        """Refuses a value that is too large; nothing was sent.
-
-        Raises:
-            ConfigurationError: It is.
-        """
-        if len(data) > self.largest_value:
-            raise ConfigurationError(
-                f"the value has {len(data)} bytes, and at most {self.largest_value} are allowed: "
-                "Session(client, largest_value=...)"
-            )
-
 
 _MOST_BOUND: Final = 256
 """Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
@@ -112,14 +54,13 @@ class Engine:
 
     __slots__ = (
         "__weakref__",
-        "_asking",
         "_bindings",
         "_closing_task",
+        "_ending",
         "_gates",
         "_holder",
-        "_keeper",
+        "_single",
         "_thread",
-        "_tokens",
         "_transport",
         "bells",
         "closed",
@@ -136,8 +77,14 @@ class Engine:
         "send",
         "session_id",
         "settings",
+        "settle",
         "shared",
+        "start",
+        "take_back",
+        "token",
         "tracked",
+        "undo",
+        "waiter",
         "waiting",
         "wake_own",
         "ward",
@@ -170,11 +117,10 @@ class Engine:
         self._closing_task: asyncio.Task[None] | None = None
         self._bindings: dict[Hashable, Any] = {}
         self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
-        self._asking: set[asyncio.Future[Any]] = set()  # single requests that somebody waits for
         self.pid = current_pid()
         self._thread = threading.get_ident()
-        self._tokens: list[str] = []  # not used yet
         self._holder = whereabouts(self.pid)
+        self.token = Tokens().take
         self.bells = Bells(loop)
         self.tracked = Tracked(loop, self.bells.rung)
         self._transport = transport = connect(self.session_id, self.tracked.rung)
@@ -186,9 +132,10 @@ class Engine:
         # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
         # uses any more.
         self.wake_own = self.bells.wake_own
-        self._keeper = _keep(transport, resumption)
-        with contextlib.suppress(StopIteration):  # it stops at its `yield`
-            self._keeper.__anext__().send(None)
+        self._single = single = SingleRequests(loop, transport, self.wake_own)
+        self.waiter, self.start = single.waiter, single.start
+        self.undo, self.take_back, self.settle = single.undo, single.take_back, single.settle
+        self._ending = Ending(transport, resumption)
 
     # -- its life
 
@@ -239,9 +186,7 @@ class Engine:
         self._bindings.clear()
         for acquire in tuple(self.waiting):
             acquire.end_with(SessionClosedError("the session was closed while waiting"))
-        for future in tuple(self._asking):
-            if not future.done():
-                future.set_exception(SessionClosedError("the session was closed while waiting"))
+        self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
         held = self.watchdog.possessions()
         bodies = [possession.scope for possession in held if possession.scope is not None]
         for possession in held:
@@ -249,13 +194,12 @@ class Engine:
         # A task whose grant was answered in this turn of the loop finds in the next one that the session
         # closes, and gives the grant back.
         await asyncio.sleep(0)
-        deadline = self.now() + _UNWINDING
+        deadline = self.now() + UNWINDING
         # Polled: the end of a body is nobody else's business.
         while self.now() < deadline and any(body.running for body in bodies):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         self.closed = True
-        with contextlib.suppress(StopAsyncIteration):
-            await self._keeper.asend(max(0.05, deadline - self.now()))
+        await self._ending.come(max(0.05, deadline - self.now()))
 
     # -- talking to the server
 
@@ -289,74 +233,6 @@ class Engine:
         since = self.now() - sent
         suspended = clocks.steady() - steady - since
         return sent - suspended if suspended > _READING else sent
-
-    def undo(
-        self,
-        claim: Claim,
-        ttl: float,
-        *,
-        leave: bool = False,
-        leaves_late: Callable[[], bool] | None = None,
-    ) -> None:
-        """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too.
-
-        `leaves_late` decides that when the undo is written: the acquire has ended by then.
-        """
-        make = None if leaves_late is None else lambda: claim.release(leave=leaves_late())
-        self.take_back(claim.release(leave=leave), ttl, told=self.wake_own, make=make)
-
-    def take_back(
-        self,
-        command: Command[T],
-        ttl: float,
-        *,
-        told: Callable[[T], None] = ignore,
-        make: Callable[[], Command[T]] | None = None,
-    ) -> None:
-        """Sends an undo, which is of use for `ttl` seconds at least; see `_transport.take_back`."""
-        take_back(command, send=self.send, loop=self.loop, seconds=ttl, told=told, make=make)
-
-    def settle(self, claim: Claim) -> None:
-        """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""
-        if (command := claim.settle()) is not None:
-            self.send(Call(command, ignore, ignore, until=self.now()), at_once=True)
-
-    def waiter(self) -> asyncio.Future[Any]:
-        """A future for a waiter: it ends with the session at the latest."""
-        future: asyncio.Future[Any] = self.loop.create_future()
-        self._asking.add(future)
-        future.add_done_callback(self._asking.discard)
-        return future
-
-    def start(
-        self,
-        command: Command[T],
-        *,
-        until: float,
-        make: Callable[[], Command[T]] | None = None,
-        told: Callable[[T], object] | None = None,
-        patient: bool = False,
-    ) -> tuple[Call[T], asyncio.Future[T]]:
-        """Sends a command; its end is the future's, or the session's.
-
-        `told` is called with the answer when it comes, whether anybody waits for it still or not. `patient`
-        for what is held: it waits for a server that cannot be reached.
-        """
-        future: asyncio.Future[T] = self.waiter()
-
-        def replied(result: T) -> None:
-            if told is not None:
-                told(result)
-            if not future.done():
-                future.set_result(result)
-
-        def failed(fault: Fault) -> None:
-            if not future.done():
-                future.set_exception(fault.error)
-
-        call = Call(command, replied, failed, until=until, patient=patient, make=make, on_late=told)
-        self.send(call)
-        return call, future
 
     async def ask(
         self,
@@ -405,17 +281,6 @@ class Engine:
             self.detector = Detector(self)
         self.detector.add(waiter)
 
-    def token(self) -> str:
-        """128 random bits, fetched from the kernel for many tokens at once.
-
-        No fork of this process hands out the same ones: it cannot use this session.
-        """
-        if not self._tokens:
-            fetched = os.urandom(_TOKEN_BYTES * _TOKENS_AT_ONCE).hex()
-            length = 2 * _TOKEN_BYTES
-            self._tokens = [fetched[at : at + length] for at in range(0, len(fetched), length)]
-        return self._tokens.pop()
-
     def describe(self, user: str, more: str = "") -> str:
         """The metadata that stand on the server beside a lease, as JSON: its holder, and what the user adds.
 
@@ -431,12 +296,3 @@ class Engine:
             waiters=len(self.waiting),
             commands_sent=self._transport.commands_sent,
         )
-
-
-async def _keep(transport: Transport, resumption: Resumption) -> AsyncGenerator[None, float]:
-    grace = _UNWINDING
-    try:
-        grace = yield
-    finally:
-        resumption.close()
-        await transport.aclose(grace)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, final
 
 from .._transport import (
     WAKEUPS,
     KeyspaceWakeup,
     OnRung,
     Transport,
-    a_question,
     check_client,
     open_quorum,
     open_transport,
 )
-from ..errors import LockError, SessionClosedError
+from ..errors import SessionClosedError
 from . import apart
 from .arguments import (
     LARGEST_METADATA,
@@ -32,15 +29,14 @@ from .arguments import (
     user_metadata,
 )
 from .backoff import Backoff
-from .engine import Engine, OnDeadlock, Settings
+from .engine import Engine
 from .events import Events
 from .guard import GUARD_MODES, GuardMode
+from .joint import JointEngines
 from .misuse import AsyncOnly
+from .operations import Operations
+from .settings import OnDeadlock, Settings
 from .statistics import SessionStatistics
-
-if TYPE_CHECKING:
-    from .._deadlocks import Deadlock
-    from .._inspection.infos import LockInfo
 
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
 
@@ -48,11 +44,11 @@ _SESSIONS: Final = "_aiolocks_sessions"
 """Attribute of a client under which its default sessions live exactly as long as it does."""
 
 _BACKOFF: Final = Backoff()
-_PREFIX: Final = "aiolocks"
+PREFIX: Final = "aiolocks"
 
 
 @final
-class Session(AsyncOnly):
+class Session(AsyncOnly, Operations):
     """The state that all locks of one client share.
 
     A session talks to the server, or to each node of a cluster, over one connection of its own beside the
@@ -115,7 +111,7 @@ class Session(AsyncOnly):
         self,
         client: Any,
         *,
-        prefix: str = _PREFIX,
+        prefix: str = PREFIX,
         wakeup: Wakeup = "auto",
         backoff: Backoff = _BACKOFF,
         command_timeout: Seconds = 5.0,
@@ -153,12 +149,9 @@ class Session(AsyncOnly):
         self._settings.user_json(self._settings.metadata)
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
-        # Those that it serves together with other sessions; kept by the first of these, and by their users.
-        self._joint: weakref.WeakSet[Engine] = weakref.WeakSet()
-        # Of these, those that have its settings, and with which sessions.
-        self._led: list[tuple[tuple[weakref.ref[Session], ...], Engine]] = []
+        self._joint = JointEngines()
         self._closed_unused = False
-        if self._settings.prefix != _PREFIX:
+        if self._settings.prefix != PREFIX:
             apart.opened(client, self, self._settings.prefix)
 
     @classmethod
@@ -203,7 +196,7 @@ class Session(AsyncOnly):
         apart.closed(self._client, self)
         if self._engine is None:
             self._closed_unused = True
-        engines = [*self._joint, *([] if self._engine is None else [self._engine])]
+        engines = [*self._joint.all, *([] if self._engine is None else [self._engine])]
         if len(engines) == 1:
             await engines[0].aclose()
         elif engines:
@@ -211,118 +204,13 @@ class Session(AsyncOnly):
 
     def statistics(self) -> SessionStatistics:
         """The leases that the session holds now, and the counts of its work so far."""
-        engines = [engine for _, engine in self._led] + ([] if self._engine is None else [self._engine])
+        engines = self._joint.led + ([] if self._engine is None else [self._engine])
         counts = [engine.statistics() for engine in engines]
         return self._events.tally.snapshot(
             leases_held=sum(count.leases_held for count in counts),
             waiters=sum(count.waiters for count in counts),
             commands_sent=sum(count.commands_sent for count in counts),
         )
-
-    async def healthy(self, *, within: Seconds = 5.0) -> bool:
-        """Whether this event loop and the server get an answer through in time: for a health probe.
-
-        It asks the server for next to nothing, over the session's own connection, as each renewal does. True
-        says that the loop runs, that it is not busy for longer than `within`, and that the server serves this
-        session. It never raises because of the server, and never takes longer than `within`, unless the loop
-        does not run: then no probe is answered at all, which is what a time-out of the prober is for.
-
-        A process whose server is away is not mended by a restart: see the page on Kubernetes for which probe
-        this is.
-
-        Args:
-            within: Seconds that the answer may take.
-
-        Returns:
-            False if there was no answer in time, or the server refused, or the session is closed.
-
-        Raises:
-            TypeError, ValueError: `within` is not as it should be.
-            RuntimeError: The session belongs to another event loop or process.
-
-        Cancelled, it changes nothing.
-        """
-        within = seconds("within", within, least=0.001)
-        try:
-            async with asyncio.timeout(within):
-                engine = self._admit()
-                await engine.ask(a_question(engine.settings.prefix, engine.session_id))
-        except (LockError, TimeoutError):
-            return False
-        return True
-
-    async def inspect(self, pattern: str = "*") -> list[LockInfo]:
-        """The holders and the number of waiters of each name, as the server has them now.
-
-        Goes through all keys of the server with SCAN, and looks at each name by itself: what changes
-        meanwhile is shown as it was or as it is. A pattern without wildcards looks at that name alone.
-
-        Args:
-            pattern: Of names: `*`, `?` and `[…]` as in a shell; `glob.escape(name)` for one that has these.
-
-        Returns:
-            What is held, waited for, or not as it should be (`problem`), by name. A name of which nothing but
-            a fence is left is not among it; nor are runs of a `UniqueJob` whose tickets may run beside each
-            other (unique until executing, or until expired).
-
-        Raises:
-            TypeError, ValueError: The pattern is not as it should be.
-            BackendError: Refused (it needs more permissions than a lock does), or no answer within
-                `command_timeout`, which counts for each of its requests.
-        """
-        from .._inspection.looking import inspect  # noqa: PLC0415 - for operators, and an import takes its time
-
-        return await inspect(self._admit(), pattern)
-
-    async def deadlocks(self) -> list[Deadlock]:
-        """Tasks of any processes that wait for each other, and will for ever if nobody does anything.
-
-        Found among the waits of at least 0.4 s, of tasks that have entered a lease which does not end by
-        itself (renewed, without `max_hold`), for all kinds of locks of this prefix and server but `Redlock`;
-        also if the waits have a time-out. Each was found twice, with each session confirming in between that
-        its task still waits: where there is a suspicion, this takes 0.6 to 1.6 s. Waits of versions of
-        aiolocks that do not publish them are not known. Where more than 1000 sessions have such waits, 1000
-        of them are read.
-
-        Returns:
-            Each deadlock once; empty if there is none.
-
-        Raises:
-            BackendError: Refused (it needs the permissions that `inspect` needs, but for SCAN), or no answer
-                within `command_timeout`, which counts for each of its requests.
-
-        Cancelled, it changes nothing.
-        """
-        from .._inspection.deadlocks import deadlocks  # noqa: PLC0415 - for operators, and an import takes its time
-
-        return await deadlocks(self._admit())
-
-    async def force_release(self, name: str, *, kind: str | None = None) -> list[LockInfo]:
-        """Frees a name from its holders, and wakes its waiters.
-
-        The holder's lease becomes `LOST`: at once if it is of this session, otherwise after a push and a
-        question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next
-        renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
-        holder's: the fence stays, and what compares fencing tokens is safe.
-
-        A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is
-        freed at once, the others when its holder has noticed. Cancelled, it may have been done or not; to do
-        it again does no harm.
-
-        Args:
-            name: Name of the lock.
-            kind: Such as `"lock"`, `"fairlock"`, `"semaphore"`, `"rwlock"`; None for every kind of that name.
-
-        Returns:
-            What was freed, one for each kind, as it stood before; empty if nobody held it.
-
-        Raises:
-            TypeError, ValueError: An argument is not as it should be.
-            BackendError: Refused, or no answer within `command_timeout`.
-        """
-        from .._inspection.freeing import force_release  # noqa: PLC0415 - as above
-
-        return await force_release(self._admit(), name, kind)
 
     def __repr__(self) -> str:
         engine = self._engine
@@ -337,15 +225,21 @@ class Session(AsyncOnly):
     def _open(self) -> bool:
         return not self._closed_unused if self._engine is None else self._engine.usable
 
-    def _connect(self, loop: asyncio.AbstractEventLoop, session_id: str, on_rung: OnRung) -> Transport:
-        return open_transport(
-            self._client,
-            loop,
-            prefix=self._settings.prefix,
-            session=session_id,
-            wakeup=self._wakeup,
-            on_rung=on_rung,
-        )
+    def _begin(self, connect_to: Callable[..., Transport], clients: Any) -> Engine:
+        """A new engine with the settings of this session."""
+        loop = asyncio.get_running_loop()
+
+        def connect(session_id: str, on_rung: OnRung) -> Transport:
+            return connect_to(
+                clients,
+                loop,
+                prefix=self._settings.prefix,
+                session=session_id,
+                wakeup=self._wakeup,
+                on_rung=on_rung,
+            )
+
+        return Engine(loop, self._settings, self._events, connect)
 
     def _admit(self) -> Engine:
         """The engine that does the work, for use here and now.
@@ -357,8 +251,7 @@ class Session(AsyncOnly):
         if self._closed_unused:
             raise SessionClosedError("the session is closed")
         if self._engine is None:
-            loop = asyncio.get_running_loop()
-            self._engine = Engine(loop, self._settings, self._events, functools.partial(self._connect, loop))
+            self._engine = self._begin(open_transport, self._client)
         self._engine.admit()
         return self._engine
 
@@ -366,84 +259,10 @@ class Session(AsyncOnly):
         """The engine that does the work for several sessions at once, of which this is the first."""
         for session in sessions:
             session._admit()  # noqa: SLF001 - its own class, here and below
-        members = tuple(map(weakref.ref, sessions))
-        for those, engine in self._led:
-            if those == members and engine.serves:
-                return engine
-        loop, clients = asyncio.get_running_loop(), [client_of(session) for session in sessions]
-
-        def connect(session_id: str, on_rung: OnRung) -> Transport:
-            return open_quorum(
-                clients,
-                loop,
-                prefix=self._settings.prefix,
-                session=session_id,
-                wakeup=self._wakeup,
-                on_rung=on_rung,
-            )
-
-        engine = Engine(loop, self._settings, self._events, connect)
-        # A session that has gone will not come again.
-        self._led = [
-            (those, other)
-            for those, other in self._led
-            if other.usable and all(session() is not None for session in those)
-        ]
-        self._led.append((members, engine))
-        for session in sessions:
-            session._joint.add(engine)  # noqa: SLF001
+        engine = self._joint.led_for(sessions)
+        if engine is None:
+            engine = self._begin(open_quorum, [session._client for session in sessions])  # noqa: SLF001
+            self._joint.lead(sessions, engine)
+            for session in sessions:
+                session._joint.all.add(engine)  # noqa: SLF001
         return engine
-
-
-def source_of(client: Any) -> Any:
-    """A session or a client, as given; checked.
-
-    Raises:
-        TypeError: It is neither.
-    """
-    if not isinstance(client, Session):
-        check_client(client, or_session=True)
-    return client
-
-
-def engine_of(source: Any, used_by: object = None) -> Engine:
-    """The engine that does the work for a session, or for the default session of a client.
-
-    Args:
-        source: The session or the client.
-        used_by: The lock or the like; None if its keys do not have the session's prefix.
-
-    Raises:
-        SessionClosedError: The session was closed.
-        RuntimeError: It belongs to another event loop or process.
-    """
-    return _session_for(source, used_by)._admit()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
-
-
-def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
-    """The engine that does the work for several sessions, or default sessions of clients, together.
-
-    It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
-    of them.
-
-    Raises:
-        SessionClosedError: One of the sessions was closed.
-        RuntimeError: One of them belongs to another event loop or process.
-    """
-    sessions = tuple(_session_for(source, used_by) for source in sources)
-    return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
-
-
-def _session_for(source: Any, used_by: object) -> Session:
-    if isinstance(source, Session):
-        return source
-    if used_by is not None:
-        apart.used(source, used_by, _PREFIX)
-    return Session.of(source)
-
-
-def client_of(source: Any) -> Any:
-    """The client of a session, or the client itself."""
-    if isinstance(source, Session):
-        return source._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return source

@@ -7,7 +7,7 @@ from typing import Any, Final, Never, cast, final
 
 from .._core.arguments import lock_name
 from .._core.engine import Engine
-from .._core.session import engine_of, source_of
+from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.fenced import FencedCommands, Form
 from ..errors import StaleFenceError

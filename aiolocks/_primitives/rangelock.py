@@ -10,7 +10,7 @@ from .._core.acquirable import AS_CONFIGURED
 from .._core.arguments import Metadata, Seconds, lock_name
 from .._core.options import OnLost, Options
 from .._core.pending import Pending
-from .._core.session import source_of
+from .._core.sources import source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.spans import Span
 from .spans import Family, SpanLease, SpanLock, WriterLease

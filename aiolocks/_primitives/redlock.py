@@ -12,7 +12,8 @@ from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import OnLost, Options
-from .._core.session import Session, client_of, joint_engine_of
+from .._core.session import Session
+from .._core.sources import client_of, joint_engine_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport import check_master, master_label
 from .._transport.commands.redlock import RedlockCommands

@@ -11,7 +11,7 @@ from .._core.acquirable import AS_CONFIGURED
 from .._core.arguments import Seconds, lock_name, optional_seconds
 from .._core.naming import names_of_calls
 from .._core.options import Options
-from .._core.session import engine_of, source_of
+from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .flightarguments import MEANT, check_function, digest_of
 from .flights import share

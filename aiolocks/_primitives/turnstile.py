@@ -11,8 +11,8 @@ from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.entries import Entries
 from .._core.releasing import Releasing
-from .._core.session import engine_of, source_of
 from .._core.shield import outlast
+from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Command, Released
 from .._transport.commands.turnstile import TurnstileCommands

@@ -12,7 +12,7 @@ from .._core.clock import milliseconds
 from .._core.lease import Lease
 from .._core.options import Options
 from .._core.pending import Pending
-from .._core.session import engine_of, source_of
+from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.jobs import Errand
 from ..errors import DuplicateJobError

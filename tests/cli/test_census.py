@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Leadership, Lock, Schedule, Session, Tick
-from aiolocks._core.session import engine_of
+from aiolocks._core.sources import engine_of
 from aiolocks._inspection.census import Census
 from tests.cli.test_top import held
 

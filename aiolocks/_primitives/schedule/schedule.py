@@ -13,7 +13,7 @@ from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
 from ..._core.arguments import Metadata, Seconds, whole_number
 from ..._core.engine import Engine
 from ..._core.misuse import AsyncOnly
-from ..._core.session import engine_of, source_of
+from ..._core.sources import engine_of, source_of
 from ..._core.unknown_arguments import reject_unknown
 from ..._transport.commands.schedule import reading
 from .keeper import Keeper

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from ... import BackendError, Session
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._inspection.looking import prefixes_in_use
 from ..exits import NO_SERVER, CommandError
 from ..server import connected

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ... import LockInfo
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._inspection.freeing import name_space
 from ..._inspection.looking import literal_places, prefixes_in_use
 from ..._transport.commands.inspect import HOLDABLE

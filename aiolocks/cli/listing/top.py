@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ... import BackendError, LockInfo
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._inspection.census import Census, rank
 from ..exits import of_signal
 from ..signals import ended_by_signal

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from ... import BackendError, HolderInfo, LockInfo, WaiterInfo
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._inspection.census import Census, Reading
 from ..._inspection.looking import Place
 from ..server import prefix_option, redis_option

@@ -9,7 +9,7 @@ import click
 from ... import BackendError, Session
 from ..._core.arguments import lock_name
 from ..._core.options import Options
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._primitives.schedule.once import claim_nearest
 from ..._primitives.schedule.runs import Run
 from ..exits import NO_SERVER, CommandError, say

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from ... import LockError, LockInfo, Session
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._inspection.looking import look
 from ..exits import say
 from ..listing.shown import held_by, visible

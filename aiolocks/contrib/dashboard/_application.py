@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from ..._core.arguments import lock_name
 from ..._core.engine import Engine
-from ..._core.session import engine_of, source_of
+from ..._core.sources import engine_of, source_of
 from ..._transport.commands.inspect import FAMILIES, HOLDABLE
 from ...errors import SessionClosedError
 from ._http import Receive, Scope, Send, answer_asset, answer_json, answer_text, assets, begin, path_of

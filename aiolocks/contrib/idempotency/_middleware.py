@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Unpack, final
 
-from ..._core.session import source_of
+from ..._core.sources import source_of
 from . import _problems as problems
 from ._asgi import App, Exchange, HungUpError, Receive, Scope, Send, answer_with, body_of
 from ._identity import fingerprint_of

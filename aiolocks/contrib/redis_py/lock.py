@@ -12,7 +12,7 @@ import redis.exceptions as driver
 from redis.asyncio.lock import Lock as RedisPyLock
 
 from ..._core.arguments import flag
-from ..._core.session import engine_of
+from ..._core.sources import engine_of
 from ..._transport import check_client
 from .holdings import Holdings
 from .scripts import Registered

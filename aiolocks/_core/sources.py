@@ -1,0 +1,65 @@
+"""The sessions that do the work for the first argument of a lock: a session, or a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .._transport import check_client
+from . import apart
+from .engine import Engine
+from .session import PREFIX, Session
+
+
+def source_of(client: Any) -> Any:
+    """A session or a client, as given; checked.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if not isinstance(client, Session):
+        check_client(client, or_session=True)
+    return client
+
+
+def engine_of(source: Any, used_by: object = None) -> Engine:
+    """The engine that does the work for a session, or for the default session of a client.
+
+    Args:
+        source: The session or the client.
+        used_by: The lock or the like; None if its keys do not have the session's prefix.
+
+    Raises:
+        SessionClosedError: The session was closed.
+        RuntimeError: It belongs to another event loop or process.
+    """
+    return _session_for(source, used_by)._admit()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
+
+
+def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
+    """The engine that does the work for several sessions, or default sessions of clients, together.
+
+    It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
+    of them.
+
+    Raises:
+        SessionClosedError: One of the sessions was closed.
+        RuntimeError: One of them belongs to another event loop or process.
+    """
+    sessions = tuple(_session_for(source, used_by) for source in sources)
+    return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
+
+
+def _session_for(source: Any, used_by: object) -> Session:
+    if isinstance(source, Session):
+        return source
+    if used_by is not None:
+        apart.used(source, used_by, PREFIX)
+    return Session.of(source)
+
+
+def client_of(source: Any) -> Any:
+    """The client of a session, or the client itself."""
+    if isinstance(source, Session):
+        return source._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return source
