@@ -10,6 +10,7 @@ from .._transport import Answer, Command, Kept, Listener, Refused, Released
 from .backoff import SILENT
 
 if TYPE_CHECKING:
+    from .._transport import Script
     from .._transport.commands.families.found import Holder
     from .._transport.commands.waits import Wanted
 
@@ -69,6 +70,11 @@ class Commands(Protocol):
 
     def listener(self, token: str) -> Listener | Command[int]:
         """Tells the waiter with that token when to ask: a part of a request for many, or a request."""
+        ...
+
+    @property
+    def renewed_by(self) -> Script | None:
+        """The script that renews it, where that has a form for several; a renewal goes with others then."""
         ...
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
@@ -258,6 +264,10 @@ class Claim:
 
     def listener(self) -> Listener | Command[int]:
         return self._commands.listener(self.token)
+
+    @property
+    def renewed_by(self) -> Script | None:
+        return self._commands.renewed_by
 
     def renew(self, ttl_ms: int, *, watch: bool = False) -> Command[Kept]:
         """`watch`: the server is to tell of what changes after it."""

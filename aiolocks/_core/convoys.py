@@ -11,9 +11,25 @@ if TYPE_CHECKING:
     from .._transport import Script
     from .engine import Engine
     from .possession import Possession
+    from .watchdog import Watch
 
 _LONGEST: Final = 32_768
 """Bytes of keys in one request, about: it must not become a long one, which goes on another connection."""
+
+
+@final
+class Company(list["Watch"]):
+    """Leases that one request has renewed: it does so again when they are due, if they are still the same.
+
+    Attributes:
+        renewal: That request.
+        hears: Whether the server told of changes when the request was made.
+    """
+
+    __slots__ = ("hears", "renewal")
+
+    renewal: Command[list[Any]]
+    hears: bool
 
 
 @final
@@ -25,16 +41,17 @@ class Convoys:
     The timer of the watchdog keeps this object, and must not keep a session that nobody uses any more.
 
     Attributes:
+        companies: Those that are due in this turn.
         hears: Whether the server tells of changes: as of `begin`, for it is asked for each renewal.
     """
 
-    __slots__ = ("_engine", "_gathered", "_open", "_possible", "hears")
+    __slots__ = ("_engine", "_gathered", "_possible", "companies", "hears")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = weakref.ref(engine)
-        self._gathered: list[Convoy] = []
-        self._open: dict[tuple[Script, float], Convoy] = {}
+        self._gathered: dict[tuple[Script, float], list[Possession]] = {}
         self._possible = False
+        self.companies: list[Company] = []
         self.hears = False
 
     def begin(self) -> None:
@@ -43,26 +60,52 @@ class Convoys:
         self._possible = engine is not None and engine.ordered and not engine.by_slot
         self.hears = engine is not None and engine.hears
 
-    def take(self, possession: Possession, renewal: Command[Kept]) -> bool:
+    def take(self, possession: Possession) -> bool:
         """Whether the lease is renewed with others, when `send` is called."""
-        script, engine = renewal.script, self._engine()
-        if not self._possible or engine is None or script is None or script.several is None:
+        script = possession.claim.renewed_by
+        if script is None or not self._possible:
             return False
         alike = (script, possession.term.ttl)
-        convoy = self._open.get(alike)
-        if convoy is None or convoy.size >= _LONGEST:
-            convoy = self._open[alike] = Convoy(engine)
-            self._gathered.append(convoy)
-        convoy.add(possession, renewal)
+        gathered = self._gathered.get(alike)
+        if gathered is None:
+            self._gathered[alike] = [possession]
+        else:
+            gathered.append(possession)
         return True
 
     def send(self) -> list[Convoy]:
         """Sends all of them, also one that has no company."""
-        gathered, self._gathered = self._gathered, []
-        self._open.clear()
-        for convoy in gathered:
-            convoy.send()
-        return gathered
+        engine = self._engine()
+        convoys: list[Convoy] = []
+        if engine is not None:
+            for gathered in self._gathered.values():
+                convoys += self._send(engine, gathered)
+        self._gathered.clear()
+        self.companies.clear()
+        return convoys
+
+    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy]:
+        watches = [possession.watch for possession in gathered]
+        if not all(watches):  # a hook has let go of it in this turn
+            gathered = [possession for possession in gathered if possession.watch is not None]
+        for company in self.companies:
+            if company == watches and company.hears is self.hears:
+                return [Convoy(engine, gathered, None, company.renewal, hears=self.hears)]
+        convoys: list[Convoy] = []
+        members: list[Possession] = []
+        renewals: list[Command[Kept]] = []
+        size = 0
+        for possession in gathered:
+            renewal = possession.renewal_now(hears=self.hears)
+            members.append(possession)
+            renewals.append(renewal)
+            size += len(renewal.keys) * len(renewal.keys[0])
+            if size >= _LONGEST:
+                convoys.append(Convoy(engine, members, renewals, several(renewals), hears=self.hears))
+                members, renewals, size = [], [], 0
+        if members:
+            convoys.append(Convoy(engine, members, renewals, several(renewals), hears=self.hears))
+        return convoys
 
 
 @final
@@ -75,80 +118,89 @@ class Convoy:
     - a lease that has left, as it was let go, is not told of the answer, nor renewed if the request is
       written again.
 
-    Attributes:
-        size: Bytes of its keys, about.
+    Args:
+        renewals: The renewal of each; None if `together` has renewed these leases before.
+        together: All of them in one.
+        hears: Whether the server tells of changes.
     """
 
-    __slots__ = ("_call", "_engine", "_members", "_number", "size")
+    __slots__ = ("_call", "_engine", "_hears", "_members", "_number", "_renewals", "_together")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        members: list[Possession],
+        renewals: list[Command[Kept]] | None,
+        together: Command[list[Any]],
+        *,
+        hears: bool,
+    ) -> None:
         self._engine = engine
-        self._members: list[tuple[Possession, Command[Kept]]] = []
-        self._number = 0  # of members that have not left
-        self.size = 0
-        self._call: Call[Any] | None = None
-
-    def add(self, possession: Possession, renewal: Command[Kept]) -> None:
-        possession.renewal = self
-        self._members.append((possession, renewal))
-        self._number += 1
-        self.size += len(renewal.keys) * len(renewal.keys[0])
+        self._members = members
+        self._number = len(members)  # that have not left
+        self._renewals = renewals
+        self._together = together
+        self._hears = hears
+        self._call: Call[Any]
+        for possession in members:
+            possession.renewal = self
+        if renewals is not None and self._number == 1:
+            self._call = members[0].renew_alone(renewals[0])
+            return
+        until = max([possession.term.deadline for possession in members])
+        self._call = Call(together, self._answered, self._failed, until=until, make=self._as_of_now)
+        engine.send(self._call)
 
     def left(self) -> None:
         """One of them does not wait for the answer any more."""
         self._number -= 1
-        if not self._number and self._call is not None:
+        if not self._number:
             self._engine.forget(self._call)
-
-    def send(self) -> None:
-        if self._number > 1:
-            until = max(possession.term.deadline for possession, _ in self._members)
-            make = self._as_of_now
-            self._call = Call(make(), self._answered, self._failed, until=until, make=make)
-            self._engine.send(self._call)
-            return
-        for possession, renewal in self._staying():  # there is no other
-            self._call = possession.renew_alone(renewal)
 
     def unanswered(self) -> list[Possession]:
         """The leases that still wait for the answer."""
-        if self._call is None or self._call.done:
+        if self._call.done:
             return []
-        return [possession for possession, _ in self._members if possession.renewal in (self, self._call)]
-
-    def _staying(self) -> list[tuple[Possession, Command[Kept]]]:
-        return [member for member in self._members if member[0].renewal is self]
+        return [possession for possession in self._members if possession.renewal in (self, self._call)]
 
     def _as_of_now(self) -> Command[list[Any]]:
-        if self._call is not None and self._number == len(self._members):
-            return self._call.command
-        self._members = self._staying()
-        return several([renewal for _, renewal in self._members])
+        if self._number != len(self._members):
+            self._members = [possession for possession in self._members if possession.renewal is self]
+            self._renewals = [possession.renewal_now(hears=self._hears) for possession in self._members]
+            self._together = several(self._renewals)
+        return self._together
 
     def _answered(self, replies: list[Any]) -> None:
         engine, call = self._engine, self._call
-        assert call is not None
         sent = engine.moment(call.sent, call.sent_steady)
         ahead = clocks.steady() - engine.now()
         hears = engine.hears
         renewed: list[Possession] = []
-        for (possession, renewal), reply in zip(self._members, replies, strict=True):
+        for number, possession in enumerate(self._members):
             if possession.renewal is not self:
                 continue
+            reply = replies[number]
             if isinstance(reply, Exception):
                 possession.ask(changed=True)
                 continue
             possession.renewal = None
-            if held := renewal.parse(reply):
-                possession.confirmed(sent, ahead, renewal.watched if hears else ())
-                renewed.append(possession)
+            if not reply:
+                possession.taken_away(reply)
+                continue
+            watched = possession.watched if self._renewals is None else self._renewals[number].watched
+            if renewed:
+                possession.confirmed_with(renewed[0], watched if hears else ())
             else:
-                possession.taken_away(held)
-        engine.watchdog.watch_all(renewed)
+                possession.confirmed(sent, ahead, watched if hears else ())
+            renewed.append(possession)
+        again = 1 < len(renewed) == len(self._members) and hears is self._hears
+        engine.watchdog.watch_all(renewed, again=self._together if again else None, hears=hears)
         engine.events.renewed(renewed)
 
     def _failed(self, fault: Fault) -> None:
-        for possession, _ in self._staying():
+        for possession in self._members:
+            if possession.renewal is not self:
+                continue
             if fault.transient:
                 possession.not_renewed(fault)
             else:

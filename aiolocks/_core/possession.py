@@ -91,7 +91,6 @@ class Possession:
         "_pushed",
         "_releasing",
         "_state",
-        "_watched",
         "claim",
         "fencing_token",
         "gate",
@@ -106,6 +105,7 @@ class Possession:
         "stop_reason",
         "term",
         "watch",
+        "watched",
     )
 
     def __init__(
@@ -132,7 +132,7 @@ class Possession:
         self._given_back = False
         self.renewal: Call[Any] | Convoy | None = None  # or another question whether it is held
         self._pushed = False  # it must be asked for, as the server has told of a change
-        self._watched: tuple[bytes, ...] = ()  # its keys, once the server was asked to tell of them
+        self.watched: tuple[bytes, ...] = ()  # its keys, once the server was asked to tell of them
         self._asked_ttl = ttl  # by the last renewal that was made
         self._extending: asyncio.Lock | None = None
         self.claim = claim
@@ -236,13 +236,16 @@ class Possession:
 
     # -- renewing
 
-    def tend(self, now: float) -> float:
+    def tend(self, now: float, steady: float) -> float:
         """The watchdog: does what is due, and says when to look again.
+
+        `steady`: what the clock says that goes on while the machine is suspended.
 
         Infinity: never, or when the convoy that it is renewed with is looked at.
         """
         term = self.term
-        if (moment := self._now()) >= term.deadline:
+        moment = max(now, steady - self._ahead)
+        if moment >= term.deadline:
             self.lose(self.why_over())
             return NEVER
         if moment >= term.next_end:
@@ -260,11 +263,10 @@ class Possession:
             owned = self.claim.owned(watch=self._watches(hears=self._engine.convoys.hears))
             self._question(Call(owned, self._told_owned, self._not_told, until=term.deadline))
         else:
-            alone = term.limited or self._pushed
-            renewal = self._renew(hears=self._engine.convoys.hears)
-            if not alone and self._engine.convoys.take(self, renewal):
+            convoys = self._engine.convoys
+            if not (self._pushed or term.limited) and convoys.take(self):
                 return NEVER
-            self.renew_alone(renewal)
+            self.renew_alone(self.renewal_now(hears=convoys.hears))
         return self.next_look(now)
 
     def next_look(self, asked: float) -> float:
@@ -297,12 +299,12 @@ class Possession:
 
         Not after one that a change has caused: where the server remembers few keys, one would cause the next.
         """
-        return not self._pushed and (hears or bool(self._watched))
+        return not self._pushed and (hears or bool(self.watched))
 
     def _arm(self, keys: tuple[bytes, ...]) -> None:
         self._pushed = False
         if keys and self.watch is not None:
-            self._watched = keys
+            self.watched = keys
             self._engine.tracked.arm(self.watch, keys)
 
     def _watched_by(self, call: Call[Any]) -> tuple[bytes, ...]:
@@ -403,12 +405,19 @@ class Possession:
         self._ahead = ahead
         self._arm(watched)
 
+    def confirmed_with(self, other: Possession, watched: tuple[bytes, ...]) -> None:
+        """As `confirmed`, by the request that has confirmed the other one, for the same ttl."""
+        self._state = LeaseState.HELD
+        self.term.confirmed_with(other.term)
+        self._ahead = other._ahead
+        self._arm(watched)
+
     def _renew_now(self) -> Command[Kept]:
         """A renewal as of now: its ttl must not reach past `max_hold`, however long it has waited."""
-        return self._renew(hears=self._engine.hears)
+        return self.renewal_now(hears=self._engine.hears)
 
-    def _renew(self, *, hears: bool) -> Command[Kept]:
-        """`hears`: whether the server tells of changes, which costs something to ask for each lease."""
+    def renewal_now(self, *, hears: bool) -> Command[Kept]:
+        """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         term = self.term
         self._asked_ttl = ttl = term.ttl_at(self._engine.now()) if term.limited else term.ttl
         return self.claim.renew(milliseconds(ttl), watch=self._watches(hears=hears))
@@ -588,7 +597,7 @@ class Possession:
 
     def _forget(self) -> None:
         """Forgets it: nothing more is sent for the lease, nor heard of it."""
-        if self._watched and self.watch is not None:
-            self._engine.tracked.disarm(self.watch, self._watched)
+        if self.watched and self.watch is not None:
+            self._engine.tracked.disarm(self.watch, self.watched)
         self._engine.watchdog.forget(self)
         self._drop_renewal()

@@ -96,7 +96,8 @@ class Term:
     @property
     def due(self) -> float:
         """When there is something to do next."""
-        return min(self.next_end, self.renewal_due)
+        end = self.deadline if self.stopping else self.deadline - self.grace
+        return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
     def ttl_at(self, sent: float) -> float:
         """The ttl to ask for at that time: never past `max_hold`."""
@@ -115,6 +116,13 @@ class Term:
         else:
             grid = self.ttl / _GRID
             self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
+
+    def confirmed_with(self, other: Term) -> None:
+        """As `confirmed`, at the moment of the other one, of the same ttl; neither has a `max_hold`."""
+        self._retries = 0
+        self.deadline = other.deadline
+        self.renewal_due = other.renewal_due
+        self._spans(other.span)
 
     def _spans(self, ttl: float) -> None:
         if ttl != self.span:

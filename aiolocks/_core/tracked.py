@@ -47,8 +47,10 @@ class Tracked:
     def arm(self, watch: Watch, keys: Iterable[bytes]) -> None:
         """The server tells of each change of these from now on."""
         for key in keys:
-            known = self._armed.get(key, watch)
+            known = self._armed.get(key)
             if known is watch:
+                continue
+            if known is None:
                 self._armed[key] = watch
             elif isinstance(known, dict):
                 known[watch] = None

@@ -12,13 +12,15 @@ import heapq
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from .._transport import clocks
+from .convoys import Company
 from .process import current_pid
 from .term import NEVER
 
 if TYPE_CHECKING:
+    from .._transport import Command
     from .claim import Claim
     from .convoys import Convoy, Convoys
     from .events import Events
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
     from .term import Term
     from .waiting.gate import Gate
 
-_AT_ONCE: Final = 100
+_AT_ONCE: Final = 200
 _ANSWERED_WITHIN: Final = 0.03
 """Seconds in which most renewals are answered, which then says when the next is due. Only what has not been
 by then needs to be looked at sooner: an entry for each would make the heap, and the work, twice as large."""
 _BREATH: Final = 0.001
-"""Seconds between two runs: 100 000 leases a second can be renewed."""
+"""Seconds between two runs: 200 000 leases a second can be renewed."""
 _LATE: Final = 0.05
 """Seconds by which a busy event loop may run a timer too late; after more it counts as stalled."""
 _SLACK: Final = 64
@@ -176,8 +178,14 @@ class Watchdog:
             watch.gate.vacated(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name)
 
-    def watch_all(self, possessions: Iterable[Possession]) -> None:
-        """As `watch`, of many that were confirmed together: those that are due together are one entry."""
+    def watch_all(
+        self, possessions: Iterable[Possession], *, again: Command[list[Any]] | None, hears: bool
+    ) -> None:
+        """As `watch`, of many that were confirmed together: those that are due together are one entry.
+
+        `again`: the request that has renewed all of them, which may do so again while the server tells of
+        changes, or does not, as now.
+        """
         due: dict[float, list[Watch]] = {}
         for possession in possessions:
             if (watch := possession.watch) is not None:
@@ -186,7 +194,11 @@ class Watchdog:
             self._turn += 1
             for watch in watches:
                 watch.turn = self._turn
-            self._enter(moment, watches)
+            entry = watches
+            if again is not None and len(due) == 1:
+                entry = Company(watches)
+                entry.renewal, entry.hears = again, hears
+            self._enter(moment, entry)
 
     def _push(self, watch: Watch, due: float) -> None:
         self._turn += 1
@@ -245,17 +257,19 @@ class Watchdog:
 
     def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
         """Those that wait for an answer of their own: when to look again, and the turn of that entry."""
-        left, soon = _AT_ONCE, now + _ANSWERED_WITHIN
+        left, soon, steady = _AT_ONCE, now + _ANSWERED_WITHIN, clocks.steady()
         asked: list[tuple[float, int, Watch]] = []
         while self._heap and self._heap[0][0] <= now and left > 0:
             _, turn, entry = heapq.heappop(self._heap)
             watches = _watches_of(entry)
+            if isinstance(entry, Company):
+                self.convoys.companies.append(entry)
             left -= len(watches)
             self._entered -= len(watches)
             for watch in watches:
                 if watch.turn != turn or (possession := watch()) is None:
                     continue
-                again = possession.tend(now)
+                again = possession.tend(now, steady)
                 if again > soon:
                     if again < NEVER:
                         asked.append((again, turn, watch))

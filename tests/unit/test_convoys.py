@@ -51,6 +51,37 @@ async def test_leases_that_are_due_together_are_renewed_by_one_request(leases, t
         assert [lease.remaining() for lease in leases] == [dependable(30)] * 3
 
 
+async def answered(transport: Any, *names: str) -> Any:
+    """The command of the next request for several, which renews all of these."""
+    call = await transport.asked("locks_renew")
+    assert names_in(call) == list(names)
+    call.reply([1] * len(names))
+    return call.command
+
+
+async def test_the_request_of_leases_that_stay_the_same_is_made_once(leases, transport) -> None:
+    first = await answered(transport, "a", "b", "c")
+    assert await answered(transport, "a", "b", "c") is first
+
+    leases[1].detach()
+    second = await answered(transport, "a", "c")
+    assert await answered(transport, "a", "c") is second
+
+    transport.hears = True  # the server is asked to tell of changes from now on
+    third = await answered(transport, "a", "c")
+    assert [len(command.watched) for command in (first, second, third)] == [0, 0, 2]
+    assert await answered(transport, "a", "c") is third
+
+
+async def test_a_lease_that_joins_others_is_in_their_next_request(leases, offline, transport) -> None:
+    await answered(transport, "a", "b", "c")
+    await hold(offline, transport, "d", ttl=30)  # due at the same time as the others
+
+    await answered(transport, "a", "b", "c", "d")
+    command = await answered(transport, "a", "b", "c", "d")
+    assert await answered(transport, "a", "b", "c", "d") is command
+
+
 async def test_a_lease_without_company_is_renewed_by_itself(leases, offline, transport) -> None:
     await hold(offline, transport, "other", ttl=36)
     for lease in leases[1:]:

@@ -160,6 +160,10 @@ class FlightCommands(Steps):
     def listener(self, token: str) -> Listener:
         return self._lock.listener(token)
 
+    @property
+    def renewed_by(self) -> Script:
+        return self._lock.renewed_by
+
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         return self._lock.renew(token, ttl_ms)
 

@@ -88,6 +88,10 @@ class LockCommands(Steps):
     def wanted(self) -> Wanted:
         return Wanted(self._held[:1])
 
+    @property
+    def renewed_by(self) -> Script:
+        return _RENEW
+
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms))
         return Command(_RENEW, self._keys[:2], args, kept, lane=token)

@@ -60,6 +60,11 @@ class Steps:
         """The owner of that token: two tokens of one owner never exclude each other."""
         return token
 
+    @property
+    def renewed_by(self) -> Script | None:
+        """The script that renews it, where that has a form for several; a renewal goes with others then."""
+        return None
+
     # -- who holds what was refused
 
     def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:

@@ -126,9 +126,10 @@ class Command(Generic[T]):
 
 
 def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
-    """One request for commands of one script that has a form for several; their replies, not yet read.
+    """One request for commands of one script that has a form for several; their replies.
 
-    A reply may be the server's error at that command: it leaves the others as they would be without it.
+    Instead of a reply there may be the server's error at that command: it leaves the others as they would be
+    without it.
     """
     script = commands[0].script
     assert script is not None
@@ -140,16 +141,17 @@ def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
         keys += command.keys
         args += command.args
         watched += command.watched
-    together = Command(script.several, tuple(keys), tuple(args), partial(_replies, len(commands)))
+    together = Command(
+        script.several, tuple(keys), tuple(args), partial(_replies, commands[0].parse, len(commands))
+    )
     together.watched = tuple(watched)
     return together
 
 
-def _replies(number: int, raw: Any) -> list[Any]:
-    replies: list[Any] = raw
-    if len(replies) != number:
-        raise ValueError(f"{len(replies)} replies to {number} steps")
-    return replies
+def _replies(parse: Callable[[Any], Any], number: int, raw: Any) -> list[Any]:
+    if len(raw) != number:
+        raise ValueError(f"{len(raw)} replies to {number} steps")
+    return [reply if isinstance(reply, Exception) else parse(reply) for reply in raw]
 
 
 @final

@@ -252,9 +252,9 @@ OF_CLIENT: dict[str, Safeguard] = {
     "tracked by each renewal": Safeguard(
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
-            "_core.possession:Possession._renew",
+            "_core.possession:Possession.renewal_now",
             without="watch=self._watches(hears=hears)",
-            instead="watch=hears and not self._watched",
+            instead="watch=hears and not self.watched",
         ),
         LOCKS,
         faulty=True,

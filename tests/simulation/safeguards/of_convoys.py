@@ -12,10 +12,17 @@ OF_CONVOYS: dict[str, Safeguard] = {
         python("_core.convoys:Convoy._answered", without="possession.renewal is not self", instead="False"),
         _KINDS,
     ),
+    "convoy: a request is used again only by the leases that it was for": Safeguard(
+        "What has renewed several leases does so again only if none has left and none has come.",
+        python("_core.convoys:Convoys._send", without="company == watches and ", instead=""),
+        _KINDS,
+    ),
     "convoy: watched again": Safeguard(
         "A lease that was renewed with others is renewed again.",
         python(
-            "_core.convoys:Convoy._answered", without="watch_all(renewed)", instead="watch_all(renewed[1:])"
+            "_core.convoys:Convoy._answered",
+            without="watch_all(renewed, again",
+            instead="watch_all(renewed[1:], again",
         ),
         _KINDS,
     ),

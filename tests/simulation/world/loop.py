@@ -55,6 +55,17 @@ class _Selector:
         self._readable.clear()
 
 
+class _Task(asyncio.Task[Any]):
+    """A task whose hash is its number: an `asyncio.TaskGroup` cancels its tasks in the order of a set."""
+
+    def __init__(self, number: int, coroutine: Any, **how: Any) -> None:
+        self._number = number  # first, for the new task is put into a set
+        super().__init__(coroutine, **how)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class SimulatedLoop(_BaseEventLoop):  # type: ignore[misc]
     """The real `asyncio` loop over simulated time and sockets. It runs only when the world steps it.
 
@@ -107,8 +118,8 @@ class SimulatedLoop(_BaseEventLoop):  # type: ignore[misc]
     def create_task(self, coroutine: Any, *, name: str | None = None, **how: Any) -> asyncio.Task[Any]:
         """Named by numbers of this loop: those of asyncio count on from one world to the next."""
         self._tasks += 1
-        task: asyncio.Task[Any] = super().create_task(coroutine, name=name or f"task{self._tasks}", **how)
-        return task
+        name = name or f"task{self._tasks}"
+        return _Task(self._tasks, coroutine, loop=self, name=name, **how)
 
     def _process_events(self, events: list[Readable]) -> None:
         for socket in events:
