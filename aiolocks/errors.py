@@ -2,7 +2,7 @@
 
 ```
 LockError
- ├─ LockTimeoutError (also TimeoutError)   not had within blocking_timeout
+ ├─ LockTimeoutError (also TimeoutError)   not acquired within blocking_timeout
  ├─ DeadlockError                          waiting would never end: the task itself holds what is in the way,
  │                                          or tasks wait for each other
  ├─ LockLostError                          had, and can no longer be relied on
@@ -65,7 +65,7 @@ def _restore(cls: type[LockError], args: tuple[Any, ...], fields: dict[str, Any]
 
 
 class LockTimeoutError(LockError, TimeoutError):
-    """Raised when a lock was not had within its `blocking_timeout`.
+    """Raised when a lock was not acquired within its `blocking_timeout`.
 
     Attributes:
         name: Name of the lock.
@@ -133,7 +133,7 @@ def _advice(kind: str) -> str:
 
 
 class DeadlockError(LockError):
-    """Raised instead of waiting for ever: for what the task itself holds, or for tasks that wait for it.
+    """Raised instead of waiting for ever: for a lease of the same task, or for tasks that wait for this one.
 
     The task itself: where the wait has no `blocking_timeout`, and this very task has entered a lease that
     excludes what it wants and that does not end by itself: it is held, renewed and has no `max_hold`.
@@ -162,7 +162,7 @@ class DeadlockError(LockError):
 
 
 class LockLostError(LockError):
-    """Raised when a lease was had and can no longer be relied on.
+    """Raised when a lease that was held can no longer be relied on.
 
     Attributes:
         name: Name of the lock.
@@ -183,7 +183,7 @@ class LockLostError(LockError):
 
 
 class LockNotOwnedError(LockError):
-    """Raised on release, extend or adopt of what is not held (any more).
+    """Raised by release, extend or adopt of a lease that is not held, or no longer.
 
     Attributes:
         name: Name of the lock.
@@ -205,7 +205,7 @@ class SessionClosedError(LockError):
 
 
 class DuplicateJobError(LockError):
-    """Raised when somebody else does, will do, or has done what a `UniqueJob` was to do.
+    """Raised when the job of a `UniqueJob` runs, waits or is done already.
 
     Attributes:
         key: Key of the job.
@@ -253,7 +253,7 @@ class FingerprintError(LockError):
 
 
 class RemoteCallError(LockError):
-    """Raised when the call that somebody elsewhere made for this one has raised.
+    """Raised when another process ran the function for this call, and the function raised.
 
     Attributes:
         type_name: Name of the type of what it raised, as `"builtins.ValueError"`.

@@ -120,7 +120,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
         Raises:
             TypeError, ValueError: This kind cannot be stolen, or an argument is not as it should be.
-            LockTimeoutError: Not had within `blocking_timeout`; it names the holders.
+            LockTimeoutError: Not acquired within `blocking_timeout`; it names the holders.
             DeadlockError: There is no `blocking_timeout`, and this very task holds what is in the way, for as
                 long as it waits.
             BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for

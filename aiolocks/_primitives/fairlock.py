@@ -19,10 +19,10 @@ _MANNER: Final = Manner(exclusive=True, eager=True, strict=True)
 
 @final
 class FairLock(Acquirable[Lease]):
-    """A lock that is had in the order in which it was asked for, over all processes.
+    """A lock that waiters get in the order in which they asked for it, over all processes.
 
-    A `Lock` hands over within a process before it lets others in, which is faster. Here nobody overtakes:
-    each hand-over may cross processes. The order is that in which the requests reach the server.
+    A `Lock` hands over within a process before it lets others in, which is faster. Here no waiter overtakes
+    another: each hand-over may cross processes. The order is that in which the requests reach the server.
 
     ```python
     async with FairLock(redis, "printer"):

@@ -19,9 +19,9 @@ _MOST: Final = 2**63 - 1
 class FencedRegister:
     """A value on the server that only the newest holder of a lock can write.
 
-    A holder that was paused for longer than its ttl does not know yet that somebody else has the lock. A
-    write that it still sends is refused here, because its fencing token is older than one that has written
-    since.
+    A holder that was paused for longer than its ttl does not know yet that somebody else has the lock. If
+    the newer holder has written, a write that the paused one still sends is refused: its fencing token is
+    the smaller one.
 
     ```python
     balance = FencedRegister(redis, "balance")

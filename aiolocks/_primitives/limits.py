@@ -43,7 +43,7 @@ class Limits(Acquirable[Lease]):
     together with one of each wider key. Of keys that overlap otherwise, as {a, b} with {b, c} and {a, c}, a
     line whose keys are never free at the same time may wait for ever, as with `MultiLock`.
 
-    The caps are those of the acquire: nothing about them is kept. While processes bring different caps for
+    Each acquire brings its own caps, and the server keeps none. While processes bring different caps for
     one key, as they do in a rolling update, each acquire is refused when as many permits are out as its own
     cap says. So the largest of the caps bounds the key, and waiters with a smaller one wait until fewer
     permits are out.

@@ -22,8 +22,8 @@ _MOST_NAMES: Final = 1000
 class MultiLock(Acquirable[Lease]):
     """The locks of several names, all of them or none.
 
-    On one server that is one step. Nothing is ever held of it while it waits, so that it cannot take part in
-    a deadlock, whatever the order of the names. Each name excludes the `Lock`, the `ReentrantLock` and every
+    On one server all names are taken in one step. A waiter holds none of them, so it cannot take part in a
+    deadlock, whatever the order of the names. Each name excludes the `Lock`, the `ReentrantLock` and every
     other `MultiLock` of that name.
 
     ```python
@@ -33,8 +33,8 @@ class MultiLock(Acquirable[Lease]):
 
     In a Redis Cluster, names that share a slot, as those with a common `{hash tag}` do, are taken in one
     step. Over several slots it is not one atomic step: the slots are taken one after the other, in one order
-    for all, and given back if one refuses. Nobody ever holds a part of them, but for the time of a try others
-    may be refused by what is then given back.
+    for all, and given back if one refuses. No lease ever holds a part of them; but for the time of a try,
+    others may be refused a name that is then given back.
 
     It makes no promise of progress for names that are never free at the same time: a task that wants one of
     them only may always come first. Where that matters, let all take one more lock in common.

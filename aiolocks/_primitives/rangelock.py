@@ -92,7 +92,7 @@ class RangeUpgradableLease(RangeLease):
         Raises:
             ValueError: It is not part of what is held.
             LockLostError: The upgradable lease is no longer ours.
-            LockTimeoutError: Not had within `blocking_timeout`; the upgradable lease is held as before.
+            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
             DeadlockError, BackendError, SessionClosedError: As `acquire` does.
 
         Cancelled at any point, no writer stays; the upgradable lease is held as before.
@@ -108,9 +108,9 @@ class RangeUpgradableLease(RangeLease):
 
 @final
 class RangeLock:
-    """Readers, one upgradable holder and writers on intervals of real numbers, as `RWLock` has on everything.
+    """Many readers or one writer on each interval of real numbers, with the modes of `RWLock`.
 
-    Intervals that do not overlap do not know of each other.
+    Holders of intervals that do not overlap do not exclude each other.
 
     ```python
     pages = RangeLock(redis, "book:7")

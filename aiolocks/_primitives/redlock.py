@@ -27,11 +27,11 @@ _FEWEST: Final = 3
 class Redlock(Acquirable[Lease]):
     """One holder at a time, kept by a majority of several independent masters.
 
-    It outlives the loss of the others. It is had when a majority of *all* masters, not just of those that
-    answer, has granted it and then confirmed its fencing token; two majorities share a master, so that a
-    later lease always has the larger token. While it is held, it is renewed on all masters, and put back
-    where a master was away or came back empty. It is lost when a majority says so, or when no majority has
-    confirmed a renewal in time.
+    The lock outlives the loss of the others. It is acquired when a majority of *all* masters, not just of
+    those that answer, has granted it and then confirmed its fencing token; two majorities share a master, so
+    that a later lease always has the larger token. While it is held, it is renewed on all masters, and put
+    back where a master was away or came back empty. It is lost when a majority says so, or when no majority
+    has confirmed a renewal in time.
 
     ```python
     masters = [Redis(host=host) for host in ("a.example", "b.example", "c.example")]

@@ -57,8 +57,9 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     ```
 
     The owner is the task that *calls* `acquire()`. A child task is another owner, as those of `gather` and
-    `TaskGroup` are, and up to Python 3.11 what `asyncio.wait_for` runs: a child that acquires it waits for
-    its parent. Where several tasks or processes are to count as one, give them all the same `owner`.
+    `TaskGroup` are, and up to Python 3.11 the one that `asyncio.wait_for` makes: a child that acquires it
+    waits for its parent. To let several tasks or processes count as one owner, give them all the same
+    `owner`.
 
     The adopter of a lease is not its owner; a lock that it acquires on top is its own.
 

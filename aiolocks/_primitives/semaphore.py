@@ -37,10 +37,11 @@ class Semaphore(Acquirable[Lease]):
     later, whatever others renew. All users of a name give the same `value`, which the server remembers while
     it is in use and for 24 h after; `resize` changes how many permits there are for all of them.
 
-    Permits are handed over within a process first, as those of a `Lock` are; with `fair=True` they are had
-    in the order in which they were asked for, over all processes. Then who wants many is not overtaken by
-    those who want few. Without it a waiter may wait for as long as others always take the permits that come
-    back. All users of a name are to agree on that, too: one that is not fair overtakes those that are.
+    Permits that come back go to waiters of the same process first, as with a `Lock`. With `fair=True`,
+    waiters get them in the order in which they asked, over all processes: then no waiter for a few permits
+    overtakes a waiter for many. Without it, a waiter for many may wait for as long as others take the permits
+    that come back. All users of a name must agree on that, too: one that is not fair overtakes those
+    that are.
 
     Options that have no text here are those of `Lock`.
 
@@ -48,7 +49,7 @@ class Semaphore(Acquirable[Lease]):
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
         value: How many permits there are, 1 to 2**31.
-        fair: Whether they are had in the order of asking.
+        fair: Whether waiters get permits in the order in which they asked.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
@@ -100,7 +101,7 @@ class Semaphore(Acquirable[Lease]):
 
     @property
     def fair(self) -> bool:
-        """Whether permits are had in the order of asking."""
+        """Whether waiters get permits in the order in which they asked."""
         return self._fair
 
     def acquire(  # noqa: D417 - there are no unknown arguments to describe
@@ -120,8 +121,8 @@ class Semaphore(Acquirable[Lease]):
                 own.
 
         Raises:
-            ValueError: `n` is more than `value`, and so could never be had.
-            LockTimeoutError: Not had within `blocking_timeout`; it names some of the holders.
+            ValueError: `n` is more than `value`, and so could never be acquired.
+            LockTimeoutError: Not acquired within `blocking_timeout`; it names some of the holders.
             DeadlockError: There is no `blocking_timeout`, and this very task holds too many of the permits.
             ConfigurationError: It was made with another `value`.
             BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
@@ -155,7 +156,7 @@ class Semaphore(Acquirable[Lease]):
         return super(Semaphore, several).try_acquire(*positional, **unknown)
 
     async def available(self) -> int:
-        """How many permits could be had now, as the server says; 0 of a fair one while anybody waits.
+        """How many permits could be acquired now, as the server says; 0 of a fair one while anybody waits.
 
         Raises:
             ConfigurationError: It was made with another `value`.
@@ -165,7 +166,7 @@ class Semaphore(Acquirable[Lease]):
         return await binding.engine.ask(self._commands(binding.engine).available())
 
     async def resize(self, value: int) -> None:
-        """Sets how many permits there are, for all who use it, and wakes waiters that may enter now.
+        """Sets how many permits there are, for all users of the name, and wakes waiters that may enter now.
 
         Leases stay held: when there are fewer permits than before, more may be out until they come back. With
         0 the semaphore is closed: nobody gets in, waiters wait, and a later `resize` opens it. The `value`

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @final
 class SingleFlight:
-    """One caller makes it, all callers have it: among all processes that use the same server and prefix.
+    """One caller runs the function, and all get its result: among all processes of one server and prefix.
 
     ```python
     flight = SingleFlight(redis)
@@ -45,7 +45,7 @@ class SingleFlight:
 
     Each run holds a lease, renewed while it lives. If that is lost the function is cancelled, and the call
     tries again: as a rule another has run it meanwhile. So the function may run more than once, as everything
-    that survives a crash does; what only the last of them may write, it writes with a fencing token: see
+    that survives a crash does; a write that only the last run may make needs a fencing token: see
     `turn`.
 
     A `SingleFlight` is a description: cheap, immutable, for any number of keys and tasks.

@@ -261,7 +261,7 @@ class UpgradableLease(SpanLease):
 
         Raises:
             LockLostError: The upgradable lease is no longer ours.
-            LockTimeoutError: Not had within `blocking_timeout`; the upgradable lease is held as before.
+            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
             DeadlockError, BackendError, SessionClosedError: As `acquire` does.
 
         Cancelled at any point, no writer stays; the upgradable lease is held as before.

@@ -26,7 +26,7 @@ _MEANT: Final[dict[str, str]] = dict.fromkeys(
 
 @final
 class Turnstile:
-    """Numbers those who come within a window of time: 1 for the winner, 2, 3, … for the rest.
+    """Numbers the callers that come within a window of time: 1 for the winner, 2, 3, … for the rest.
 
     The first to enter begins the window and does the work; the others see that somebody does it, and from
     their numbers how many have come. Nobody waits, and nobody holds anything.

@@ -42,7 +42,7 @@ _MEANT: Final = {
 
 @final
 class UniqueJob:
-    """One job at a time under a key, among all processes: a call too many is a duplicate, and does not run.
+    """One job at a time under a key, among all processes: a further call is a duplicate, and does not run.
 
     On the worker's side alone: one runs, `waiting` calls wait, the rest are turned away. As the call that
     waits begins when the one that runs has ended, an update that arrives during a run is never lost, and

@@ -37,12 +37,12 @@ class Limited(params.Depends):
 
     It holds `Limits`, which are let go of when the handler has returned, before the answer is sent.
 
-    If they cannot be had, the answer is 503 where the `total` is full, and 429 where another key is, which is
-    the caller's own; where both are, 429. Both have a measured `Retry-After`: the median of the last 15 holds
-    by handlers of this process, less the time for which the oldest holder of the full key has had it by now.
-    It is at least 1 s, and not more than what that lease has left; 1 s where nothing was measured yet. Where
-    Redis does not answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500.
-    A client that hangs up while it waits leaves its line.
+    If they cannot be acquired, the answer is 503 where the `total` is full, and 429 where another key is,
+    which is the caller's own; where both are, 429. Both have a measured `Retry-After`: the median of the last
+    15 holds by handlers of this process, less the time for which the oldest holder of the full key has had it
+    by now. It is at least 1 s, and not more than what that lease has left; 1 s where nothing was measured
+    yet. Where Redis does not answer, it is 503. When the lease is lost, the handler is cancelled and the
+    answer is 500. A client that hangs up while it waits leaves its line.
 
     Args:
         name: Name of the limits: the same for all that share the total.

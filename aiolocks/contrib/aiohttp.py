@@ -139,11 +139,11 @@ def locked(
     It decorates coroutine functions, methods that get the request, and the methods of a `web.View`. Put it
     below the decorator that makes the route.
 
-    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds for
-    which handlers of this process have held that name lately, as a median. Where Redis does not answer, it is
-    503. When the lease is lost, the handler is cancelled and the answer is 500; one that has begun ends with
-    the connection. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it waits leaves the
-    queue. An error that the handler itself raises is never replaced.
+    If the lock cannot be acquired, the answer is 423, or the `status` you chose, with `Retry-After`: the
+    seconds for which handlers of this process have held that name lately, as a median. Where Redis does not
+    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500; one that has
+    begun ends with the connection. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it waits
+    leaves the queue. An error that the handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or, where it

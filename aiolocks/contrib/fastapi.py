@@ -132,10 +132,10 @@ class Locked(params.Depends):
     It is let go of when the handler has returned, before the answer is sent. Written as
     `Depends(Locked(...))` it is held until the answer has been sent, as FastAPI's dependencies are.
 
-    If it cannot be had, the answer is 423, or the `status` you chose, with `Retry-After`: the seconds for
-    which handlers of this process have held that name lately, as a median. Where Redis does not answer, it is
-    503. When the lease is lost, the handler is cancelled and the answer is 500. A client that hangs up while
-    it waits leaves the queue. An error that the handler itself raises is never replaced.
+    If the lock cannot be acquired, the answer is 423, or the `status` you chose, with `Retry-After`: the
+    seconds for which handlers of this process have held that name lately, as a median. Where Redis does not
+    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500. A client that
+    hangs up while it waits leaves the queue. An error that the handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that

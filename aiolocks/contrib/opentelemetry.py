@@ -108,7 +108,7 @@ class OpenTelemetryListener:
         self._timeouts = meter.create_counter(
             "aiolocks.timeouts",
             unit="{timeout}",
-            description="Leases not had within their blocking_timeout.",
+            description="Acquisitions that timed out.",
         )
         self._deadlocks = meter.create_counter(
             "aiolocks.deadlocks", unit="{wait}", description="Waits that were part of a deadlock."

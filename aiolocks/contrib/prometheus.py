@@ -188,7 +188,7 @@ class _Metrics(Collector):
         self.held = gauge("aiolocks_held", "Leases that are held now.")
         self.waiters = gauge("aiolocks_waiters", "Acquisitions that wait now.")
         self.acquisitions = counter("aiolocks_acquisitions_total", "Leases granted.")
-        self.timeouts = counter("aiolocks_timeouts_total", "Leases not had within their blocking_timeout.")
+        self.timeouts = counter("aiolocks_timeouts_total", "Acquisitions that timed out.")
         self.deadlocks = counter("aiolocks_deadlocks_total", "Waits that were part of a deadlock.")
         self.losses = counter("aiolocks_losses_total", "Leases lost.")
         self.renewals = counter("aiolocks_renewals_total", "Renewals that the server has confirmed.")

@@ -127,7 +127,7 @@ def _runs(pid: int) -> bool:
     ("arguments", "status", "said"),
     [
         (("--", "no-such-program"), 127, "no-such-program: command not found"),
-        ((), 2, "Put it behind two dashes: lead NAME -- COMMAND"),
+        ((), 2, "COMMAND is missing: put it after two dashes: lead NAME -- COMMAND"),
         (("--grace", "6", "--", "true"), 2, "grace must be at most half of ttl"),
         (("--redis", "redis://localhost:1", "--", "true"), 69, "localhost:1"),
     ],

@@ -13,10 +13,10 @@ _LAST: Final = """
 LS: Final = f"""
 List what is held, by whom, for how long, and how many wait for it.
 
-PATTERN is of names, as in a shell: *, ? and […]. Without one, everything is listed. Each line is one who
-holds; a lock that several hold has several lines. HOLDER is a short name of one possession, HELD says for how
-long it has lasted, LEFT for how long it would if its holder died now. A ! says what is wrong with what stands
-there. Without --prefix, a line on stderr says if there are names under other prefixes.
+PATTERN is of names, as in a shell: *, ? and […]. Without one, everything is listed. Each line is one
+holder; a lock with several holders has several lines. HOLDER is a short name of one possession, HELD says for
+how long it has lasted, LEFT for how long it would if its holder died now. A ! says what is wrong with what
+stands there. Without --prefix, a line on stderr says if there are names under other prefixes.
 
 \b
   aiolocks ls

@@ -21,7 +21,7 @@ Run COMMAND while the lock NAME is held: on one machine at a time.
 Waits until the lock is free, or for as long as --wait says, and names its holder after a second. The lock is
 renewed for as long as COMMAND runs. It is free again when COMMAND has ended, or one ttl after this process or
 its machine died. COMMAND finds the fencing token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each
-later holder, by which a store can refuse those who come too late.
+later holder, so that a store can refuse late writes.
 
 With --at-least the lock stays taken for that long after it was acquired, even if COMMAND has ended before,
 whatever its exit status. So a command that several machines start at about the same time runs once.

@@ -16,7 +16,7 @@ class BehindDashes(click.Command):
         at = args.index("--") if "--" in args else len(args)
         own, command = args[:at], args[at + 1 :]
         if not command and not any(option in own for option in ctx.help_option_names):
-            message = f"what is to be run? Put it behind two dashes: {ctx.info_name} NAME -- COMMAND…"
+            message = f"COMMAND is missing: put it after two dashes: {ctx.info_name} NAME -- COMMAND…"
             raise click.UsageError(message, ctx)
         ctx.meta[__name__] = command
         return super().parse_args(ctx, own)

@@ -98,7 +98,7 @@ class Lock(RedisPyLock):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Whether it was had.
+        """Whether it was acquired.
 
         Args:
             blocking: Whether to wait; None for what the lock was made with.
@@ -175,7 +175,7 @@ class Lock(RedisPyLock):
         return await wire.ask(wire.commands.holder()) is not None
 
     async def owned(self) -> bool:
-        """Whether it is had by this lock."""
+        """Whether this lock holds it."""
         wire = self._wire()
         stored = await wire.ask(wire.commands.holder())
         token = self._token()
