@@ -241,16 +241,14 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> Coroutine[Any, Any, None]:
-        return self._leaving().__aexit__(exc_type, exc, traceback)
-
-    def _leaving(self) -> LeaseT:
         try:
-            return self._entered.take(None if self._binding is None else self._binding.engine.loop)
+            lease = self._entered.take(None if self._binding is None else self._binding.engine.loop)
         except LookupError:
             raise RuntimeError(
                 f"cannot tell which lease to release: {self!r} was not entered in this task. Use "
                 "`async with lock.acquire()` where it is entered in one task and left in another"
             ) from None
+        return lease.__aexit__(exc_type, exc, traceback)
 
     @final
     def __call__(

@@ -237,7 +237,7 @@ class Lease(AsyncOnly):
 
     async def _release_on_exit(self, exc: BaseException | None) -> LockError | None:
         possession = self._possession
-        if possession.state is LeaseState.DETACHED:
+        if not possession.live and possession.state is LeaseState.DETACHED:
             return None
         cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
         try:

@@ -597,7 +597,9 @@ class Possession:
 
     def _forget(self) -> None:
         """Forgets it: nothing more is sent for the lease, nor heard of it."""
-        if self.watched and self.watch is not None:
-            self._engine.tracked.disarm(self.watch, self.watched)
-        self._engine.watchdog.forget(self)
-        self._drop_renewal()
+        if self.watch is not None:
+            if self.watched:
+                self._engine.tracked.disarm(self.watch, self.watched)
+            self._engine.watchdog.forget(self)
+        if self.renewal is not None:
+            self._drop_renewal()

@@ -36,7 +36,6 @@ class Term:
     Attributes:
         stopping: The body was told to stop.
         span: Seconds that were asked for last.
-        margin: Seconds before the end at which the event loop must have run.
     """
 
     __slots__ = (
@@ -46,7 +45,6 @@ class Term:
         "at_limit",
         "deadline",
         "grace",
-        "margin",
         "renewal_due",
         "span",
         "stopping",
@@ -63,8 +61,7 @@ class Term:
         self._retries = 0
         self.ttl = ttl
         self.deadline = 0.0
-        self.span: float = 0.0
-        self.margin: float = 0.0
+        self.span = 0.0
         self.renewal_due = NEVER
         self.at_limit = False  # the server's ttl reaches to the end of max_hold
         self.confirmed(sent, self.ttl_at(sent))
@@ -99,6 +96,11 @@ class Term:
         end = self.deadline if self.stopping else self.deadline - self.grace
         return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
+    @property
+    def margin(self) -> float:
+        """Seconds before the end at which the event loop must have run."""
+        return min(max(_MARGIN, _SHARE * self.span), self.span / 4)
+
     def ttl_at(self, sent: float) -> float:
         """The ttl to ask for at that time: never past `max_hold`."""
         if self._end == NEVER:
@@ -109,7 +111,7 @@ class Term:
         """The server has it for `ttl` seconds, counted from before the request was sent."""
         self._retries = 0
         self.deadline = min(sent + dependable(ttl), self._end)
-        self._spans(ttl)
+        self.span = ttl
         self.at_limit = sent + ttl >= self._end - 0.001
         if self.at_limit or not self._auto_renew:
             self.renewal_due = NEVER
@@ -122,12 +124,7 @@ class Term:
         self._retries = 0
         self.deadline = other.deadline
         self.renewal_due = other.renewal_due
-        self._spans(other.span)
-
-    def _spans(self, ttl: float) -> None:
-        if ttl != self.span:
-            self.span = ttl
-            self.margin = min(max(_MARGIN, _SHARE * ttl), ttl / 4)
+        self.span = other.span
 
     def retry(self, now: float) -> None:
         """A renewal failed: soon again, at first."""
@@ -137,8 +134,8 @@ class Term:
     def change(self, now: float, ttl: float) -> None:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
-        self.deadline = min(self.deadline, now + dependable(self.ttl_at(now)))
-        self._spans(self.ttl_at(now))
+        self.span = self.ttl_at(now)
+        self.deadline = min(self.deadline, now + dependable(self.span))
         self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
         if self._auto_renew and not self.at_limit:
             self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)

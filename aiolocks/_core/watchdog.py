@@ -198,17 +198,18 @@ class Watchdog:
             if again is not None and len(due) == 1:
                 entry = Company(watches)
                 entry.renewal, entry.hears = again, hears
-            self._enter(moment, entry)
+            self._enter(moment, entry, len(watches))
 
     def _push(self, watch: Watch, due: float) -> None:
         self._turn += 1
         watch.turn = self._turn
-        self._enter(due, watch)
+        self._enter(due, watch, 1)
 
-    def _enter(self, due: float, entry: Watch | list[Watch]) -> None:
+    def _enter(self, due: float, entry: Watch | list[Watch], number: int) -> None:
         heapq.heappush(self._heap, (due, self._turn, entry))
-        self._entered += len(_watches_of(entry))
-        self._wake_by(due)
+        self._entered += number
+        if due < self._timer_at:
+            self._wake_by(due)
         if self._entered > 2 * len(self._watches) + _SLACK:
             self._heap, heap, self._entered = [], self._heap, 0
             for moment, turn, stale in heap:

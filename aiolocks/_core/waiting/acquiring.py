@@ -135,11 +135,6 @@ class Acquiring(ABC):
         """The leases that the waiting task has entered."""
         return self._inside
 
-    @property
-    def carried(self) -> bool:
-        """Whether its request tells others of what somebody here has let go of."""
-        return bool(self._standing & OWING)
-
     # -- steps from outside
 
     def start(self) -> None:
@@ -193,21 +188,21 @@ class Acquiring(ABC):
         self.answered_at = now
         self._unsettled = False
         self._gate.answered(now)
-        self._has_answer(call, now)
         if not isinstance(answer, Granted):
-            self._refused(answer, now)
+            self._refused(answer, call, now)
             return
-        self._tell_rung(answer.rung)
+        if answer.rung:
+            self._tell_rung(answer.rung)
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
         if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl):
             # Its time was over before the reply was here: given back.
             self._engine.undo(self.claim, self._ttl)
-            self._came_late(now)
+            self._came_late(call, now)
         elif self._options.replicas:
             self._await_replicas(grant, elsewhere=call.elsewhere)
         else:
-            self._have(grant)
+            self._have(grant, now)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -217,18 +212,15 @@ class Acquiring(ABC):
             self._unsettled = True
         self._has_failed(fault)
 
-    def _has_answer(self, call: Call[Answer], now: float) -> None:  # noqa: B027 - a single try need not know
-        """The server has answered this request, with whatever."""
-
     @abstractmethod
-    def _refused(self, refusal: Refused, now: float) -> None:
-        """It cannot be had now."""
+    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+        """It cannot be had now, as the server says to this request."""
 
-    def _let_in(self, call: Call[Answer]) -> None:  # noqa: B027 - as before
+    def _let_in(self, call: Call[Answer]) -> None:  # noqa: B027 - a single try need not know
         """The server has granted it by this request."""
 
     @abstractmethod
-    def _came_late(self, now: float) -> None:
+    def _came_late(self, call: Call[Answer], now: float) -> None:
         """A grant was over when it came, and is given back."""
 
     @abstractmethod
@@ -241,10 +233,12 @@ class Acquiring(ABC):
 
     # -- a grant
 
-    def _have(self, grant: Grant) -> None:
+    def _have(self, grant: Grant, now: float) -> None:
         self.grant = grant
         self._end()
-        self._gate.granted(self.claim, grant.answer, self._engine.now(), carried=self.carried)
+        # Whether its request has told others of what somebody here has let go of.
+        carried = self._standing & OWING != 0
+        self._gate.granted(self.claim, grant.answer, now, carried=carried)
 
     def _await_replicas(self, grant: Grant, *, elsewhere: bool) -> None:
         """A grant of the master counts when enough replicas have it too."""
@@ -265,7 +259,7 @@ class Acquiring(ABC):
         self._acknowledgement = None
         if outcome is True:
             self._unsettled = False
-            self._have(grant)
+            self._have(grant, self._engine.now())
         elif outcome is None:
             self._ask()  # on another connection: what the last one has written is written again
         else:

@@ -9,7 +9,7 @@ from ..clock import seconds
 from .acquiring import Acquiring
 
 if TYPE_CHECKING:
-    from ..._transport import Fault, Refused
+    from ..._transport import Answer, Call, Fault, Refused
 
 
 @final
@@ -32,7 +32,7 @@ class Attempt(Acquiring):
     def _ask_until(self) -> float:
         return self.started + self._engine.settings.command_timeout
 
-    def _refused(self, refusal: Refused, now: float) -> None:
+    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
         self._tell_rung(refusal.rung)
         if refusal.error is None:
             self._refusal = refusal
@@ -42,7 +42,7 @@ class Attempt(Acquiring):
             self.error = refusal.error
         self._end()
 
-    def _came_late(self, now: float) -> None:
+    def _came_late(self, call: Call[Answer], now: float) -> None:
         self._end()
 
     def _has_failed(self, fault: Fault) -> None:

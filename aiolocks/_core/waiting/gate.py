@@ -6,7 +6,19 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, RUNG, SEAT_LENGTH
+from ..._transport import (
+    ASK,
+    BELL_RUNG,
+    GONE,
+    IN_TURN,
+    NO_END,
+    NOT_OURS,
+    OWING,
+    QUEUED,
+    RUNG,
+    SEAT_LENGTH,
+    STAYING,
+)
 from ..claim import Claim
 from ..clock import seconds
 from .place import Place
@@ -49,6 +61,7 @@ class Gate:
         "__weakref__",
         "_also_holding",
         "_beside",
+        "_closed",
         "_engine",
         "_entering",
         "_head",
@@ -76,6 +89,7 @@ class Gate:
         # Those that ask beside the head. Most gates have no such waiter, and no suspect, ever.
         self._beside: dict[Waiter, None] | None = None
         self._holder: Claim | None = None
+        self._closed = False  # nobody may ask: a task here holds a lease that excludes all waiters
         self._possession: weakref.ref[Possession] | None = None
         self._also_holding: dict[Claim, None] | None = None  # most gates never have a second holder
         self._turns = Turns()
@@ -116,11 +130,6 @@ class Gate:
         """Whether other processes must be told when nobody waits here any more."""
         return self.place.taken or self._turns.owed
 
-    @property
-    def owing(self) -> bool:
-        """Whether something was let go of here that others may have, who were told nothing."""
-        return self._turns.owed
-
     def kept_by(self, claim: Claim) -> bool:
         """Whether nobody may ask because of that claim."""
         also = self._also_holding is not None and claim in self._also_holding
@@ -132,10 +141,16 @@ class Gate:
             return None
         return self._holder, None if self._possession is None else self._possession()
 
-    def asks(self) -> None:
-        """Somebody that waits here asks the server."""
+    def asks(self, acquisition: Waiter) -> int:
+        """That one asks the server, which is told how it stands to others."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
+        return (
+            (QUEUED if self.place.taken else 0)
+            | (IN_TURN if self.manner.strict else 0)
+            | (OWING if self._turns.owed else 0)
+            | (STAYING if self._keeps_place(acquisition) else 0)
+        )
 
     def answered(self, now: float) -> None:
         """The server has answered somebody here."""
@@ -159,11 +174,6 @@ class Gate:
     def watch_no_more(self, acquisition: Waiter) -> None:
         if self._suspects:
             self._suspects.pop(acquisition, None)
-
-    @property
-    def _closed(self) -> bool:
-        """Whether nobody may ask: a task here holds a lease that excludes all waiters."""
-        return self._holder is not None and self.manner.exclusive
 
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
@@ -190,7 +200,7 @@ class Gate:
         """Whether nobody waits here but this one."""
         return not self.others_wait(acquisition)
 
-    def keeps_place(self, acquisition: Waiter) -> bool:
+    def _keeps_place(self, acquisition: Waiter) -> bool:
         """Whether the place is needed here when this one gets in."""
         if self._head is not None and self._head is not acquisition:
             return True
@@ -422,11 +432,11 @@ class Gate:
 
         `carried`: the request has told others of what was let go of here.
         """
-        owed = self.owing and not carried
+        owed = self._turns.owed and not carried
         self._turns.granted(answer.others, now)
         self.refusal = None
         if self._holder is None:
-            self._holder = claim
+            self._hold(claim)
             self._possession = None
         else:
             self._hold_also(claim)
@@ -443,18 +453,22 @@ class Gate:
             self._admit_next()
         if self.place.taken and not self.needs_place:
             self.give_up_place()  # it was kept for others, which have left in the meantime, or have got in
-        elif self.owing and not self.awaited:
+        elif self._turns.owed and not self.awaited:
             self._turns.owed = False
             self._engine.undo(self._nobody(), 1.0)
 
     def entrusted(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
         """The possession that the holder's grant has become: granted before, or adopted."""
         if self._holder is None:
-            self._holder = claim
+            self._hold(claim)
         if self._holder is claim:
             self._possession = possession
         else:
             self._hold_also(claim)
+
+    def _hold(self, claim: Claim | None) -> None:
+        self._holder = claim
+        self._closed = claim is not None and self.manner.exclusive
 
     def _hold_also(self, claim: Claim) -> None:
         if self._also_holding is None:
@@ -479,9 +493,8 @@ class Gate:
     def vacated(self, claim: Claim) -> None:
         """That holder has let go, or has lost it. Does nothing for one that does not hold it."""
         if self._holder is claim:
-            self._holder = self._possession = None
-            if self._also_holding:
-                self._holder, _ = self._also_holding.popitem()
+            self._possession = None
+            self._hold(self._also_holding.popitem()[0] if self._also_holding else None)
         elif self._also_holding and claim in self._also_holding:
             del self._also_holding[claim]
         else:
@@ -509,14 +522,21 @@ class Gate:
 
     def gone(self, acquisition: Waiter) -> None:
         """It does not ask any more."""
-        self._beside_no_more(acquisition)
+        if self._beside:
+            self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
-        asking = [*self._asking_beside, *(() if self._head is None else (self._head,))]
         takes_over = self._head is None and self._queue and not self._closed  # the next one asks at once
-        if not takes_over and not any(waiter.unanswered for waiter in asking):
-            self.silent_since = None  # nobody has a question open
+        if not takes_over and not self._unanswered:
+            self.silent_since = None
             self.refusal = None
+
+    @property
+    def _unanswered(self) -> bool:
+        """Whether anybody has a question open."""
+        if self._head is not None and self._head.unanswered:
+            return True
+        return self._beside is not None and any(waiter.unanswered for waiter in self._beside)
 
     @property
     def yielding_until(self) -> float:
@@ -530,7 +550,7 @@ class Gate:
 
     def _next_in_turn(self) -> bool:
         in_turn, self._in_turn = self._in_turn, False
-        return in_turn or self.yielding
+        return in_turn or self._turns.yielding(self._engine.now)
 
     def _admit(self, acquisition: Waiter | None = None) -> None:
         """The first in the queue asks, or that one."""

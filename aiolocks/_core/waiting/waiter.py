@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from ..._transport import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING, Call
+from ..._transport import IN_TURN, PASSING, QUEUED, STAYING, TOLD, WAITING, Call
 from ...errors import BackendError, LockTimeoutError, SessionClosedError
 from ..clock import seconds
 from .acquiring import Acquiring, Grant, Stage
@@ -135,8 +135,8 @@ class Waiter(Acquiring):
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
-        self._gate.watch_no_more(self)
         if woken:
+            self._gate.watch_no_more(self)
             self._engine.events.tally.wakeups["local"] += 1
         self._ask(in_turn=in_turn, passing=woken)
 
@@ -161,21 +161,16 @@ class Waiter(Acquiring):
 
     def _ask(self, *, in_turn: bool = False, passing: bool = False) -> None:
         """Tries; the refusal seats it, and what is let go of after that wakes us."""
-        self._cancel_sleep()
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
         self._ask_again = False
-        gate = self._gate
-        gate.asks()
-        self._kept_before = gate.place.kept
-        self._send(
-            (QUEUED if gate.place.taken else 0)
-            | (IN_TURN if in_turn or gate.manner.strict else 0)
-            | (PASSING if passing else 0)
-            | (OWING if gate.owing else 0)
-            | (STAYING if gate.keeps_place(self) else 0)
-            | WAITING
-            | TOLD,
-            patient=True,
-        )
+        standing = self._gate.asks(self) | WAITING | TOLD
+        if in_turn:
+            standing |= IN_TURN
+        if passing:
+            standing |= PASSING
+        self._kept_before = self._gate.place.kept
+        self._send(standing, patient=True)
 
     def _ask_until(self) -> float:
         return self._silence_ends() if self._deadline is None else self._deadline
@@ -183,7 +178,9 @@ class Waiter(Acquiring):
     def _silence_ends(self) -> float:
         """When the server will have said neither yes nor no for a ttl, to us or to who asked before us."""
         since = self._gate.silent_since
-        return max(self.started, self._engine.now() if since is None else since) + self._options.ttl
+        if since is None:
+            since = self._engine.now()
+        return max(self.started, since) + self._options.ttl
 
     def _wait_ends(self) -> float | None:
         """When to give up, as things stand; None while there is no reason to."""
@@ -191,19 +188,17 @@ class Waiter(Acquiring):
             return self._silence_ends()
         return self._deadline
 
-    def _has_answer(self, call: Call[Answer], now: float) -> None:
-        self._naps.round_trip = now - call.sent
-        self._fault = None
-
     def _let_in(self, call: Call[Answer]) -> None:
+        self._fault = None
         self._settle_place()
         if call.unconfirmed and not self._standing & QUEUED:
             self._gate.take_place()  # its first request may have been refused
 
-    def _came_late(self, now: float) -> None:
-        self._go_on(until=now)
+    def _came_late(self, call: Call[Answer], now: float) -> None:
+        self._go_on(call, now, until=now)
 
-    def _refused(self, refusal: Refused, now: float) -> None:
+    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+        self._fault = None
         # Its own bell was put back by the refusal, and the session must listen for it again.
         self._tell_rung(self._gate.not_ours(refusal.rung))
         if refusal.error is not None:
@@ -222,7 +217,7 @@ class Waiter(Acquiring):
             self._warned = True
             self._engine.events.stuck(self.kind, self.name, refusal.detail)
         if not self.suspect():
-            self._go_on(until=until)
+            self._go_on(call, now, until=until)
             if refusal.first:
                 self._gate.goes_first(refusal.first)
 
@@ -231,8 +226,9 @@ class Waiter(Acquiring):
         self._gate.take_place()
         self.seated = True
 
-    def _go_on(self, *, until: float | None) -> None:
+    def _go_on(self, call: Call[Answer], now: float, *, until: float | None) -> None:
         """Refused: until then, as far as is known."""
+        self._naps.round_trip = now - call.sent
         self._naps.refused_until = self._gate.refused_until = until
         self._be_seated()
         if self._ask_again:
@@ -264,13 +260,13 @@ class Waiter(Acquiring):
             self._logged = True
             self._engine.events.waits_long(self.kind, self.name, now - self.started, self._holders(now))
 
-    def _have(self, grant: Grant) -> None:
+    def _have(self, grant: Grant, now: float) -> None:
         self._gate.gone(self)
-        super()._have(grant)
+        super()._have(grant, now)
 
     def _settle_place(self) -> None:
         """A waiter that gets in has left the queue."""
-        if self._arming_pends:
+        if self.arming is not None and self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
         elif self._standing & (QUEUED | STAYING) == QUEUED and self._kept_before == self._gate.place.kept:
@@ -406,12 +402,13 @@ class Waiter(Acquiring):
     def _end(self) -> None:
         super()._end()
         self.arming = None
-        self._cancel_sleep()
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        self._gate.watch_no_more(self)
         if self._told:
+            self._gate.watch_no_more(self)
             if self._engine.detector is not None:
                 self._engine.detector.discard(self)
             self._tell_waited()
