@@ -40,8 +40,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A bell that is hung up again after its waiter got in is taken down.",
         python(
             "_core.waiting.waiter:Waiter._settle_place",
-            without="if self._arming_pends:",
-            instead="if False:",
+            without="self.arming is not None and self._arming_pends",
+            instead="False",
         ),
         ("fairlock", "fair-semaphore"),
         faulty=True,
