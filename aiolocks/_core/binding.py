@@ -83,7 +83,7 @@ class Binding(Generic[LeaseT]):
     ) -> LeaseT | None:
         """The lease; refused, None for a caller that gave no `blocking_timeout`."""
         engine = self.engine
-        token = self.resource.commands.heir("", engine.token())
+        token = self.resource.commands.new_token("", engine.token())
         claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
         acquisition = (Attempt if once else Waiter)(
             engine,
@@ -156,7 +156,7 @@ class Binding(Generic[LeaseT]):
         engine, options, commands = self.engine, self.options, self.resource.commands
         at_least_ms = max(at_least_ms, options.at_least_ms)
         check_at_least(at_least_ms, options.first_ttl_ms)
-        new = commands.heir(old, engine.token())
+        new = commands.new_token(old, engine.token())
         metadata = engine.describe(self._user_json, self._beside)
         ttl_ms = options.first_ttl_ms
         call, adopted = engine.start(

@@ -11,7 +11,7 @@ from .backoff import SILENT
 
 if TYPE_CHECKING:
     from .._transport import Script
-    from .._transport.commands.families.found import Holder
+    from .._transport.commands.families.snapshots import Holder
     from .._transport.commands.waits import Wanted
 
 
@@ -45,7 +45,7 @@ class Commands(Protocol):
         """The owner of that token: two tokens of one owner never exclude each other."""
         ...
 
-    def heir(self, old: str, fresh: str) -> str:
+    def new_token(self, old: str, fresh: str) -> str:
         """The token for the adopter from `old`, made of a fresh one."""
         ...
 
@@ -65,7 +65,7 @@ class Commands(Protocol):
         ...
 
     def arm(self, token: str) -> Command[int]:
-        """Takes a seat without asking, with a fresh bell; HUNG or RUNG if that is what it was."""
+        """Takes a seat without asking, with a fresh bell; WAS_HANGING or WAS_RUNG if that is what it was."""
         ...
 
     def listener(self, token: str) -> Listener | Command[int]:

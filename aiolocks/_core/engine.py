@@ -29,7 +29,7 @@ from .waiting.gate import Gate
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .._inspection.deadlocks import Detector
+    from .._inspection.detector import Detector
     from .claim import Resource
     from .waiting.acquiring import Acquiring
     from .waiting.waiter import Waiter
@@ -276,7 +276,7 @@ class Engine:
     def entangled(self, waiter: Waiter) -> None:
         """Its task waits, and holds something for which others may wait."""
         if self.detector is None:
-            from .._inspection.deadlocks import Detector  # noqa: PLC0415 - most sessions need none
+            from .._inspection.detector import Detector  # noqa: PLC0415 - most sessions need none
 
             self.detector = Detector(self)
         self.detector.add(waiter)

@@ -11,7 +11,7 @@ from .._holders import HolderInfo
 
 if TYPE_CHECKING:
     from .._transport import Refused
-    from .._transport.commands.families.found import Holder
+    from .._transport.commands.families.snapshots import Holder
     from .claim import Claim
     from .possession import Possession
 

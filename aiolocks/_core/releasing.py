@@ -85,7 +85,7 @@ class Releasing:
         self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
         self.thief = released.thief
-        self.overtaken = self._followed and call.in_full
+        self.overtaken = self._followed and call.as_eval
         self._finish()
         self._engine.wake_own(released)
 

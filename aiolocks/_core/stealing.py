@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._transport.commands.families.found import of_nobody
 from .._transport.commands.families.locks import told_lock
+from .._transport.commands.families.snapshots import of_nobody
 from .holders import described_in, holder_info
 
 if TYPE_CHECKING:

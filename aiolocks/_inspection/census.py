@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, final
 
 from .._core.engine import Engine
 from .._transport.commands.inspect import FIRST, scan
-from .infos import LockInfo
-from .looking import Found, Place, literal_places, look, matching
+from .infos import KindAndName, LockInfo
+from .looking import Found, literal_places, look, matching
 
 _KEYS: Final = 4_000
 """Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core here."""
@@ -35,7 +35,7 @@ _MOST: Final = 50_000
 class Reading(NamedTuple):
     """The reading of one name: its state at the last reading, and now; None where nothing stands."""
 
-    place: Place
+    place: KindAndName
     before: LockInfo | None
     now: LockInfo | None
 
@@ -82,16 +82,16 @@ class Census:
         self._waiters = waiters
         self._accepts = matching(pattern)
         self._places = literal_places(pattern)  # which need no scan
-        self._known: dict[Place, int] = {}  # with the number of the scan that has found it last
-        self._queued: dict[Place, int] = {}  # the same, of those with a queue
+        self._known: dict[KindAndName, int] = {}  # with the number of the scan that has found it last
+        self._queued: dict[KindAndName, int] = {}  # the same, of those with a queue
         self._lasting: dict[
-            Place, int
+            KindAndName, int
         ] = {}  # the same, of schedules and leaderships that have ever been used
-        self._read: dict[Place, tuple[Any, LockInfo]] = {}  # with their ranks
+        self._read: dict[KindAndName, tuple[Any, LockInfo]] = {}  # with their ranks
         self._foreign: dict[bytes, LockInfo] = {}
         self._foreign_before: dict[bytes, LockInfo] = {}  # found by the last scan that came to its end
-        self._turns: deque[Place] = deque()
-        self._queued_turns: deque[Place] = deque()
+        self._turns: deque[KindAndName] = deque()
+        self._queued_turns: deque[KindAndName] = deque()
         self._cursor = FIRST
         self._scans = 0
         self._found = self._found_before = 0  # names, in this scan and in the one before
@@ -126,7 +126,7 @@ class Census:
         return of_read + self.names - self.read
 
     @property
-    def lasting(self) -> list[Place]:
+    def lasting(self) -> list[KindAndName]:
         """Schedules and leaderships, also those that nobody runs or leads now."""
         return list(self._lasting)
 
@@ -135,7 +135,7 @@ class Census:
         foreign = (self._foreign_before | self._foreign).values()
         return [*self._read.values(), *((self._rank(info), info) for info in foreign)]
 
-    def get(self, place: Place) -> LockInfo | None:
+    def get(self, place: KindAndName) -> LockInfo | None:
         """The content at the last look."""
         found = self._read.get(place)
         return None if found is None else found[1]
@@ -159,11 +159,11 @@ class Census:
             first += filter(accepts, (self._foreign_before | self._foreign).values())
         return first[:number]
 
-    def unread(self) -> Iterator[Place]:
+    def unread(self) -> Iterator[KindAndName]:
         """The names that are known, and have not been read yet."""
         return (place for place in self._known if place not in self._read)
 
-    async def glance(self, places: Iterable[Place]) -> list[Reading]:
+    async def glance(self, places: Iterable[KindAndName]) -> list[Reading]:
         """Reads these places again, as far as they are known, and nothing else.
 
         Raises:
@@ -200,12 +200,12 @@ class Census:
             chosen = list(dict.fromkeys((*now, *queued, *some)))
         return await self._read_all(chosen)
 
-    async def _read_all(self, places: Sequence[Place]) -> list[Reading]:
+    async def _read_all(self, places: Sequence[KindAndName]) -> list[Reading]:
         found = await look(self._engine, places, waiters=self._waiters)
         read = {(info.kind, info.name): info for info in found}
         return [self._keep(place, read.get(place)) for place in places]
 
-    def _new_first(self) -> Iterator[Place]:
+    def _new_first(self) -> Iterator[KindAndName]:
         """All known names; those that have never been read come first."""
         yield from self.unread()
         yield from self._read
@@ -250,7 +250,7 @@ class Census:
         self._found_before, self._found = self._found, 0
         self._scans += 1
 
-    def _keep(self, place: Place, info: LockInfo | None) -> Reading:
+    def _keep(self, place: KindAndName, info: LockInfo | None) -> Reading:
         before = self.get(place)
         if info is None:
             self._forget(place)
@@ -259,13 +259,13 @@ class Census:
             self._read[place] = self._rank(info), info
         return Reading(place, before, info)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: KindAndName) -> None:
         self._known.pop(place, None)
         self._queued.pop(place, None)
         self._read.pop(place, None)
 
 
-def _next(turns: deque[Place], places: Iterable[Place], number: int) -> list[Place]:
+def _next(turns: deque[KindAndName], places: Iterable[KindAndName], number: int) -> list[KindAndName]:
     """The next of these places; each has its turn before one has it again."""
     if len(turns) < number:
         turns.extend(places)

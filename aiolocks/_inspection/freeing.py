@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._core.arguments import lock_name
 from .._core.holders import lease_id
-from .._transport.commands.families.found import Finding
+from .._transport.commands.families.snapshots import Snapshot
 from .._transport.commands.inspect import FAMILIES, HOLDABLE
 from .infos import LockInfo
 from .looking import info
@@ -30,10 +30,10 @@ async def force_release(
     tokens: set[str] = set()
     try:
         for one in kinds:
-            finding = await _force(engine, one, name, leases)
-            if finding is not None:
-                freed.append(info(one, name, finding))
-                tokens.update(token for holder in finding.holders for token in holder.tokens)
+            snapshot = await _force(engine, one, name, leases)
+            if snapshot is not None:
+                freed.append(info(one, name, snapshot))
+                tokens.update(token for holder in snapshot.holders for token in holder.tokens)
     finally:
         # Last: the caller may be the holder, and this cancels it.
         _lose(engine, tokens)
@@ -50,7 +50,7 @@ def name_space(kind: object) -> str:
     return given
 
 
-async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | None) -> Finding | None:
+async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | None) -> Snapshot | None:
     """Frees what stands there now; what that was, or None.
 
     In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its reply
@@ -58,16 +58,16 @@ async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | 
     """
     family, prefix = FAMILIES[kind], engine.settings.prefix
     for _ in range(_TRIES):
-        (finding,) = await engine.ask(family.look(prefix, kind, [name]))
-        if not finding.stands and not finding.problems:
+        (snapshot,) = await engine.ask(family.look(prefix, kind, [name]))
+        if not snapshot.stands and not snapshot.problems:
             return None
-        there = frozenset(lease_id(holder.tokens[0]) for holder in finding.holders)
+        there = frozenset(lease_id(holder.tokens[0]) for holder in snapshot.holders)
         if leases is not None and leases != there:
             return None
-        force = family.force(prefix, kind, name, finding)
+        force = family.force(prefix, kind, name, snapshot)
         released = await engine.ask(force, told=engine.wake_own)
-        if released.freed or not finding.grants:
-            return finding
+        if released.freed or not snapshot.grants:
+            return snapshot
     return None  # it went from hand to hand: nobody stays on it
 
 

@@ -7,6 +7,9 @@ from typing import final
 
 from .._holders import HolderInfo
 
+KindAndName = tuple[str, str]
+"""By which a lock is found: two kinds may have a lock of the same name."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

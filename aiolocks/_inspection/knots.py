@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, final
 
 if TYPE_CHECKING:
-    from .._transport.commands.families.found import Finding, Reservation
-    from .waits import Place, Wait, Want
+    from .._transport.commands.families.snapshots import Reservation, Snapshot
+    from .infos import KindAndName
+    from .waits import Wait, Want
 
 from .._core.holders import lease_id
 
@@ -36,7 +37,7 @@ class Lease(NamedTuple):
 
 
 @final
-class Standing(NamedTuple):
+class Occupants(NamedTuple):
     """The holders and waiters of one name."""
 
     leases: dict[str, Lease]
@@ -44,7 +45,7 @@ class Standing(NamedTuple):
     reservations: tuple[Reservation, ...]
 
     @classmethod
-    def of(cls, finding: Finding) -> Standing:
+    def of(cls, snapshot: Snapshot) -> Occupants:
         leases = {
             lease_id(holder.tokens[0]): Lease(
                 holder.permits or 1,
@@ -52,14 +53,14 @@ class Standing(NamedTuple):
                 holder.span,
                 frozenset(key for key, _ in holder.keys or ()),
             )
-            for holder in finding.holders
+            for holder in snapshot.holders
         }
-        return cls(leases, finding.value, finding.reservations)
+        return cls(leases, snapshot.value, snapshot.reservations)
 
 
 def may_wait_for(waits: Mapping[str, Wait]) -> Edges:
     """The edges that may exist by the records alone: more than there are, and no fewer."""
-    holding: dict[Place, set[str]] = {}
+    holding: dict[KindAndName, set[str]] = {}
     for wait in waits.values():
         for lease in wait.holds:
             for place in lease.places:
@@ -71,7 +72,7 @@ def may_wait_for(waits: Mapping[str, Wait]) -> Edges:
     }
 
 
-def stuck(waits: Mapping[str, Wait], standings: Mapping[Place, Standing]) -> Edges:
+def stuck(waits: Mapping[str, Wait], occupants: Mapping[KindAndName, Occupants]) -> Edges:
     """The waits that never end as things stand on the server, and the tasks for which they wait."""
     left = dict(waits)
     while True:
@@ -81,7 +82,7 @@ def stuck(waits: Mapping[str, Wait], standings: Mapping[Place, Standing]) -> Edg
                 holding.setdefault(lease.lease_id, set()).add(wait.id)
         edges: Edges = {}
         for wait in left.values():
-            in_the_way = _in_the_way(wait.want, standings, holding.keys())
+            in_the_way = _in_the_way(wait.want, occupants, holding.keys())
             if in_the_way:
                 edges[wait.id] = set[str]().union(*(holding[one] for one in in_the_way))
         if len(edges) == len(left):
@@ -89,20 +90,22 @@ def stuck(waits: Mapping[str, Wait], standings: Mapping[Place, Standing]) -> Edg
         left = {one: wait for one, wait in left.items() if one in edges}
 
 
-def _in_the_way(want: Want, standings: Mapping[Place, Standing], stay: Iterable[str]) -> set[str]:
+def _in_the_way(want: Want, occupants: Mapping[KindAndName, Occupants], stay: Iterable[str]) -> set[str]:
     """The leases for which it waits if all others go; empty if the lock can be had then."""
     found: set[str] = set()
     for place in want.places:
-        standing = standings.get(place)
-        if standing is None:
+        those_there = occupants.get(place)
+        if those_there is None:
             continue
-        there = {one: standing.leases[one] for one in stay if one in standing.leases and one not in want.own}
+        there = {
+            one: those_there.leases[one] for one in stay if one in those_there.leases and one not in want.own
+        }
         if want.caps:
             for key, cap in want.caps:
                 having = [one for one, lease in there.items() if key in lease.keys]
                 found.update(having if len(having) >= cap else ())
         elif want.permits:
-            number = want.of if standing.permits is None else standing.permits
+            number = want.of if those_there.permits is None else those_there.permits
             taken = sum(lease.permits for lease in there.values())
             if number is not None and number - taken < want.permits <= number:
                 found.update(there)
@@ -111,7 +114,7 @@ def _in_the_way(want: Want, standings: Mapping[Place, Standing], stay: Iterable[
         else:
             found.update(_excluding(want.mode, want.span, there))
             if want.mode != "w":
-                found.update(_behind_writers(want, standing, there))
+                found.update(_behind_writers(want, those_there, there))
     return found
 
 
@@ -126,11 +129,11 @@ def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]
     }
 
 
-def _behind_writers(want: Want, standing: Standing, there: Mapping[str, Lease]) -> set[str]:
+def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
     """The leases, also its own, that keep out the writers whose reservations are in the way."""
     assert want.span is not None
     found: set[str] = set()
-    for one in standing.reservations:
+    for one in those_there.reservations:
         if one.span[0] <= want.span[1] and want.span[0] <= one.span[1]:
             upgraded = lease_id(one.under) if one.under else ""
             found |= _excluding("w", one.span, {key: there[key] for key in there if key != upgraded})

@@ -17,12 +17,11 @@ from .._core.holders import described_in, holder_info, whereabouts
 from .._holders import HolderInfo
 from .._transport import Command
 from .._transport.commands.families.family import Family
-from .._transport.commands.families.found import Finding, Waiter
+from .._transport.commands.families.snapshots import Snapshot, Waiter
 from .._transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
 from .._transport.commands.waits import KIND as WAITS
-from .._transport.requests.keys import Place as KeyPlace
-from .._transport.requests.keys import parse, prefix_of
-from .infos import LockInfo, WaiterInfo
+from .._transport.requests.keys import ParsedKey, parse, prefix_of
+from .infos import KindAndName, LockInfo, WaiterInfo
 
 if TYPE_CHECKING:
     from .._core.engine import Engine
@@ -43,10 +42,6 @@ _LASTING: Final = ("schedule", "leadership")
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
-Place = tuple[str, str]
-"""Kind and name."""
-
-
 async def inspect(engine: Engine, pattern: str) -> list[LockInfo]:
     """See `Session.inspect`."""
     if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -59,7 +54,7 @@ async def inspect(engine: Engine, pattern: str) -> list[LockInfo]:
     return sorted(found, key=lambda info: (info.name, info.kind))
 
 
-def literal_places(pattern: str) -> list[Place] | None:
+def literal_places(pattern: str) -> list[KindAndName] | None:
     """The places of the one name that a pattern without wildcards means; None for any other pattern."""
     if any(magic in _LITERAL.sub("", pattern) for magic in "*?["):
         return None
@@ -72,7 +67,7 @@ def matching(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern)).match
 
 
-async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[Place], list[LockInfo]]:
+async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[KindAndName], list[LockInfo]]:
     """Kinds and names under which somebody may hold or wait; and what is not ours."""
     found = Found(engine.settings.prefix, accepts)
     cursor: bytes | None = FIRST
@@ -85,7 +80,7 @@ async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[
 
 async def prefixes_in_use(engine: Engine) -> dict[str, int]:
     """Under how many names somebody may hold or wait, by prefix: all that this server has."""
-    places: dict[str, set[Place]] = {}
+    places: dict[str, set[KindAndName]] = {}
     cursor: bytes | None = FIRST
     while cursor is not None:
         scanned = await engine.ask(scan_everything(cursor))
@@ -101,7 +96,7 @@ async def prefixes_in_use(engine: Engine) -> dict[str, int]:
 
 @final
 class Found:
-    """The findings of a scan of a prefix so far, among the names that are asked for.
+    """The result of a scan of a prefix so far, among the names that are asked for.
 
     Attributes:
         places: Where somebody may hold or wait; True where a queue stands, so that somebody may wait.
@@ -115,8 +110,8 @@ class Found:
         self._prefix = prefix
         self._start = len(prefix.encode()) + 1
         self._accepts = accepts
-        self.places: dict[Place, bool] = {}
-        self.lasting: set[Place] = set()
+        self.places: dict[KindAndName, bool] = {}
+        self.lasting: set[KindAndName] = set()
         self.foreign: dict[bytes, LockInfo] = {}
 
     def add(self, keys: Iterable[bytes]) -> None:
@@ -133,7 +128,7 @@ class Found:
             elif self._accepts(place.name):
                 self._add(family, place)
 
-    def _add(self, family: Family, place: KeyPlace) -> None:
+    def _add(self, family: Family, place: ParsedKey) -> None:
         where = place.kind, place.name
         if place.kind in _LASTING:
             self.lasting.add(where)
@@ -148,26 +143,26 @@ def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
     return LockInfo(kind=kind, name=name, problem="this version of aiolocks knows no such kind")
 
 
-async def look(engine: Engine, places: Iterable[Place], *, waiters: int) -> list[LockInfo]:
+async def look(engine: Engine, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
     """Reads these places; leaves out those where nothing stands.
 
     `waiters` is how many of each name are described.
     """
     asked = pages(engine, places, waiters=waiters)
-    findings = await _ask_all(
+    snapshots = await _ask_all(
         engine, [command for _, _, command in asked], _NAMES * _PAGES if engine.by_slot else _PAGES
     )
     return [
-        info(kind, name, finding)
-        for (kind, page, _), answers in zip(asked, findings, strict=True)
-        for name, finding in zip(page, answers, strict=True)
-        if finding.stands or finding.waiters or finding.problems
+        info(kind, name, snapshot)
+        for (kind, page, _), answers in zip(asked, snapshots, strict=True)
+        for name, snapshot in zip(page, answers, strict=True)
+        if snapshot.stands or snapshot.waiters or snapshot.problems
     ]
 
 
 def pages(
-    engine: Engine, places: Iterable[Place], *, waiters: int
-) -> list[tuple[str, list[str], Command[list[Finding]]]]:
+    engine: Engine, places: Iterable[KindAndName], *, waiters: int
+) -> list[tuple[str, list[str], Command[list[Snapshot]]]]:
     """The requests that read these places: of each, its kind and names."""
     names: dict[str, list[str]] = {}
     for kind, name in places:
@@ -195,27 +190,27 @@ async def _ask_all(engine: Engine, commands: Sequence[Command[T]], at_once: int)
     return replies
 
 
-def info(kind: str, name: str, finding: Finding) -> LockInfo:
-    """The finding, as users see it."""
-    problems = list(finding.problems)
+def info(kind: str, name: str, snapshot: Snapshot) -> LockInfo:
+    """The snapshot, as users see it."""
+    problems = list(snapshot.problems)
     holders: list[HolderInfo] = []
-    for holder in sorted(finding.holders, key=lambda one: one.fencing_token or 0):
+    for holder in sorted(snapshot.holders, key=lambda one: one.fencing_token or 0):
         described = described_in(holder.metadata)
         if described is None:
             problems.append("its metadata cannot be read")
-        holders.append(holder_info(kind, holder, finding.now_us, described or {}))
-    left_ms = None if finding.kept is None else finding.kept.left_ms
+        holders.append(holder_info(kind, holder, snapshot.now_us, described or {}))
+    left_ms = None if snapshot.kept is None else snapshot.kept.left_ms
     kept_for = None if left_ms is None else left_ms / 1000
     return LockInfo(
         kind=kind,
         name=name,
         holders=tuple(holders),
-        waiters=finding.waiters,
-        value=finding.value if kind in ("semaphore", "turnstile") else None,
+        waiters=snapshot.waiters,
+        value=snapshot.value if kind in ("semaphore", "turnstile") else None,
         problem="; ".join(dict.fromkeys(problems)),
-        waiting=tuple(_waiter_info(waiter, finding.now_us) for waiter in finding.first_waiters),
+        waiting=tuple(_waiter_info(waiter, snapshot.now_us) for waiter in snapshot.first_waiters),
         kept_for=kept_for,
-        kept_until=None if kept_for is None else finding.now_us / 1e6 + kept_for,
+        kept_until=None if kept_for is None else snapshot.now_us / 1e6 + kept_for,
     )
 
 

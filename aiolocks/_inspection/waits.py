@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 from .._core.entered import held
 from .._core.holders import described_in, lease_id, whereabouts
 from .._transport.requests.keys import parse
+from .infos import KindAndName
 
 if TYPE_CHECKING:
     from .._core.engine import Engine
     from .._core.possession import Possession
     from .._core.waiting.waiter import Waiter
-
-Place = tuple[str, str]
-"""Kind and name."""
 
 _MODES: Final = {"r", "u", "w"}
 
@@ -31,7 +29,7 @@ class Want(NamedTuple):
             task upgrades.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[KindAndName, ...]
     own: tuple[str, ...]
     permits: int = 0
     of: int | None = None
@@ -45,7 +43,7 @@ class Held(NamedTuple):
     """A lease that a waiting task has entered."""
 
     lease_id: str
-    places: tuple[Place, ...]
+    places: tuple[KindAndName, ...]
     kind: str
     name: str
 
@@ -115,7 +113,7 @@ def _held(engine: Engine, possession: Possession) -> Held | None:
     return Held(lease_id(possession.claim.owner), places, possession.kind, possession.name)
 
 
-def _places(engine: Engine, keys: Iterable[bytes]) -> tuple[Place, ...]:
+def _places(engine: Engine, keys: Iterable[bytes]) -> tuple[KindAndName, ...]:
     found = (parse(engine.settings.prefix, key) for key in keys)
     return tuple((place.kind, place.name) for place in found if place is not None)
 
@@ -166,5 +164,5 @@ def _read(fields: list[Any], beat: Any) -> Wait:
     )
 
 
-def _read_places(places: Iterable[Any]) -> tuple[Place, ...]:
+def _read_places(places: Iterable[Any]) -> tuple[KindAndName, ...]:
     return tuple((str(kind), str(name)) for kind, name in places)

@@ -88,7 +88,7 @@ class Flight:
         self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
         self._outcome: Outcome | None = None
         engine.shared[slot] = self
-        self._task = engine.loop.create_task(self._fly(), name=f"aiolocks-singleflight-{name!r}")
+        self._task = engine.loop.create_task(self._run(), name=f"aiolocks-singleflight-{name!r}")
         self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
 
     async def join(self, fn: Callable[[], Awaitable[Any]], limit: float | None) -> Outcome | None:
@@ -171,7 +171,7 @@ class Flight:
             if not waiter.done():
                 waiter.set_result(came_at <= self._making.ended_at)
 
-    async def _fly(self) -> Outcome | None:
+    async def _run(self) -> Outcome | None:
         _within.set(weakref.ref(self))
         return await self._making.make()
 

@@ -9,7 +9,7 @@ from .._core.binding import Binding
 from .._core.lease import Lease
 from .._core.possession import Possession
 from .._transport import Granted
-from .._transport.commands.jobs import Errand
+from .._transport.commands.jobs import TicketRun
 
 
 @final
@@ -20,11 +20,13 @@ class JobLease(Lease):
     is a duplicate. A body that raises or is cancelled has not: the next `perform` of the ticket runs it.
     """
 
-    __slots__ = ("_errand",)
+    __slots__ = ("_ticket_run",)
 
-    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted, errand: Errand) -> None:
+    def __init__(
+        self, binding: Binding[Any], possession: Possession, grant: Granted, ticket_run: TicketRun
+    ) -> None:
         super().__init__(binding, possession, grant)
-        self._errand = errand
+        self._ticket_run = ticket_run
 
     async def release(self, *, done: bool = True) -> None:
         """Ends the run. Idempotent: once it was released, every further call does nothing.
@@ -40,12 +42,12 @@ class JobLease(Lease):
             BackendError: Not confirmed by the lease's deadline; the ttl ends the run.
         """
         if self._possession.live:
-            self._errand.done = done
+            self._ticket_run.done = done
         await super().release()
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._possession.remaining() > 0.0:  # a run that was lost before its end is not done
-            self._errand.done = exc_type is None
+            self._ticket_run.done = exc_type is None
         await super().__aexit__(exc_type, exc, traceback)

@@ -13,7 +13,7 @@ from .._core.lease import Lease
 from .._core.options import Options
 from .._core.possession import Possession
 from .._transport import Granted
-from .._transport.commands.jobs import Errand, JobCommands
+from .._transport.commands.jobs import JobCommands, TicketRun
 from ..errors import DuplicateJobError
 
 LeaseT = TypeVar("LeaseT", bound=Lease)
@@ -35,24 +35,24 @@ def run(
     *,
     limit: int,
     waiting: int | None = None,
-    errand: Errand | None = None,
+    ticket_run: TicketRun | None = None,
 ) -> Coroutine[Any, Any, LeaseT]:
     """Acquires one of `limit` slots, for which `waiting` calls may wait; or the run of a ticket."""
     # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
     # them apart: each asks for itself, with a bell of its own.
-    alone = waiting is not None or errand is not None
+    alone = waiting is not None or ticket_run is not None
     caller = engine.token()[:16] if alone else ""
     commands = JobCommands(
         engine.settings.prefix,
         key,
         limit=limit,
         waiting=waiting,
-        errand=errand,
+        ticket_run=ticket_run,
         retention_ms=milliseconds(engine.settings.fence_retention),
         session=engine.session_id,
         caller=caller,
     )
-    one, several = (_ONE, _SEVERAL) if errand is None else (_ONE_TICKET, _TICKETS)
+    one, several = (_ONE, _SEVERAL) if ticket_run is None else (_ONE_TICKET, _TICKETS)
     manner = one if limit == 1 else several
     resource = Resource(commands, ("uniquejob", key, caller, limit), manner)
     binding: Binding[LeaseT] = Binding(
@@ -69,8 +69,8 @@ async def unless_duplicate(running: Coroutine[Any, Any, LeaseT]) -> LeaseT | Non
         return None
 
 
-def room_for(waiting: object) -> int | None:
-    """How many may wait; None for any number."""
+def whole_places(waiting: object) -> int | None:
+    """The number of waiting places, checked; None for any number."""
     if waiting is None:
         return None
     if isinstance(waiting, bool) or not isinstance(waiting, int):

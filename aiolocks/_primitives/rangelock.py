@@ -13,7 +13,7 @@ from .._core.pending import Pending
 from .._core.sources import source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.spans import Span
-from .spans import Family, SpanLease, SpanLock, WriterLease
+from .spans import SpanClass, SpanLease, SpanLock, WriterLease
 
 Bound = float | int | datetime
 """An end of an interval, to the precision of a double; an aware `datetime` counts as its timestamp."""
@@ -49,12 +49,12 @@ class RangeLease(SpanLease):
         await self._become(self._within(self._part(self._span.mode, lo, hi)))
 
     def _part(self, mode: str, lo: Bound, hi: Bound) -> Span:
-        assert self._family.part is not None
-        return self._family.part(mode, lo, hi)
+        assert self._span_class.part is not None
+        return self._span_class.part(mode, lo, hi)
 
     def _within(self, part: Span) -> Span:
         if not part.within(self._span):
-            show = self._family.show
+            show = self._span_class.show
             raise ValueError(f"{show(part).strip()} is no part of what is held:{show(self._span)}")
         return part
 
@@ -142,7 +142,7 @@ class RangeLock:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
     """
 
-    __slots__ = ("_client", "_family", "_name", "_options")
+    __slots__ = ("_client", "_name", "_options", "_span_class")
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class RangeLock:
         self._name = lock_name(name)
         if bounds not in _FAMILIES:
             raise ValueError(f"bounds must be '[)' or '[]', not {bounds!r}")
-        self._family = _FAMILIES[bounds]
+        self._span_class = _FAMILIES[bounds]
 
     @property
     def name(self) -> str:
@@ -193,10 +193,15 @@ class RangeLock:
         return self._of("w", lo, hi, RangeWriterLease)
 
     def _of(self, mode: str, lo: Bound, hi: Bound, lease_type: type[LeaseT]) -> SpanLock[LeaseT]:
-        assert self._family.part is not None
-        span = self._family.part(mode, lo, hi)
+        assert self._span_class.part is not None
+        span = self._span_class.part(mode, lo, hi)
         return SpanLock(
-            self._client, self._name, self._options, family=self._family, span=span, lease_type=lease_type
+            self._client,
+            self._name,
+            self._options,
+            span_class=self._span_class,
+            span=span,
+            lease_type=lease_type,
         )
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
@@ -235,8 +240,8 @@ def _show_closed(span: Span) -> str:
 
 
 _FAMILIES: Final = {
-    "[)": Family("RangeLock", _half_open, _show_half_open),
-    "[]": Family("RangeLock", _closed, _show_closed),
+    "[)": SpanClass("RangeLock", _half_open, _show_half_open),
+    "[]": SpanClass("RangeLock", _closed, _show_closed),
 }
 
 

@@ -8,9 +8,9 @@ from .._core.arguments import Metadata, Seconds
 from .._core.options import OnLost, Options
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.spans import Span
-from .spans import EVERYTHING, Family, SpanLease, SpanLock, UpgradableLease, WriterLease
+from .spans import EVERYTHING, SpanClass, SpanLease, SpanLock, UpgradableLease, WriterLease
 
-_FAMILY: Final = Family("RWLock")
+_SPAN_CLASS: Final = SpanClass("RWLock")
 
 
 @final
@@ -85,7 +85,7 @@ class RWLock:
 
         def mode(letter: str, lease_type: Any) -> Any:
             span = Span(letter, *EVERYTHING)
-            return SpanLock(client, name, options, family=_FAMILY, span=span, lease_type=lease_type)
+            return SpanLock(client, name, options, span_class=_SPAN_CLASS, span=span, lease_type=lease_type)
 
         self._reader: SpanLock[SpanLease] = mode("r", SpanLease)
         self._upgradable: SpanLock[UpgradableLease] = mode("u", UpgradableLease)

@@ -17,7 +17,7 @@ from .flightarguments import MEANT, check_function, digest_of
 from .flights import share
 from .keeping import Keeping
 from .serializers import JSON, Serializer
-from .turn import Crowd, Turn
+from .turn import Turn, TurnGroup
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -275,13 +275,13 @@ class SingleFlight:
         Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
         name = lock_name(key, "key")
-        return Turn(functools.partial(self._crowd, name))
+        return Turn(functools.partial(self._group, name))
 
-    def _crowd(self, name: str) -> Crowd:
+    def _group(self, name: str) -> TurnGroup:
         engine = engine_of(self._source, self)
         slot = ("turn", name)
-        crowd: Crowd | None = engine.shared.get(slot)
-        return Crowd(engine, slot, name, self._options) if crowd is None else crowd
+        group: TurnGroup | None = engine.shared.get(slot)
+        return TurnGroup(engine, slot, name, self._options) if group is None else group
 
     def __repr__(self) -> str:
         return f"<SingleFlight ttl={self._options.ttl:g} {self._keeping}>"

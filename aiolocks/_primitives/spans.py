@@ -41,7 +41,7 @@ _CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}
 
 @final
 @dataclass(frozen=True, slots=True)
-class Family:
+class SpanClass:
     """The class of lock to which a span belongs.
 
     Attributes:
@@ -84,7 +84,7 @@ class Family:
 class SpanLease(Lease):
     """A lease on everything or on an interval, which can become less without being let go of."""
 
-    __slots__ = ("__weakref__", "_family", "_options", "_span", "_under", "_upgrades")
+    __slots__ = ("__weakref__", "_options", "_span", "_span_class", "_under", "_upgrades")
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class SpanLease(Lease):
         possession: Possession,
         grant: Granted,
         *,
-        family: Family,
+        span_class: SpanClass,
         span: Span,
         under: SpanLease | None = None,
     ) -> None:
         super().__init__(binding, possession, grant)
-        self._family = family
+        self._span_class = span_class
         self._options = binding.options
         self._span = span
         self._under = under
@@ -129,7 +129,7 @@ class SpanLease(Lease):
                 raise RuntimeError(f"leave the upgrade first: {upgrade!r}")
         possession.ensure_here()
         possession.ensure_held()
-        commands = self._family.commands(engine, self.name, self._span)
+        commands = self._span_class.commands(engine, self.name, self._span)
         changed = await engine.ask(commands.change(self.token, span), told=engine.wake_own, patient=True)
         if not changed.held:
             possession.lose("the server no longer has it as the holder")
@@ -137,7 +137,7 @@ class SpanLease(Lease):
         if not changed.part:
             raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is")
         self._span = span
-        possession.become(self._family.label(span))
+        possession.become(self._span_class.label(span))
 
     def _upgrading(
         self, lease_type: type[LeaseT], span: Span, blocking_timeout: Seconds | None
@@ -151,14 +151,14 @@ class SpanLease(Lease):
         return Pending(start, of=self, call="upgrade")
 
     async def _upgrade(self, lease_type: type[LeaseT], span: Span, timeout: float | None) -> LeaseT:
-        possession, family, engine = self._possession, self._family, self._engine
+        possession, span_class, engine = self._possession, self._span_class, self._engine
         possession.ensure_here()
         possession.ensure_held()
         binding: Binding[LeaseT] = Binding(
             engine,
-            family.resource(engine, self.name, span, under=self.token),
-            functools.partial(lease_type, family=family, span=span, under=self),
-            label=family.label(span),
+            span_class.resource(engine, self.name, span, under=self.token),
+            functools.partial(lease_type, span_class=span_class, span=span, under=self),
+            label=span_class.label(span),
             name=self.name,
             options=self._options,
         )
@@ -170,7 +170,7 @@ class SpanLease(Lease):
 
     def __repr__(self) -> str:
         name = repr(self.name)
-        return super().__repr__().replace(name, name + self._family.show(self._span), 1)
+        return super().__repr__().replace(name, name + self._span_class.show(self._span), 1)
 
 
 class SpanLock(Acquirable[LeaseT]):
@@ -179,7 +179,7 @@ class SpanLock(Acquirable[LeaseT]):
     Made by these, never by hand; cheap, immutable, shareable by any number of tasks.
     """
 
-    __slots__ = ("_family", "_span", "_span_lease_type")
+    __slots__ = ("_span", "_span_class", "_span_lease_type")
 
     def __init__(
         self,
@@ -187,28 +187,28 @@ class SpanLock(Acquirable[LeaseT]):
         name: str,
         options: Options,
         *,
-        family: Family,
+        span_class: SpanClass,
         span: Span,
         lease_type: type[LeaseT],
     ) -> None:
         super().__init__(client, name, options)
-        self._family = family
+        self._span_class = span_class
         self._span = span
         self._span_lease_type = lease_type
 
     @property
     def _label(self) -> str:  # type: ignore[override]
-        return self._family.label(self._span)
+        return self._span_class.label(self._span)
 
     @property
     def _lease_type(self) -> Callable[[Binding[LeaseT], Possession, Granted], LeaseT]:  # type: ignore[override]
-        return functools.partial(self._span_lease_type, family=self._family, span=self._span)
+        return functools.partial(self._span_lease_type, span_class=self._span_class, span=self._span)
 
     def _resource(self, engine: Engine) -> Resource:
-        return self._family.resource(engine, self._name, self._span)
+        return self._span_class.resource(engine, self._name, self._span)
 
     def __repr__(self) -> str:
-        return f"<{self._label} {self._name!r}{self._family.show(self._span)} ttl={self._options.ttl:g}>"
+        return f"<{self._label} {self._name!r}{self._span_class.show(self._span)} ttl={self._options.ttl:g}>"
 
 
 class WriterLease(SpanLease):
@@ -231,8 +231,8 @@ class WriterLease(SpanLease):
         """
         if self._under is not None:
             raise RuntimeError(
-                f"the upgrade of {self._family.lock} {self.name!r} cannot be downgraded: leave it, and the "
-                "upgradable lease remains"
+                f"the upgrade of {self._span_class.lock} {self.name!r} cannot be downgraded: leave it, and "
+                "the upgradable lease remains"
             )
         if self._span.mode != "w":
             raise RuntimeError(f"{self._possession.label} {self.name!r} was downgraded before")

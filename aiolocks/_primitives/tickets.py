@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final, Literal, Self, final, get_args
 
-from .._transport.commands.jobs import Errand
+from .._transport.commands.jobs import TicketRun
 
 Mode = Literal["until_executing", "until_executed", "until_expired", "until_and_while_executing"]
 """Until when a job that was enqueued makes duplicates of others with its key."""
@@ -70,7 +70,7 @@ class Ticket:
         return ticket
 
     @property
-    def known_as(self) -> str:
+    def server_id(self) -> str:
         """The id of the ticket on the server."""
         return f"{self.id}.{self.ttl_ms}"
 
@@ -81,14 +81,14 @@ class Ticket:
         check.update(b"\0" + said.encode())
         return f"{said}.{base64.urlsafe_b64encode(check.digest()).decode()}"
 
-    def errand(self) -> Errand:
+    def to_run(self) -> TicketRun:
         """The change to its key when the ticket is run.
 
         Where the key is free as soon as it begins, or stays owned whatever happens, runs of two tickets are
         nobody's concern.
         """
-        return Errand(
-            self.known_as,
+        return TicketRun(
+            self.server_id,
             beside=self.mode in _BESIDE,
             gives_up=self.mode in _GIVING_UP,
             frees=self.mode == "until_executed",

@@ -23,11 +23,11 @@ _TAG: Final = "t"
 class Turn:
     """The result of `SingleFlight.turn(key)`: entered with `async with`, once."""
 
-    __slots__ = ("_crowd", "_crowd_of", "_entered", "_lease")
+    __slots__ = ("_entered", "_group", "_group_of", "_lease")
 
-    def __init__(self, crowd_of: Callable[[], Crowd]) -> None:
-        self._crowd_of = crowd_of
-        self._crowd: Crowd | None = None
+    def __init__(self, group_of: Callable[[], TurnGroup]) -> None:
+        self._group_of = group_of
+        self._group: TurnGroup | None = None
         self._entered = False
         self._lease: Lease | None = None
 
@@ -56,10 +56,10 @@ class Turn:
             raise RuntimeError("enter a turn first: async with flight.turn(key) as turn")
 
     async def __aenter__(self) -> Self:
-        if self._crowd is not None:
+        if self._group is not None:
             raise RuntimeError("a turn is entered once: call turn() again")
-        self._crowd = crowd = self._crowd_of()
-        self._lease = await crowd.enter()
+        self._group = group = self._group_of()
+        self._lease = await group.enter()
         self._entered = True
         return self
 
@@ -68,8 +68,8 @@ class Turn:
     ) -> None:
         if self._lease is None:
             return
-        assert self._crowd is not None
-        await self._crowd.leave(self._lease, exc_type, exc, traceback)
+        assert self._group is not None
+        await self._group.leave(self._lease, exc_type, exc, traceback)
 
     def __repr__(self) -> str:
         if not self._entered:
@@ -78,7 +78,7 @@ class Turn:
 
 
 @final
-class Crowd:
+class TurnGroup:
     """The callers of one session that want the turn of one key; one of them leads, and asks the server.
 
     Invariants:
@@ -190,4 +190,4 @@ class Crowd:
             del self._engine.shared[self._slot]
 
     def __repr__(self) -> str:
-        return f"<Crowd waiting={len(self._waiting)}>"
+        return f"<TurnGroup waiting={len(self._waiting)}>"

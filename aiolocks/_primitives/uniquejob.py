@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Coroutine
-from typing import Any, Final, Literal, Never, TypeVar, final, overload
+from typing import Any, Literal, Never, final, overload
 
-from .._core.arguments import SHORTEST_TTL, Metadata, Seconds, lock_name, seconds, user_metadata, whole_number
-from .._core.clock import milliseconds
+from .._core.arguments import Metadata, Seconds
 from .._core.lease import Lease
 from .._core.options import Options
 from .._core.pending import Pending
 from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
-from .._transport.commands.jobs import Errand
+from .._transport.commands.jobs import TicketRun
 from ..errors import DuplicateJobError
 from .joblease import JobLease
-from .jobruns import LeaseType, room_for, run, unless_duplicate
-from .keytaking import take_key
-from .tickets import MODES, Mode, Ticket
-
-LeaseT = TypeVar("LeaseT", bound=Lease)
-
-OnConflict = Literal["raise", "skip", "replace"]
-
-_MOST_AT_ONCE: Final = 2**31 - 1
-
-# The names that other libraries use for an option, or that are easily taken for it.
-_MEANT: Final = {
-    "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
-    "concurrency": "limit= (how many may run at once)",
-    "lock_name": "key=",
-    "name": "key=",
-    "on_conflict": "enqueue(mode, on_conflict=...)",
-    "value": "limit= (how many may run at once)",
-    "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
-    "waiting": "run(waiting=...)",
-}
+from .jobruns import LeaseT, LeaseType, run, unless_duplicate, whole_places
+from .jobsettings import MEANT, JobSettings
+from .keytaking import OnConflict, take_key, ticket_for
+from .tickets import Mode, Ticket
 
 
 @final
@@ -89,7 +70,7 @@ class UniqueJob:
         TypeError, ValueError: An argument is not as it should be; before any I/O.
     """
 
-    __slots__ = ("__weakref__", "_key", "_limit", "_options", "_source")
+    __slots__ = ("__weakref__", "_settings", "_source")
 
     def __init__(
         self,
@@ -101,30 +82,28 @@ class UniqueJob:
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> None:
-        reject_unknown("UniqueJob", unknown, _MEANT)
+        reject_unknown("UniqueJob", unknown, MEANT)
         self._source = source_of(client)
-        self._key = lock_name(key, "key")
-        self._options = Options.checked(ttl=ttl, metadata=metadata)
-        self._limit = whole_number("limit", limit, most=_MOST_AT_ONCE)
+        self._settings = JobSettings.checked(key, ttl=ttl, limit=limit, metadata=metadata)
 
     @property
     def key(self) -> str:
         """The key of the job."""
-        return self._key
+        return self._settings.key
 
     @property
     def ttl(self) -> float:
         """Seconds that a run lasts without a renewal."""
-        return self._options.ttl
+        return self._settings.options.ttl
 
     @property
     def limit(self) -> int:
         """How many may run at once."""
-        return self._limit
+        return self._settings.limit
 
     def __repr__(self) -> str:
-        limit = f" limit={self._limit}" if self._limit > 1 else ""
-        return f"<UniqueJob {self._key!r} ttl={self._options.ttl:g}{limit}>"
+        limit = f" limit={self.limit}" if self.limit > 1 else ""
+        return f"<UniqueJob {self.key!r} ttl={self.ttl:g}{limit}>"
 
     # -- the worker's side alone
 
@@ -154,8 +133,8 @@ class UniqueJob:
 
         Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
-        room, options = room_for(waiting), self._options_with(metadata)
-        return Pending(lambda: self._run(Lease, options, waiting=room), of=self, call="run")
+        places, options = whole_places(waiting), self._settings.options_with(metadata)
+        return Pending(lambda: self._run(Lease, options, waiting=places), of=self, call="run")
 
     def try_run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease | None]:
         """As `run`, but a duplicate gives None, and raises nothing. It does wait if there is a place to wait.
@@ -175,9 +154,9 @@ class UniqueJob:
 
         Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
-        room, options = room_for(waiting), self._options_with(metadata)
+        places, options = whole_places(waiting), self._settings.options_with(metadata)
         return Pending(
-            lambda: unless_duplicate(self._run(Lease, options, waiting=room)), of=self, call="try_run"
+            lambda: unless_duplicate(self._run(Lease, options, waiting=places)), of=self, call="try_run"
         )
 
     # -- from the producer on
@@ -229,26 +208,14 @@ class UniqueJob:
 
         Cancelled, or failed, it leaves the key as it was before.
         """
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
-        if on_conflict not in ("raise", "skip", "replace"):
-            raise ValueError(f"on_conflict must be 'raise', 'skip' or 'replace', not {on_conflict!r}")
-        ttl_ms = milliseconds(seconds("ttl", ttl, least=SHORTEST_TTL))
-        ticket = Ticket.new(self._key, mode, ttl_ms)
-        options, engine = self._options_with(metadata), engine_of(self._source, self)
-        user = engine.settings.user_json({**engine.settings.metadata, **options.metadata})
-        left = await take_key(
-            engine,
-            ticket,
-            engine.describe(user),
-            replace=on_conflict == "replace",
-            undo_for=self._options.ttl,
-        )
+        ticket = ticket_for(self.key, mode, ttl, on_conflict)
+        options, engine = self._settings.options_with(metadata), engine_of(self._source, self)
+        left = await take_key(engine, ticket, options, replace=on_conflict == "replace")
         if left is None:
             return ticket.encode()
         if on_conflict == "skip":
             return None
-        raise DuplicateJobError(self._key, f"another ticket owns the key, for {left / 1000:.3f} s more")
+        raise DuplicateJobError(self.key, f"another ticket owns the key, for {left / 1000:.3f} s more")
 
     def perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease]:
         """Runs the job of a ticket, unless it has been done or another ticket has its key.
@@ -280,7 +247,7 @@ class UniqueJob:
 
         Cancelled at any point, it does not run here, and can run elsewhere.
         """
-        decoded, options = Ticket.decode(ticket, key=self._key), self._options_with(metadata)
+        decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: self._perform(decoded, options), of=self, call="perform")
 
     def try_perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease | None]:
@@ -299,21 +266,12 @@ class UniqueJob:
 
         Cancelled at any point, it does not run here, and can run elsewhere.
         """
-        decoded, options = Ticket.decode(ticket, key=self._key), self._options_with(metadata)
+        decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: unless_duplicate(self._perform(decoded, options)), of=self, call="try_perform")
 
     def _perform(self, ticket: Ticket, options: Options) -> Coroutine[Any, Any, JobLease]:
-        errand = ticket.errand()
-        return self._run(functools.partial(JobLease, errand=errand), options, errand=errand)
-
-    # -- in a session
-
-    def _options_with(self, metadata: Metadata | None) -> Options:
-        if metadata is None:
-            return self._options
-        return dataclasses.replace(
-            self._options, metadata={**self._options.metadata, **user_metadata(metadata)}
-        )
+        ticket_run = ticket.to_run()
+        return self._run(functools.partial(JobLease, ticket_run=ticket_run), options, ticket_run=ticket_run)
 
     def _run(
         self,
@@ -321,7 +279,9 @@ class UniqueJob:
         options: Options,
         *,
         waiting: int | None = None,
-        errand: Errand | None = None,
+        ticket_run: TicketRun | None = None,
     ) -> Coroutine[Any, Any, LeaseT]:
         engine = engine_of(self._source, self)
-        return run(engine, self._key, lease_type, options, limit=self._limit, waiting=waiting, errand=errand)
+        return run(
+            engine, self.key, lease_type, options, limit=self.limit, waiting=waiting, ticket_run=ticket_run
+        )

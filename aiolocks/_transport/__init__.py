@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from . import clocks
+from .commands.base import SEAT_LENGTH, whereabouts
 from .commands.listening import Listener, listening, one_request_each
 from .commands.lock import LockCommands, a_question
-from .commands.standing import IN_TURN, OWING, PASSING, QUEUED, STAYING, TOLD, WAITING
-from .commands.steps import SEAT_LENGTH, whereabouts
+from .commands.standing import IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .requests.answers import (
@@ -14,11 +14,11 @@ from .requests.answers import (
     BELL_RUNG,
     BELL_TTL,
     GONE,
-    HUNG,
-    NEW,
     NO_END,
     NOT_OURS,
-    RUNG,
+    WAS_HANGING,
+    WAS_NEW,
+    WAS_RUNG,
     Answer,
     Granted,
     Kept,
@@ -26,7 +26,8 @@ from .requests.answers import (
     Released,
     Stolen,
 )
-from .requests.calls import Call, Command, Script, ignore, several
+from .requests.calls import Call, Command, ignore, several
+from .requests.scripts import Script
 from .requests.transport import Proof, Transport
 from .requests.undoing import take_back
 from .wire.wakeups import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
@@ -38,20 +39,20 @@ __all__ = [
     "BELL_TTL",
     "GONE",
     "GONE_SILENT",
-    "HUNG",
     "IN_TURN",
-    "NEW",
     "NOT_OURS",
     "NO_END",
     "OWING",
     "PASSING",
-    "QUEUED",
-    "RUNG",
+    "SEATED",
     "SEAT_LENGTH",
     "STAYING",
     "TOLD",
     "WAITING",
     "WAKEUPS",
+    "WAS_HANGING",
+    "WAS_NEW",
+    "WAS_RUNG",
     "Answer",
     "Call",
     "Command",

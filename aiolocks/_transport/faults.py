@@ -165,7 +165,7 @@ def _code_of_class(error: Exception) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Detour:
+class Redirect:
     """A node of a cluster did not execute a request: another one does, or it does so later.
 
     Attributes:
@@ -186,16 +186,16 @@ class Detour:
         return self.once or (self.to is None and not self.lost)
 
 
-def detour(error: Exception) -> Detour | None:
+def redirect(error: Exception) -> Redirect | None:
     """The node or the time for which a request must wait, as a node's answer says; None for any other."""
     if isinstance(error, driver.AskError):
-        return Detour((error.host, error.port), once=not isinstance(error, driver.MovedError))
+        return Redirect((error.host, error.port), once=not isinstance(error, driver.MovedError))
     if isinstance(error, driver.TryAgainError):
-        return Detour()
+        return Redirect()
     if isinstance(error, (driver.ClusterDownError, driver.MasterDownError, driver.BusyLoadingError)):
-        return Detour(lost=True)
+        return Redirect(lost=True)
     if _HALF_WAY.search(str(error)):
-        return Detour(begun=True)
+        return Redirect(begun=True)
     return None
 
 

@@ -22,7 +22,7 @@ from .wire.wakeups import OnRung, Wakeup, Wakeups
 
 if TYPE_CHECKING:
     from .cluster.clustered import Clustered
-    from .requests.courses import Courses
+    from .requests.sagas import Sagas
 
 
 def open_client(url: str) -> Any:
@@ -186,14 +186,14 @@ def _clustered(
     wakeup: Wakeup,
     on_rung: OnRung,
 ) -> Transport:
-    from .client.doors import Doors  # noqa: PLC0415
+    from .client.connectors import NodeConnectors  # noqa: PLC0415
     from .client.nodes import over_nodes  # noqa: PLC0415
     from .cluster.clustered import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
     from .cluster.slots import Slots  # noqa: PLC0415
-    from .requests.courses import Courses  # noqa: PLC0415
+    from .requests.sagas import Sagas  # noqa: PLC0415
 
-    doors = Doors(client)
-    slots = Slots(doors)
+    connectors = NodeConnectors(client)
+    slots = Slots(connectors)
     here = weakref.ref(client)
     probe = f"{prefix}:lock.bell.probe.{session}:".encode()
 
@@ -210,26 +210,26 @@ def _clustered(
             _nothing_to_close,
             loop,
             label="the cluster",
-            courses=lambda send: Courses(send, partial(on_rung, "local"), loop),
+            sagas=lambda send: Sagas(send, partial(on_rung, "local"), loop),
         )
 
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
-        door = doors.door(address)
+        connector = connectors.connector(address)
         node = Multiplexed(
             lambda protocol: Link.open(
-                door, protocol=protocol, check_slots=lambda rows: slots.members.check(rows, address)
+                connector, protocol=protocol, check_slots=lambda rows: slots.members.check(rows, address)
             ),
             wakeups(lambda: cluster.probe(node, probe)),
             plain,
             loop,
             label=f"Redis at {address[0]}:{address[1]}",
-            detours=cluster,
+            router=cluster,
             fence=_fence(prefix, session),
-            library=library_behind(door),
+            library=library_behind(connector),
         )
         return node
 
-    if not doors.drivable:
+    if not connectors.drivable:
         wakeups(lambda: probe).require_none(_not_driven(client))
         return plain()
     return Clustered(slots, open_node, on_rung, loop)
@@ -261,11 +261,11 @@ def _plain(
     loop: asyncio.AbstractEventLoop,
     *,
     label: str,
-    courses: Callable[[Callable[..., None]], Courses] | None = None,
+    sagas: Callable[[Callable[..., None]], Sagas] | None = None,
 ) -> Transport:
     from .wire.plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Plain(execute_command, close, loop, label=label, courses=courses)
+    return Plain(execute_command, close, loop, label=label, sagas=sagas)
 
 
 async def _nothing_to_close() -> None:

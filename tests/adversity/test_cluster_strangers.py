@@ -13,7 +13,7 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 
 from aiolocks import BackendError, LeaseState, Lock, Session
-from aiolocks._transport.client.doors import Doors
+from aiolocks._transport.client.connectors import NodeConnectors
 from aiolocks._transport.cluster import clustered as transport
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import Surroundings, blocking
@@ -140,14 +140,14 @@ async def test_a_strangers_table_is_not_believed_while_our_nodes_are_away(ours: 
 async def test_the_epoch_is_learned_with_the_table_where_the_user_may_ask_for_it(ours: Lone) -> None:
     async with Proxy(ours.url) as node, reached({ours.port: node}, node) as client:
         await client.initialize()
-        door = Doors(client).door((HERE, node.port))
-        _, epoch = await door.cluster_table()
+        connector = NodeConnectors(client).connector((HERE, node.port))
+        _, epoch = await connector.cluster_table()
         told = await client.execute_command("CLUSTER INFO", target_nodes=RedisCluster.RANDOM)
         assert epoch == int(told["cluster_current_epoch"])
-        door.connection_kwargs = {**door.connection_kwargs, "username": "humble", "password": "x"}
+        connector.connection_kwargs = {**connector.connection_kwargs, "username": "humble", "password": "x"}
         rights = ("on", ">x", "+@all", "-cluster", "+cluster|slots")
         await client.execute_command("ACL SETUSER", "humble", *rights, target_nodes=RedisCluster.RANDOM)
-        rows, epoch = await door.cluster_table()
+        rows, epoch = await connector.cluster_table()
         await client.execute_command("ACL DELUSER", "humble", target_nodes=RedisCluster.RANDOM)
         assert rows
         assert epoch is None

@@ -343,10 +343,10 @@ def calls_of_checks(own: Any, held: int) -> dict[str, int]:
             retention_ms=600_000, longest_sleep_ms=64, session="0",
         )  # fmt: skip
 
-    def run(batch: list[Any], *, in_full: bool = False) -> list[Any]:
+    def run(batch: list[Any], *, as_eval: bool = False) -> list[Any]:
         with redis.pipeline(transaction=False) as pipe:
             for command in batch:
-                pipe.execute_command(*command.words(in_full=in_full))
+                pipe.execute_command(*command.words(as_eval=as_eval))
             return [command.parse(raw) for command, raw in zip(batch, pipe.execute(), strict=True)]
 
     def check(place: float) -> list[Any]:
@@ -360,7 +360,7 @@ def calls_of_checks(own: Any, held: int) -> dict[str, int]:
         ]
 
     try:
-        run(check(0), in_full=True)
+        run(check(0), as_eval=True)
         for begin_at in range(0, held, 5000):
             spans = [(float(n), n + 0.5) for n in range(begin_at, min(held, begin_at + 5000))]
             run(

@@ -98,8 +98,8 @@ async def test_a_turn_is_entered_once(session: Session) -> None:
     async with turn as entered:
         assert entered is turn
         assert repr(turn) == "<Turn first=True>"
-        (crowd,) = session._engine.shared.values()
-        assert repr(crowd) == "<Crowd waiting=0>"
+        (group,) = session._engine.shared.values()
+        assert repr(group) == "<TurnGroup waiting=0>"
     with pytest.raises(RuntimeError, match="entered once"):
         async with turn:
             pass

@@ -27,7 +27,7 @@ from aiolocks import (
 )
 from aiolocks._primitives.tickets import MODES, Mode
 from aiolocks._transport.commands import jobs as steps
-from aiolocks._transport.requests.calls import Script
+from aiolocks._transport.requests.scripts import Script
 from tests.adversity.tools import SLACK, ByHand, Keys, begin, waiter, with_own_connections
 from tests.conftest import Connect
 from tests.support.cancel import sweep

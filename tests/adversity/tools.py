@@ -464,7 +464,7 @@ class ByHand:
         return LockCommands(self._prefix, name, retention_ms=600_000, session=session)
 
     def _do(self, command: Command[Any]) -> Any:
-        return command.parse(self.redis.execute_command(*command.words(in_full=True)))
+        return command.parse(self.redis.execute_command(*command.words(as_eval=True)))
 
     def close(self) -> None:
         self.redis.close()

@@ -29,7 +29,7 @@ TRANSPORT: Parts = {
     "opening": ("opening", "from a client to its transport"),
     "commands": ("commands", "what each script is sent, by kind"),
     "cluster": ("cluster", "slots, their nodes, redirects"),
-    "quorum": ("quorum", "masters, ballots, majorities"),
+    "quorum": ("quorum", "masters, operations, majorities"),
     "wire": ("wire", "one connection, and its wakeups"),
     "client": ("client", "what is taken from redis-py"),
     "requests": ("requests", "scripts, calls, answers, keys"),

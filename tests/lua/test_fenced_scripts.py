@@ -106,10 +106,10 @@ async def test_the_commands_say_what_the_tests_do(register) -> None:
     commands = FencedCommands(register.prefix, register.name)
     write, read = commands.write("json", b"1", TOKEN), commands.read()
 
-    assert write.words(in_full=True) == register.words(
+    assert write.words(as_eval=True) == register.words(
         "fenced_write", [register.key()], str(TOKEN), "json", b"1"
     )
-    assert read.words(in_full=True) == register.words("fenced_read", [register.key()])
+    assert read.words(as_eval=True) == register.words("fenced_read", [register.key()])
     assert write.lane == read.lane  # in the order in which they were sent
     assert read.parse(await register.read()) is None
     assert write.parse(await register.write(TOKEN, "1")) is None

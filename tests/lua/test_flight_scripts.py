@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
-from aiolocks._transport import IN_TURN, QUEUED, WAITING, Granted, Refused
+from aiolocks._transport import IN_TURN, SEATED, WAITING, Granted, Refused
 from aiolocks._transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
 from tests.lua.flight_scripts import LINGER, FlightScripts
 from tests.lua.mutants import (
@@ -596,7 +596,7 @@ def commands(flight: FlightScripts, session: str = "x", fingerprint: str = "") -
 
 
 async def does(flight: FlightScripts, command: Any) -> Any:
-    return command.parse(await flight.redis.execute_command(*command.words(in_full=True)))
+    return command.parse(await flight.redis.execute_command(*command.words(as_eval=True)))
 
 
 async def test_the_commands_say_what_the_scripts_take(flight) -> None:
@@ -621,7 +621,7 @@ async def test_the_commands_say_what_the_scripts_take(flight) -> None:
     assert (released.freed, released.rung) == (True, [mine.bell])
     assert await flight.lasts(flight.value, LINGER_MS)
 
-    left = (await does(flight, mine.acquire(ME, MINUTE, "{}", QUEUED | IN_TURN))).error
+    left = (await does(flight, mine.acquire(ME, MINUTE, "{}", SEATED | IN_TURN))).error
     assert isinstance(left, Left)
     assert (left.run, left.tag, left.payload) == (granted.fencing_token, "v", b"1")
     assert left.age_us in range(10**6)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks._transport.commands.families.found import Finding
+from aiolocks._transport.commands.families.snapshots import Snapshot
 from aiolocks._transport.commands.inspect import FAMILIES, HOLDABLE
 from aiolocks._transport.requests.answers import Released
 from aiolocks._transport.requests.keys import key
@@ -59,22 +59,22 @@ def spans(redis, prefix) -> SpanScripts:
     return SpanScripts(redis, prefix)
 
 
-async def look(scripts: Scripts, kind: str = "", *, waiters: int = 0) -> Finding:
+async def look(scripts: Scripts, kind: str = "", *, waiters: int = 0) -> Snapshot:
     kind = kind or scripts.kind
     command = FAMILIES[kind].look(scripts.prefix, kind, [scripts.name], waiters=waiters)
-    (finding,) = command.parse(await scripts.run(command.words(in_full=True)))
-    return finding
+    (snapshot,) = command.parse(await scripts.run(command.words(as_eval=True)))
+    return snapshot
 
 
-async def force(scripts: Scripts, finding: Finding | None = None) -> Released:
+async def force(scripts: Scripts, snapshot: Snapshot | None = None) -> Released:
     """Frees what was found then, or is there now."""
-    finding = finding or await look(scripts)
-    command = FAMILIES[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, finding)
-    return command.parse(await scripts.run(command.words(in_full=True)))
+    snapshot = snapshot or await look(scripts)
+    command = FAMILIES[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, snapshot)
+    return command.parse(await scripts.run(command.words(as_eval=True)))
 
 
-def tokens(finding: Finding) -> list[str]:
-    return [holder.tokens[0] for holder in finding.holders]
+def tokens(snapshot: Snapshot) -> list[str]:
+    return [holder.tokens[0] for holder in snapshot.holders]
 
 
 async def untouched(scripts: Scripts) -> dict[bytes, Any]:
@@ -87,12 +87,12 @@ async def untouched(scripts: Scripts) -> dict[bytes, Any]:
 
 @pytest.mark.parametrize("kind", FAMILIES)
 async def test_nothing_stands_there(lock, kind) -> None:
-    finding = await look(lock, kind)
+    snapshot = await look(lock, kind)
     seconds, micros = await lock.redis.time()
 
-    assert not finding.stands
-    assert (finding.holders, finding.problems, finding.waiters) == ((), (), 0)
-    assert abs(seconds * 1_000_000 + micros - finding.now_us) < 10_000_000
+    assert not snapshot.stands
+    assert (snapshot.holders, snapshot.problems, snapshot.waiters) == ((), (), 0)
+    assert abs(seconds * 1_000_000 + micros - snapshot.now_us) < 10_000_000
 
 
 async def test_a_lock(lock) -> None:
@@ -110,9 +110,9 @@ async def test_only_those_who_live_are_counted(lock, permits) -> None:
         for who in ("x", "dead", "y"):
             await scripts.arm(who)
         await scripts.die("dead")
-        finding = await look(scripts)
-        assert finding.waiters == 2
-        assert not finding.stands
+        snapshot = await look(scripts)
+        assert snapshot.waiters == 2
+        assert not snapshot.stands
 
 
 async def test_each_seat_is_one_who_waits(permits) -> None:
@@ -132,12 +132,12 @@ async def test_the_first_waiters_are_described(lock, permits) -> None:
         now_us, times = (await look(scripts)).now_us, []
 
         for asked_for in (0, 2, 9):
-            finding = await look(scripts, waiters=asked_for)
-            assert finding.waiters == 4
-            assert [waiter.card for waiter in finding.first_waiters] == [b"of x", b"", b"of z", b""][
+            snapshot = await look(scripts, waiters=asked_for)
+            assert snapshot.waiters == 4
+            assert [waiter.card for waiter in snapshot.first_waiters] == [b"of x", b"", b"of z", b""][
                 :asked_for
             ]
-            times = [waiter.since_us or 0 for waiter in finding.first_waiters]
+            times = [waiter.since_us or 0 for waiter in snapshot.first_waiters]
         assert times == sorted(times)
         assert now_us - 60_000_000 < times[0]
         assert times[-1] <= now_us
@@ -150,13 +150,13 @@ async def test_several_names_in_one_step(permits) -> None:
         await one.arm(f"{number}")
         await one.arm(f"{number}", card=f"{number}")
     command = FAMILIES["semaphore"].look(permits.prefix, "semaphore", [one.name for one in names], waiters=1)
-    findings = command.parse(await permits.run(command.words(in_full=True)))
+    snapshots = command.parse(await permits.run(command.words(as_eval=True)))
 
-    assert [[holder.permits for holder in finding.holders] for finding in findings] == [[1], [2], [3], []]
-    assert [[waiter.card for waiter in finding.first_waiters] for finding in findings] == [
+    assert [[holder.permits for holder in snapshot.holders] for snapshot in snapshots] == [[1], [2], [3], []]
+    assert [[waiter.card for waiter in snapshot.first_waiters] for snapshot in snapshots] == [
         [b"0"], [b"1"], [b"2"], [],
     ]  # fmt: skip
-    assert [finding.stands for finding in findings] == [True, True, True, False]
+    assert [snapshot.stands for snapshot in snapshots] == [True, True, True, False]
 
 
 async def test_the_tokens_of_one_owner(nesting) -> None:
@@ -175,12 +175,12 @@ async def test_permits_of_those_whose_time_has_not_come(permits) -> None:
     await permits.acquire(ME, 2, ttl=HOUR)
     await permits.acquire(OTHER)
     await permits.end(OTHER)
-    finding = await look(permits)
+    snapshot = await look(permits)
 
-    assert tokens(finding) == [ME]
-    assert (finding.holders[0].permits, finding.value) == (2, 3)
-    assert about(finding.holders[0].left_ms, HOUR)
-    assert finding.problems == ()
+    assert tokens(snapshot) == [ME]
+    assert (snapshot.holders[0].permits, snapshot.value) == (2, 3)
+    assert about(snapshot.holders[0].left_ms, HOUR)
+    assert snapshot.problems == ()
 
 
 async def test_spans_in_their_modes(spans) -> None:
@@ -188,15 +188,15 @@ async def test_spans_in_their_modes(spans) -> None:
     await spans.acquire(OTHER, "u", 3, 4.5)
     await spans.acquire(THIRD, "w", 10, "inf")
     await spans.wait("waiter", "w", 0, 1)
-    finding = await look(spans)
+    snapshot = await look(spans)
 
-    assert {holder.tokens[0]: (holder.mode, holder.span) for holder in finding.holders} == {
+    assert {holder.tokens[0]: (holder.mode, holder.span) for holder in snapshot.holders} == {
         ME: ("reader", (0, 5)),
         OTHER: ("upgradable", (3, 4.5)),
         THIRD: ("writer", (10, float("inf"))),
     }
-    assert finding.waiters == 1
-    assert finding.problems == ()
+    assert snapshot.waiters == 1
+    assert snapshot.problems == ()
 
 
 async def test_looking_changes_nothing(permits, spans) -> None:
@@ -215,7 +215,7 @@ async def test_looking_changes_nothing(permits, spans) -> None:
 async def test_a_register_is_not_read(lock) -> None:
     await lock.redis.hset(key(lock.prefix, "fencedregister", lock.name), "value", "of the user")
     command = FAMILIES["fencedregister"].look(lock.prefix, "fencedregister", [lock.name])
-    raw = await lock.run(command.words(in_full=True))
+    raw = await lock.run(command.words(as_eval=True))
 
     assert raw[1][2] == [b"hash", -1, []]
     assert command.parse(raw)[0].stands
@@ -239,14 +239,16 @@ async def test_a_key_of_another_type_is_no_error(lock, kind) -> None:
             await lock.redis.delete(*[key(lock.prefix, kind, lock.name, one) for one in family.roles])
             await lock.redis.delete(place)
             await make(lock.redis, place)
-            finding = await look(lock, kind)
-            assert finding.holders == () or role == "owner", (role, type_)
+            snapshot = await look(lock, kind)
+            assert snapshot.holders == () or role == "owner", (role, type_)
             if role == "queue":
-                assert finding.problems == ("its queue is something else",)
-            elif not any(f"is a {type_}, not a" in problem for problem in finding.problems):
-                assert type_ in ("string", "hash", "zset"), (role, finding.problems)  # ours, with other text
+                assert snapshot.problems == ("its queue is something else",)
+            elif not any(f"is a {type_}, not a" in problem for problem in snapshot.problems):
+                assert type_ in ("string", "hash", "zset"), (role, snapshot.problems)  # ours, with other text
                 if kind != "fencedregister":  # its content is the user's
-                    assert any("was not written by aiolocks" in problem for problem in finding.problems), role
+                    assert any("was not written by aiolocks" in problem for problem in snapshot.problems), (
+                        role
+                    )
         await lock.redis.delete(place)
 
 
@@ -255,11 +257,11 @@ async def test_a_key_of_another_type_is_no_error(lock, kind) -> None:
 )
 async def test_a_lock_that_was_not_written_by_us(lock, value) -> None:
     await lock.redis.set(lock.lock, value)
-    finding = await look(lock)
+    snapshot = await look(lock)
 
-    assert finding.stands
-    assert finding.holders == ()
-    assert "not written by aiolocks" in finding.problems[0]
+    assert snapshot.stands
+    assert snapshot.holders == ()
+    assert "not written by aiolocks" in snapshot.problems[0]
 
 
 async def test_what_has_no_ttl_is_said(lock, permits, spans) -> None:

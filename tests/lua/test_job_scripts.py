@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import QUEUED, WAITING, Granted, Refused
-from aiolocks._transport.commands.jobs import Errand, JobCommands, enqueueing, withdrawing
+from aiolocks._transport import SEATED, WAITING, Granted, Refused
+from aiolocks._transport.commands.jobs import JobCommands, TicketRun, enqueueing, withdrawing
 from aiolocks._transport.requests.calls import Command
 from tests.lua.job_scripts import JobScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
@@ -1118,20 +1118,20 @@ async def test_what_runs_can_be_renewed_and_ended_out_of_memory(own_server, conn
 
 
 async def do(redis: Redis, command: Command[Any]) -> Any:
-    return command.parse(await redis.execute_command(*command.words(in_full=True)))
+    return command.parse(await redis.execute_command(*command.words(as_eval=True)))
 
 
 def commands(
-    prefix: str, *, limit: int = 1, waiting: int | None = None, errand: Errand | None = None
+    prefix: str, *, limit: int = 1, waiting: int | None = None, ticket_run: TicketRun | None = None
 ) -> JobCommands:
     return JobCommands(
-        prefix, "n", limit=limit, waiting=waiting, errand=errand, retention_ms=MINUTE, session="s"
+        prefix, "n", limit=limit, waiting=waiting, ticket_run=ticket_run, retention_ms=MINUTE, session="s"
     )
 
 
 async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) -> None:
-    errand = Errand(OLD, beside=False, gives_up=False, frees=True)
-    job, plain = commands(prefix, errand=errand), commands(prefix, waiting=0)
+    ticket_run = TicketRun(OLD, beside=False, gives_up=False, frees=True)
+    job, plain = commands(prefix, ticket_run=ticket_run), commands(prefix, waiting=0)
     assert await do(redis, enqueueing(prefix, "n", OLD, HOUR, "{}", replace=False)) is None
     assert about(await do(redis, enqueueing(prefix, "n", NEW, HOUR, "{}", replace=False)), HOUR)
 
@@ -1144,14 +1144,16 @@ async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) ->
     assert await do(redis, job.owned(ME))
     assert await do(redis, job.locked())
     assert await do(redis, job.adopt(ME, THIRD, MINUTE, "{}")) == granted.fencing_token
-    errand.done = True
+    ticket_run.done = True
     assert (await do(redis, job.release(THIRD, MINUTE))).freed
     assert not await do(redis, job.locked())
 
-    again = await do(redis, job.acquire(ME, MINUTE, "{}", WAITING | QUEUED))
+    again = await do(redis, job.acquire(ME, MINUTE, "{}", WAITING | SEATED))
     assert str(again.error) == "job 'n' is a duplicate: its ticket was done"
     assert await do(redis, enqueueing(prefix, "n", NEW, HOUR, "{}", replace=False)) is None
-    other = commands(prefix, errand=Errand(f"{'x' * 22}.1000", beside=True, gives_up=True, frees=False))
+    other = commands(
+        prefix, ticket_run=TicketRun(f"{'x' * 22}.1000", beside=True, gives_up=True, frees=False)
+    )
     assert "another ticket owns the key" in str((await do(redis, other.acquire(ME, MINUTE, "{}"))).error)
     assert await do(redis, withdrawing(prefix, "n", NEW)) is True
     assert await do(redis, withdrawing(prefix, "n", NEW)) is False
@@ -1160,10 +1162,12 @@ async def test_the_commands_say_and_read_what_the_scripts_mean(redis, prefix) ->
 async def test_tickets_that_may_run_beside_others_do_and_share_the_fence(redis, prefix) -> None:
     minted = []
     for token, letter, beside in ((ME, "x", False), (OTHER, "a", True), (THIRD, "b", True)):
-        errand = Errand(f"{letter * 22}.1000", beside=beside, gives_up=True, frees=False)
-        command = commands(prefix, errand=errand).acquire(token, MINUTE, "{}")
+        ticket_run = TicketRun(f"{letter * 22}.1000", beside=beside, gives_up=True, frees=False)
+        command = commands(prefix, ticket_run=ticket_run).acquire(token, MINUTE, "{}")
         minted.append((await do(redis, command)).fencing_token)
-        assert isinstance(await do(redis, commands(prefix, errand=errand).acquire(FOURTH, 1, "{}")), Refused)
+        assert isinstance(
+            await do(redis, commands(prefix, ticket_run=ticket_run).acquire(FOURTH, 1, "{}")), Refused
+        )
 
     assert minted == sorted(set(minted))
     fences = [key for key in await redis.keys(f"{prefix}:uniquejob*") if b"fence" in key]
@@ -1188,7 +1192,9 @@ SPARED = {
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
-    Mutation("shared/room", "room == '' or number", "number", "test_waiting_said_twice_is_one_place"),
+    Mutation(
+        "shared/room", "room == '' or number", "number", "test_waiting_said_twice_is_one_place"
+    ),
     Mutation(
         "shared/room", " or number > 0 then", " then",
         "test_who_was_taken_for_dead_and_sits_down_behind_another_goes_on",
@@ -1206,7 +1212,9 @@ MUTATIONS = [
         "test_who_came_while_a_dead_one_stood_there_has_his_place_then",
     ),
     Mutation(
-        "shared/room", "number < 0 and noted(seen, other) > -number or", "noted(seen, other) > -number or",
+        "shared/room",
+        "number < 0 and noted(seen, other) > -number or",
+        "noted(seen, other) > -number or",
         "test_what_was_asked_before_he_came_is_no_sign_of_life",
     ),
     Mutation(
@@ -1222,7 +1230,9 @@ MUTATIONS = [
         "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
     ),
     Mutation(
-        "shared/room", "if noted(seen, entry) == 0 then note(seen, entry, -1) end", "note(seen, entry, -1)",
+        "shared/room",
+        "if noted(seen, entry) == 0 then note(seen, entry, -1) end",
+        "note(seen, entry, -1)",
         "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
     ),
     Mutation(

@@ -231,7 +231,7 @@ def test_the_steps_send_what_the_scripts_take(prefix) -> None:
     assert steps.look(None).args == ("+inf",)
     assert steps.look(17).args == ("17",)
     listen = steps.listen()
-    assert listen.words(in_full=False) == ("GET", steps.news)
+    assert listen.words(as_eval=False) == ("GET", steps.news)
     assert listen.bells == (steps.news,)
     assert listen.lane == steps.look(None).lane
 

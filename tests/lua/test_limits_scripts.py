@@ -561,10 +561,10 @@ async def test_it_reads_as_what_it_is(limits) -> None:
     await limits.of(all=1, b=1).wait(C, "y")
 
     look = FAMILIES["limits"].look(limits.prefix, "limits", [limits.name], waiters=5)
-    [finding] = look.parse(await limits.redis.execute_command(*look.words(in_full=True)))
+    [snapshot] = look.parse(await limits.redis.execute_command(*look.words(as_eval=True)))
 
-    assert [holder.keys for holder in finding.holders] == [(("a", 1), ("all", 1))]
-    assert (finding.waiters, finding.problems, finding.kept) == (2, (), None)
+    assert [holder.keys for holder in snapshot.holders] == [(("a", 1), ("all", 1))]
+    assert (snapshot.waiters, snapshot.problems, snapshot.kept) == (2, (), None)
 
 
 # -- the commands --------------------------------------------------------------------------------------------
@@ -584,7 +584,7 @@ async def test_the_commands_say_what_is_full(limits) -> None:
 
     async def acquire(token: str) -> Any:
         command = commands.acquire(token, MINUTE, "{}", TOLD | WAITING)
-        return command.parse(await redis.execute_command(*command.words(in_full=True)))
+        return command.parse(await redis.execute_command(*command.words(as_eval=True)))
 
     assert isinstance(await acquire(A), Granted)
     refused = await acquire(B)

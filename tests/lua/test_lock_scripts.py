@@ -14,9 +14,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, QUEUED, TOLD, WAITING, LockCommands
+from aiolocks._transport import IN_TURN, SEATED, TOLD, WAITING, LockCommands
 from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.requests.calls import Script
+from aiolocks._transport.requests.scripts import Script
 from tests.lua.mutants import Jury, fails, text_of
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
@@ -1131,7 +1131,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
     said = [
         (commands.acquire(ME, MINUTE, "{}"), lock.acquiring(ME)),
         (
-            commands.acquire(ME, MINUTE, "{}", QUEUED | IN_TURN),
+            commands.acquire(ME, MINUTE, "{}", SEATED | IN_TURN),
             lock.acquiring(ME, queued="x", in_turn=True),
         ),
         (commands.acquire(ME, MINUTE, "{}", TOLD), lock.acquiring(ME, told=True)),
@@ -1142,7 +1142,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
     ]
     for command, words in said:
         script = command.script
-        assert command.words(in_full=True) == ("EVAL", script.text, *words[2:])
+        assert command.words(as_eval=True) == ("EVAL", script.text, *words[2:])
         assert words[1] == script.text or any(mutant in words[1] for mutant in lock.mutant.values())
     assert commands.bell == lock.bell("x")
     assert commands.listener("any") == Listener(commands.bell, (lock.queue,), locks=(lock.lock,))
@@ -1187,7 +1187,7 @@ NAMES = ["plain", "a:b", "user:{42}:cart", "{42}", "a%b:{x}{y}", "{}", "}{", "{"
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
     mine, others = (LockCommands("shop", name, retention_ms=HOUR, session=session) for session in ("x", "y"))
     commands = [
-        mine.acquire(ME, MINUTE, "{}", QUEUED),
+        mine.acquire(ME, MINUTE, "{}", SEATED),
         mine.release(ME, MINUTE, leave=True),
         others.acquire(ME, MINUTE, "{}", WAITING),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, PASSING, QUEUED
+from aiolocks._transport import IN_TURN, PASSING, SEATED
 from aiolocks._transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, MultiScripts, about
@@ -732,9 +732,9 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> No
         (commands.release(ME, MINUTE, ring=False), locks.releasing(ME, ring=False)),
     ]
     for command, words in said:
-        assert command.words(in_full=True)[2:] == words[2:]
+        assert command.words(as_eval=True)[2:] == words[2:]
         assert locks.mutant or command.script.text == words[1]
-    assert commands.acquire(ME, MINUTE, "{}", QUEUED).keys == (*locks.keys(), commands.bell)
+    assert commands.acquire(ME, MINUTE, "{}", SEATED).keys == (*locks.keys(), commands.bell)
     assert commands.release(ME, MINUTE, leave=True).keys == (*locks.keys(), commands.bell)
     assert commands.arm(ME).args[3:] == (CARD, *locks.queues)
     assert commands.arm(ME).keys == (commands.bell,)

@@ -12,7 +12,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport import IN_TURN, PASSING, SEATED, STAYING, WAITING
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
@@ -1415,11 +1415,11 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> 
     said = [
         (unfair.acquire(ME, MINUTE, "{}"), permits.acquiring(ME, 2, who=who, kept=kept)),
         (
-            unfair.acquire(ME, MINUTE, "{}", WAITING | PASSING | QUEUED),
+            unfair.acquire(ME, MINUTE, "{}", WAITING | PASSING | SEATED),
             permits.acquiring(ME, 2, who=who, kept=kept, flags="qpwl"),
         ),
         (
-            fair.acquire(ME, MINUTE, "{}", IN_TURN | WAITING | QUEUED | STAYING),
+            fair.acquire(ME, MINUTE, "{}", IN_TURN | WAITING | SEATED | STAYING),
             permits.acquiring(ME, 2, who=fairly, kept=kept, flags="qtsw", seat=ME[:16]),
         ),
         (
@@ -1437,7 +1437,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> 
         (fair.arm(ME), permits.arming(fairly, seat=ME[:16], card=CARD)),
     ]
     for command, words in said:
-        assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
+        assert tuple(map(str, command.words(as_eval=True)[2:])) == tuple(map(str, words[2:]))
         assert permits.mutant or command.script.text == words[1]
     assert unfair.bell == permits.bell(who)
     assert unfair.arm(ME).bells == (unfair.bell,)
@@ -1489,7 +1489,7 @@ def test_all_keys_of_a_name_share_a_slot(name) -> None:
     commands = PermitCommands(
         "shop", "semaphore", name, permits=1, value=1, fair=True, retention_ms=HOUR, session="x"
     )
-    command = commands.acquire(ME, MINUTE, "{}", QUEUED)
+    command = commands.acquire(ME, MINUTE, "{}", SEATED)
     keys = {*command.keys, *commands.arm(ME).keys, commands.arm(ME).args[4]}
 
     assert len(keys) == 6

@@ -164,7 +164,7 @@ async def test_the_commands_say_what_the_tests_do(lock) -> None:
         "holder": (commands.holder(), ()),
     }
     for step, (command, arguments) in said.items():
-        assert command.words(in_full=True) == lock.words(f"redis_py_{step}", key, *arguments)
+        assert command.words(as_eval=True) == lock.words(f"redis_py_{step}", key, *arguments)
         assert command.lane == (ME.decode() if step != "holder" else "")
     assert commands.acquire(ME, 5, again=True).args == (ME, 5, 1)
     assert commands.acquire(ME, 5, again=True).bells == ()

@@ -13,7 +13,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, QUEUED, TOLD
+from aiolocks._transport import IN_TURN, SEATED, TOLD
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.reentrant import ReentrantCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
@@ -605,7 +605,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
         said = [
             (commands.acquire(ME, MINUTE, "{}"), lock.acquiring(ME)),
             (
-                commands.acquire(ME, MINUTE, "{}", QUEUED | IN_TURN),
+                commands.acquire(ME, MINUTE, "{}", SEATED | IN_TURN),
                 lock.acquiring(ME, queued=who, in_turn=True),
             ),
             (commands.acquire(ME, MINUTE, "{}", TOLD), lock.acquiring(ME, told=True)),
@@ -613,14 +613,14 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
             (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave=who)),
         ]
         for command, words in said:
-            assert command.words(in_full=True)[2:] == words[2:]
+            assert command.words(as_eval=True)[2:] == words[2:]
             assert lock.mutant or command.script.text == words[1]
         assert commands.bell == lock.bell(who)
         assert commands.listener(ME) == Listener(
             commands.bell, (lock.queue,), owner=ME[:32], locks=(lock.lock,)
         )
         assert commands.owner(ME) == OWNER
-        assert (commands.heir(ME, "f" * 32), commands.heir("", "f" * 32)) == (OWNER + "f" * 32,) * 2
+        assert (commands.new_token(ME, "f" * 32), commands.new_token("", "f" * 32)) == (OWNER + "f" * 32,) * 2
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -645,7 +645,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
 @pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}"])
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
     commands = ReentrantCommands("shop", name, owner=OWNER, apart=True, retention_ms=HOUR, session="x")
-    keys = {*commands.acquire(ME, MINUTE, "{}", QUEUED).keys}
+    keys = {*commands.acquire(ME, MINUTE, "{}", SEATED).keys}
 
     assert len(keys) == 5
     assert len({key_slot(key) for key in keys}) == 1

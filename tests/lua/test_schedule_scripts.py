@@ -562,7 +562,7 @@ async def test_the_commands_say_what_the_tests_do(schedule) -> None:
     claim = commands.acquire(ME, MINUTE, "{}")
 
     arguments = (ME, MINUTE, HOUR, "{}", WEEK, "s", 0, due, before, before, MINUTE, "", 1000)
-    assert claim.words(in_full=True) == schedule.words("schedule_claim", schedule.keys, *arguments)
+    assert claim.words(as_eval=True) == schedule.words("schedule_claim", schedule.keys, *arguments)
     assert isinstance(claim.parse(await schedule.claim(ME, 0, known=1)), Granted)
     assert isinstance(commands.reply, Claimed)
     assert commands.reply[:3] == (due, before, 1)
@@ -572,13 +572,13 @@ async def test_the_commands_say_what_the_tests_do(schedule) -> None:
 
     commands.outcome, commands.detail = "failed", "why"
     release = commands.release(ME, MINUTE)
-    assert release.words(in_full=True) == schedule.words(
+    assert release.words(as_eval=True) == schedule.words(
         "schedule_release", schedule.keys, ME, HOUR, "failed", '"why"', 0
     )
     assert release.lane == claim.lane  # an undo follows what it undoes
-    assert release.parse(await schedule.run(release.words(in_full=True))).freed is True
+    assert release.parse(await schedule.run(release.words(as_eval=True))).freed is True
     read = reading(schedule.prefix, schedule.name, records=5)
-    found = read.parse(await schedule.run(read.words(in_full=True)))
+    found = read.parse(await schedule.run(read.words(as_eval=True)))
     assert (found.claimed, found.runs, found.living, len(found.records)) == (due, {}, frozenset(), 1)
 
 

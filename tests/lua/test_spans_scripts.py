@@ -15,7 +15,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import PASSING, QUEUED, STAYING, WAITING
+from aiolocks._transport import PASSING, SEATED, STAYING, WAITING
 from aiolocks._transport.commands.inspect import FAMILIES
 from aiolocks._transport.commands.listening import Listener
 from aiolocks._transport.commands.spans import Span, SpanCommands
@@ -482,8 +482,8 @@ async def test_of_dead_waiters_nothing_stays_under_a_name_in_use(redis, prefix, 
     assert await redis.exists(spans.waits) == 0
     assert await spans.side("reservations") == []
     command = family.look(prefix, spans.kind, [spans.name])
-    (finding,) = command.parse(await spans.run(command.words(in_full=True)))
-    assert finding.problems == ()
+    (snapshot,) = command.parse(await spans.run(command.words(as_eval=True)))
+    assert snapshot.problems == ()
     await spans.release(ME)
     await spans.release(OTHER)
     assert await nothing_left(spans)
@@ -1445,18 +1445,18 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(spans) -> No
     said = [
         (plain.acquire(ME, MINUTE, "{}"), spans.acquiring(ME, *span, who=who, marks=4000)),
         (
-            plain.acquire(ME, MINUTE, "{}", WAITING | PASSING | QUEUED),
+            plain.acquire(ME, MINUTE, "{}", WAITING | PASSING | SEATED),
             spans.acquiring(ME, *span, who=who, marks=4000, flags="qpwl"),
         ),
         (
-            upgrade.acquire(OTHER, MINUTE, "{}", WAITING | QUEUED | STAYING),
+            upgrade.acquire(OTHER, MINUTE, "{}", WAITING | SEATED | STAYING),
             spans.acquiring(OTHER, *span, who=f"{who}.{ME[:16]}", under=ME, marks=4000, flags="qsw"),
         ),
         (plain.release(ME, MINUTE), spans.releasing(ME, who=who)),
         (plain.release(ME, MINUTE, ring=False, leave=True), spans.releasing(ME, who=who, flags="l")),
     ]
     for command, words in said:
-        assert tuple(map(str, command.words(in_full=True)[2:])) == tuple(map(str, words[2:]))
+        assert tuple(map(str, command.words(as_eval=True)[2:])) == tuple(map(str, words[2:]))
         assert spans.mutant or command.script.text == words[1]
     assert plain.bell == spans.bell(who)
     assert plain.listener(ME) == Listener(

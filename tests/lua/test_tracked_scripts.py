@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from aiolocks._transport import Command, LockCommands, several
+from aiolocks._transport.commands.base import Steps
 from aiolocks._transport.commands.leadership import LeadershipCommands
 from aiolocks._transport.commands.multi import MultiCommands
 from aiolocks._transport.commands.permits import PermitCommands
 from aiolocks._transport.commands.reentrant import ReentrantCommands
 from aiolocks._transport.commands.spans import Span, SpanCommands
-from aiolocks._transport.commands.steps import Steps
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts
 
 TOKEN = "a1" * 32
@@ -43,7 +43,7 @@ async def said(ear: Ear, command: Command[Any]) -> Any:
     for _ in command.watched:
         assert await ear.say("CLIENT", "CACHING", "YES") == b"OK"
         break
-    return command.parse(await ear.say(*command.words(in_full=True)))
+    return command.parse(await ear.say(*command.words(as_eval=True)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -127,10 +127,10 @@ async def test_the_commands_say_what_the_tests_do(turnstile) -> None:
     commands = TurnstileCommands(turnstile.prefix, turnstile.name)
     enter, end = commands.enter(ME, MINUTE), commands.end(ME)
 
-    assert enter.words(in_full=True) == turnstile.words(
+    assert enter.words(as_eval=True) == turnstile.words(
         "turnstile_enter", [turnstile.key()], ME, MINUTE, REMEMBERED
     )
-    assert end.words(in_full=True) == turnstile.words("turnstile_end", [turnstile.key()], ME)
+    assert end.words(as_eval=True) == turnstile.words("turnstile_end", [turnstile.key()], ME)
     assert enter.lane == end.lane  # an undo follows what it undoes
     assert enter.parse(await turnstile.enter(ME)) == 1
     assert end.parse(await turnstile.end(OTHER)).freed is False

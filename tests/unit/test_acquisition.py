@@ -49,7 +49,7 @@ def token(call: Call[Any]) -> Any:
 
 def is_undo_of(undo: Call[Any], call: Call[Any]) -> bool:
     """Whether it releases just that token, in order behind it, on a server that may not know the script."""
-    return token(undo) == token(call) and undo.command.lane == call.command.lane and undo.in_full
+    return token(undo) == token(call) and undo.command.lane == call.command.lane and undo.as_eval
 
 
 async def failure(task: Awaitable[Any]) -> BaseException:

@@ -113,39 +113,42 @@ UNKNOWN = [
 
 
 NON_LOCAL = "Script attempted to access a non local key in a cluster node"
-DETOURS = [
-    ("MOVED 3999 127.0.0.1:6381", faults.Detour(("127.0.0.1", 6381))),
-    ("MOVED 3999 :6381", faults.Detour(("", 6381))),
-    ("MOVED 3999 ::1:6381", faults.Detour(("::1", 6381))),
-    ("ASK 3999 node.example:6381", faults.Detour(("node.example", 6381), once=True)),
-    ("TRYAGAIN Multiple keys request during rehashing of slot", faults.Detour()),
-    ("CLUSTERDOWN The cluster is down", faults.Detour(lost=True)),
-    ("CLUSTERDOWN Hash slot not served", faults.Detour(lost=True)),
+REDIRECTS = [
+    ("MOVED 3999 127.0.0.1:6381", faults.Redirect(("127.0.0.1", 6381))),
+    ("MOVED 3999 :6381", faults.Redirect(("", 6381))),
+    ("MOVED 3999 ::1:6381", faults.Redirect(("::1", 6381))),
+    ("ASK 3999 node.example:6381", faults.Redirect(("node.example", 6381), once=True)),
+    ("TRYAGAIN Multiple keys request during rehashing of slot", faults.Redirect()),
+    ("CLUSTERDOWN The cluster is down", faults.Redirect(lost=True)),
+    ("CLUSTERDOWN Hash slot not served", faults.Redirect(lost=True)),
     (
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-        faults.Detour(lost=True),
+        faults.Redirect(lost=True),
     ),
-    ("LOADING Redis is loading the dataset in memory", faults.Detour(lost=True)),
-    (REDIS_6_2.format(f"Lua {NON_LOCAL[0].lower()}{NON_LOCAL[1:]}"), faults.Detour(begun=True)),
-    (REDIS_7.format(f"ERR {NON_LOCAL}"), faults.Detour(begun=True)),
-    (VALKEY_9.format(f"ERR {NON_LOCAL}"), faults.Detour(begun=True)),
-    (VALKEY_9.format("ERR Script attempted execution while the cluster is down"), faults.Detour(begun=True)),
+    ("LOADING Redis is loading the dataset in memory", faults.Redirect(lost=True)),
+    (REDIS_6_2.format(f"Lua {NON_LOCAL[0].lower()}{NON_LOCAL[1:]}"), faults.Redirect(begun=True)),
+    (REDIS_7.format(f"ERR {NON_LOCAL}"), faults.Redirect(begun=True)),
+    (VALKEY_9.format(f"ERR {NON_LOCAL}"), faults.Redirect(begun=True)),
+    (
+        VALKEY_9.format("ERR Script attempted execution while the cluster is down"),
+        faults.Redirect(begun=True),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "detour"), DETOURS)
-def test_a_node_says_where_else_or_when(text, detour) -> None:
-    assert faults.detour(read(text)) == detour
+@pytest.mark.parametrize(("text", "redirect"), REDIRECTS)
+def test_a_node_says_where_else_or_when(text, redirect) -> None:
+    assert faults.redirect(read(text)) == redirect
 
 
-@pytest.mark.parametrize(("text", "_"), [pair for pair in DETOURS if pair[1].to is None])
+@pytest.mark.parametrize(("text", "_"), [pair for pair in REDIRECTS if pair[1].to is None])
 def test_what_is_turned_away_for_now_may_be_served_a_moment_later(text, _) -> None:
     assert faults.refused(read(text), KEYS).transient
 
 
 @pytest.mark.parametrize("text", [text for text, _ in FATAL])
 def test_other_answers_lead_nowhere_else(text) -> None:
-    assert faults.detour(read(text)) is None
+    assert faults.redirect(read(text)) is None
 
 
 @pytest.mark.parametrize("text", TRANSIENT)
@@ -353,7 +356,7 @@ def test_a_redirect_that_cannot_be_read_is_an_answer(redirect: str) -> None:
     reader.feed(f"-{redirect}\r\n+OK\r\n".encode())
     error = reader.gets()
     assert isinstance(error, driver.ResponseError)
-    assert faults.detour(error) is None
+    assert faults.redirect(error) is None
     fault = faults.refused(error, KEYS)
     assert not fault.transient
     assert "a redirect that cannot be read" in str(fault.error)

@@ -123,7 +123,7 @@ async def test_a_cancelled_adoption_gives_the_handle_back_in_order_behind_its_re
     assert back.command.args[:2] == (adoption.command.args[1], adoption.command.args[0])
     assert back.command.lane == adoption.command.lane
     assert back in transport.at_once
-    assert back.in_full
+    assert back.as_eval
     with pytest.raises(asyncio.CancelledError):
         await adopting
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from aiolocks._inspection.deadlocks import Found
-from aiolocks._inspection.knots import Lease, Standing, in_order, knots, may_wait_for, stuck
+from aiolocks._inspection.knots import Lease, Occupants, in_order, knots, may_wait_for, stuck
 from aiolocks._inspection.waits import Held, Wait, Want, record_of, waits_in
-from aiolocks._transport.commands.families.found import Reservation
+from aiolocks._transport.commands.families.snapshots import Reservation
 
 EVERYTHING = (float("-inf"), float("inf"))
 
@@ -24,17 +24,17 @@ def wait(
     return Wait(one, beat, "host", 1, one, kind, wants[0], 0, 1.0, False, want, held)
 
 
-def on_server(waits: Mapping[str, Wait], **others: list[str]) -> dict[tuple[str, str], Standing]:
+def on_server(waits: Mapping[str, Wait], **others: list[str]) -> dict[tuple[str, str], Occupants]:
     """The locks that these hold, and that others hold, by name."""
-    standings: dict[tuple[str, str], Standing] = {}
+    occupants: dict[tuple[str, str], Occupants] = {}
     held = [
         (place, lease.lease_id) for one in waits.values() for lease in one.holds for place in lease.places
     ]
     held += [(("lock", name), lease) for name, ids in others.items() for lease in ids]
     for place, lease in held:
-        standing = standings.setdefault(place, Standing({}, None, ()))
-        standing.leases[lease] = Lease(1, "", None)
-    return standings
+        those_there = occupants.setdefault(place, Occupants({}, None, ()))
+        those_there.leases[lease] = Lease(1, "", None)
+    return occupants
 
 
 def by_id(*waits: Wait) -> dict[str, Wait]:
@@ -51,9 +51,9 @@ def test_a_ring_of_locks() -> None:
 
 def test_what_the_server_does_not_have_is_in_nobodys_way() -> None:
     waits = by_id(wait("1", ("b",), ("a",)), wait("2", ("a",), ("b",)))
-    standings = on_server(waits)
-    standings["lock", "a"].leases.clear()
-    assert stuck(waits, standings) == {}
+    occupants = on_server(waits)
+    occupants["lock", "a"].leases.clear()
+    assert stuck(waits, occupants) == {}
 
 
 @pytest.mark.parametrize(("value", "found"), [(2, True), (3, False), (None, False), (0, False)])
@@ -66,9 +66,9 @@ def test_permits_count_only_if_none_can_come_from_elsewhere(value: int | None, f
     for one, name in (("1", "s"), ("2", "s"), ("3", "x")):
         lease = Held(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
         waits[one] = waits[one]._replace(holds=(lease,))
-    standings = on_server(waits)
-    standings["semaphore", "s"] = standings["semaphore", "s"]._replace(permits=value)
-    parts = knots(stuck(waits, standings))
+    occupants = on_server(waits)
+    occupants["semaphore", "s"] = occupants["semaphore", "s"]._replace(permits=value)
+    parts = knots(stuck(waits, occupants))
     assert parts == ([frozenset({"1", "2", "3"})] if found else [])
 
 
@@ -82,10 +82,10 @@ def test_a_permit_of_a_task_that_goes_on_soon_will_do() -> None:
     for one, name in (("1", "s"), ("2", "s"), ("3", "x")):
         lease = Held(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
         waits[one] = waits[one]._replace(holds=(lease,))
-    standings = on_server(waits)
-    standings["semaphore", "s"] = standings["semaphore", "s"]._replace(permits=2)
-    standings["semaphore", "y"] = Standing({"somebody else": Lease(1, "", None)}, None, ())
-    assert stuck(waits, standings) == {}
+    occupants = on_server(waits)
+    occupants["semaphore", "s"] = occupants["semaphore", "s"]._replace(permits=2)
+    occupants["semaphore", "y"] = Occupants({"somebody else": Lease(1, "", None)}, None, ())
+    assert stuck(waits, occupants) == {}
 
 
 def test_a_deadlock_counts_when_each_wait_was_confirmed_since_it_was_found_first() -> None:
@@ -116,13 +116,13 @@ def test_a_deadlock_counts_when_each_wait_was_confirmed_since_it_was_found_first
 def test_spans(mode: str, held: str, reserved: bool, apart: bool, found: bool) -> None:
     wanted = (20.0, 30.0) if apart else (0.0, 5.0)
     waits = by_id(wait("1", ("r",), ("x",), mode=mode, span=wanted), wait("2", ("x",), ("r",)))
-    standings = on_server(waits)
-    standings["lock", "r"].leases["2 has r"] = Lease(1, held, (3.0, 10.0))
+    occupants = on_server(waits)
+    occupants["lock", "r"].leases["2 has r"] = Lease(1, held, (3.0, 10.0))
     if reserved:
-        standings["lock", "r"] = standings["lock", "r"]._replace(
+        occupants["lock", "r"] = occupants["lock", "r"]._replace(
             reservations=(Reservation(b"bell", 0, (4.0, 6.0), ""),)
         )
-    assert bool(knots(stuck(waits, standings))) == (found and not apart)
+    assert bool(knots(stuck(waits, occupants))) == (found and not apart)
 
 
 def test_at_random_it_finds_just_the_rings_there_are() -> None:
@@ -140,7 +140,7 @@ def test_at_random_it_finds_just_the_rings_there_are() -> None:
             )
         )
         waits = {one: task for one, task in waits.items() if task.holds}
-        standings = on_server(waits, **{name: [f"{one} has {name}"] for name, one in owner.items()})
+        occupants = on_server(waits, **{name: [f"{one} has {name}"] for name, one in owner.items()})
         follows = {one: owner[task.want.places[0][1]] for one, task in waits.items()}
         rings = set()
         for one in waits:
@@ -149,7 +149,7 @@ def test_at_random_it_finds_just_the_rings_there_are() -> None:
                 path.append(follows[path[-1]])
             if follows.get(path[-1]) == one:
                 rings.add(frozenset(path))
-        edges = stuck(waits, standings)
+        edges = stuck(waits, occupants)
         assert set(knots(edges)) == rings
         assert set(knots(may_wait_for(waits))) >= rings
         for ring in rings:

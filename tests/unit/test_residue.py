@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import redis.exceptions as driver
 
-from aiolocks._transport.requests.calls import Call, Command, Script, ignore
+from aiolocks._transport.requests.calls import Call, Command, ignore
+from aiolocks._transport.requests.scripts import Script
 from aiolocks._transport.wire.identity import Identity, IdentityProbe
 from aiolocks._transport.wire.residue import Residue
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import aiolocks
-from aiolocks._transport.requests.calls import Script
+from aiolocks._transport.requests.scripts import Script
 
 PACKAGE = Path(aiolocks.__file__).parent
 LUA = PACKAGE / "lua"

@@ -476,9 +476,9 @@ def test_all_keys_of_a_job_share_a_slot(name) -> None:
     ticket = Ticket.new(name, "until_executing", 1000)
     slots = {
         key_slot(key)
-        for errand in (None, ticket.errand())
+        for ticket_run in (None, ticket.to_run())
         for key in JobCommands(
-            "p", name, limit=1, waiting=1, errand=errand, retention_ms=1, session="s", caller="c"
+            "p", name, limit=1, waiting=1, ticket_run=ticket_run, retention_ms=1, session="s", caller="c"
         )._keys
     }
     assert len(slots) == 1

@@ -14,10 +14,10 @@ from ..._transport import (
     NO_END,
     NOT_OURS,
     OWING,
-    QUEUED,
-    RUNG,
     SEAT_LENGTH,
+    SEATED,
     STAYING,
+    WAS_RUNG,
 )
 from ..claim import Claim
 from ..clock import seconds
@@ -146,7 +146,7 @@ class Gate:
         if self.silent_since is None:
             self.silent_since = self._engine.now()
         return (
-            (QUEUED if self.place.taken else 0)
+            (SEATED if self.place.taken else 0)
             | (IN_TURN if self.manner.strict else 0)
             | (OWING if self._turns.owed else 0)
             | (STAYING if self._keeps_place(acquisition) else 0)
@@ -422,7 +422,7 @@ class Gate:
             return
         self.take_place()  # one that got in meanwhile may have taken it along
         self.place.armed = self.place.answered = True
-        if was == RUNG and self._head is not None:
+        if was == WAS_RUNG and self._head is not None:
             self._head.prompt("local", in_turn=False)
 
     # -- those who hold

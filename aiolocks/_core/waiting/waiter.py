@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from ..._transport import IN_TURN, PASSING, QUEUED, STAYING, TOLD, WAITING, Call
+from ..._transport import IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call
 from ...errors import BackendError, LockTimeoutError, SessionClosedError
 from ..clock import seconds
 from .acquiring import Acquiring, Grant, Stage
@@ -191,7 +191,7 @@ class Waiter(Acquiring):
     def _let_in(self, call: Call[Answer]) -> None:
         self._fault = None
         self._settle_place()
-        if call.unconfirmed and not self._standing & QUEUED:
+        if call.unconfirmed and not self._standing & SEATED:
             self._gate.take_place()  # its first request may have been refused
 
     def _came_late(self, call: Call[Answer], now: float) -> None:
@@ -269,7 +269,7 @@ class Waiter(Acquiring):
         if self.arming is not None and self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
-        elif self._standing & (QUEUED | STAYING) == QUEUED and self._kept_before == self._gate.place.kept:
+        elif self._standing & (SEATED | STAYING) == SEATED and self._kept_before == self._gate.place.kept:
             # Else what such an undo takes back may have been executed after this one, and seated again.
             self._gate.left()
 

@@ -20,7 +20,7 @@ from .keeper import Keeper
 from .once import claim_nearest, trigger
 from .plan import Misfire, Overlap
 from .runs import Job, Run
-from .settings import Settings
+from .settings import MEANT, Settings
 from .ticks import Tick, TickRecord, history
 
 P = ParamSpec("P")
@@ -28,16 +28,6 @@ R = TypeVar("R")
 JobT = TypeVar("JobT", bound=Callable[[Tick], Awaitable[Any]])
 
 _MOST_RECORDS: Final = 100
-_MEANT: Final[dict[str, str]] = {
-    **dict.fromkeys(("interval", "seconds", "period"), "every= (seconds between two ticks)"),
-    **dict.fromkeys(("crontab", "expression", "expr"), "cron= (a cron expression)"),
-    **dict.fromkeys(("timezone", "zone"), "tz= (the time zone of the cron expression)"),
-    **dict.fromkeys(("timeout", "max_hold", "lock_at_most_for"), "at_most= (how long a run may take)"),
-    **dict.fromkeys(("at_least", "lock_at_least_for"), "nothing: a tick that was claimed is never run again"),
-    **dict.fromkeys(("coalesce", "misfire_grace_time"), "misfire= ('latest', 'skip' or 'all')"),
-    **dict.fromkeys(("max_instances",), "overlap= ('skip', 'queue' or 'allow')"),
-    **dict.fromkeys(("retries", "max_retries"), "redo= (how often a run that was lost is run again)"),
-}
 
 
 @final
@@ -119,7 +109,7 @@ class Schedule(AsyncOnly):
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> None:
-        reject_unknown("Schedule", unknown, _MEANT)
+        reject_unknown("Schedule", unknown, MEANT)
         self._source = source_of(client)
         self._settings = Settings.checked(
             name,

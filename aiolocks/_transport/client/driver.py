@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import hiredis
 import redis.exceptions as driver
@@ -44,6 +44,11 @@ _CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
     "MOVED": driver.MovedError,
     "TRYAGAIN": driver.TryAgainError,
 }
+
+# Its stub knows only tuples of one word.
+pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
+"""Makes the bytes of a request."""
+PushNotification: Final = hiredis.PushNotification
 
 Address = tuple[str, int]
 
@@ -85,9 +90,9 @@ def drivable_class(cls: Any) -> bool:
     )
 
 
-def library_behind(door: Connecting) -> Library:
+def library_behind(connector: Connecting) -> Library:
     """The library whose connections these are; redis-py where nothing tells."""
-    cls = door.connection_class
+    cls = connector.connection_class
     return (library_of(cls) if isinstance(cls, type) else None) or REDIS
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias, final
 
 from .. import faults
-from ..client.doors import Doors
+from ..client.connectors import NodeConnectors
 from ..client.driver import Address
 from ..requests.keys import SLOTS
 from .members import Members
@@ -31,11 +31,11 @@ class Slots:
         members: The cluster whose table it is.
     """
 
-    __slots__ = ("_doors", "_owners", "_seeds", "known", "members")
+    __slots__ = ("_connectors", "_owners", "_seeds", "known", "members")
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
-        self._seeds = doors.seeds
+    def __init__(self, connectors: NodeConnectors) -> None:
+        self._connectors = connectors
+        self._seeds = connectors.seeds
         self._owners: list[Address | None] = [None] * SLOTS
         self.known = False
         self.members = Members()
@@ -104,7 +104,7 @@ class Slots:
                 await asyncio.wait(asked)
 
     async def _ask(self, address: Address) -> _Table:
-        rows, epoch = await self._doors.door(address).cluster_table()
+        rows, epoch = await self._connectors.connector(address).cluster_table()
         ids = self.members.check(rows, address, epoch)
         owners: list[Address | None] = [None] * SLOTS
         for first, last, owner in self._read(rows, address):
@@ -122,7 +122,7 @@ class Slots:
 
     def address(self, host: str, port: int, said_by: Address) -> Address:
         """Where a node is found that another one speaks of; without a host, at the same one."""
-        return self._doors.address(host or said_by[0], port)
+        return self._connectors.address(host or said_by[0], port)
 
 
 def _hear_out(question: asyncio.Task[Any]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, final
 
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
 from ..requests.keys import key
+from ..requests.scripts import Script
 
 _READ: Final = Script("fenced_read", "forms")
 _WRITE: Final = Script("fenced_write", "forms")

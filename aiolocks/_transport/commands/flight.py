@@ -8,12 +8,13 @@ from typing import Any, Final, final
 
 from ...errors import FingerprintError, LockError
 from ..requests.answers import Answer, Granted, Kept, Refused, Released, released
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import NameCommands
 from .listening import Listener
 from .lock import LockCommands
-from .standing import QUEUED, WAITING, letters
-from .steps import Steps
+from .standing import SEATED, WAITING, letters
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
@@ -72,7 +73,7 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
 
 @final
-class FlightCommands(Steps):
+class FlightCommands(NameCommands):
     """The steps of those of one session who want the same run, or what it leaves.
 
     A run that leaves nothing is a simple lock in a name space of its own.
@@ -143,7 +144,7 @@ class FlightCommands(Steps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes the run, unless what it would leave is there, or says for how long it may go on."""
-        keys = (*self._run, self.bell) if standing & (WAITING | QUEUED) else self._run
+        keys = (*self._run, self.bell) if standing & (WAITING | SEATED) else self._run
         args = (
             token,
             ttl_ms,

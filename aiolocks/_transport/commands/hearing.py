@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
+from ..requests.scripts import Script
 
 _TRY: Final = Script("bell_try")
 _TTL_MS: Final = 1000

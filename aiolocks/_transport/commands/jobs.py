@@ -6,12 +6,13 @@ from typing import Any, Final, final
 
 from ...errors import ConfigurationError, DuplicateJobError
 from ..requests.answers import Answer, Kept, Refused, Released, answer, released, truth
-from ..requests.calls import Argument, Command, Script
+from ..requests.calls import Argument, Command
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import SEAT_LENGTH, arming
 from .listening import Listener
-from .runs import PERMITS, RunSteps
+from .runs import PERMITS, RunCommands
 from .standing import leave_letters, letters
-from .steps import SEAT_LENGTH, arming
 
 _ACQUIRE: Final = Script("job_acquire", *PERMITS, "tickets", "runs", "room")
 _RENEW: Final = Script("job_renew", *PERMITS, "tickets", "runs", mid_move="mid_move_runs")
@@ -30,7 +31,7 @@ _REASONS: Final = {
 
 
 @final
-class Errand:
+class TicketRun:
     """The change to the key of a ticket that is run.
 
     Attributes:
@@ -52,7 +53,7 @@ class Errand:
         self.done = False
 
     @property
-    def run(self) -> str:
+    def role(self) -> str:
         """The role of the key that says which token runs it."""
         return f"run.{self.ticket.partition('.')[0]}"
 
@@ -70,7 +71,7 @@ class Errand:
 
 
 @final
-class JobCommands(RunSteps):
+class JobCommands(RunCommands):
     """The steps by which a running slot of a job is had.
 
     Those that may run beside others are in a set of their own, without a limit; there each ticket has a queue
@@ -79,12 +80,12 @@ class JobCommands(RunSteps):
     Args:
         limit: The most runs at once.
         waiting: The most that may wait; None for any number.
-        errand: The ticket that is to run; None where there is none.
+        ticket_run: The ticket that is to run; None where there is none.
         session: The session that asks: an id of which no two sessions have the same.
         caller: The waiter of that session, where the server must tell its waiters apart.
     """
 
-    __slots__ = ("_alone", "_key", "_limit", "_session", "_waiting", "bell", "errand")
+    __slots__ = ("_alone", "_key", "_limit", "_session", "_waiting", "bell", "ticket_run")
     _fair = "t"
 
     def __init__(
@@ -94,7 +95,7 @@ class JobCommands(RunSteps):
         *,
         limit: int,
         waiting: int | None,
-        errand: Errand | None,
+        ticket_run: TicketRun | None,
         retention_ms: int,
         session: str,
         caller: str = "",
@@ -102,11 +103,11 @@ class JobCommands(RunSteps):
         super().__init__(retention_ms)
         self._key = job
         self._waiting: int | str = "" if waiting is None else waiting
-        self.errand = errand
-        beside = errand is not None and errand.beside
+        self.ticket_run = ticket_run
+        beside = ticket_run is not None and ticket_run.beside
         self._limit = _NO_LIMIT if beside else limit
         slots, prefixed = ("beside", "beside.") if beside else ("", "")
-        inside = f"{errand.run}." if errand is not None and beside else ""
+        inside = f"{ticket_run.role}." if ticket_run is not None and beside else ""
         self._session = f"bell.{session}"
         who = f"{self._session}.{caller}" if caller else self._session
         self._alone = "a" if caller else ""  # nobody shares its bell
@@ -121,16 +122,16 @@ class JobCommands(RunSteps):
             *_of_tickets(prefix, job),
             key(prefix, _KIND, job, f"{inside}seen"),
         )
-        if errand is not None:
-            self._keys += (key(prefix, _KIND, job, errand.run), key(prefix, _KIND, job, "about"))
+        if ticket_run is not None:
+            self._keys += (key(prefix, _KIND, job, ticket_run.role), key(prefix, _KIND, job, "about"))
 
     @property
     def _ticket(self) -> str:
-        return "" if self.errand is None else self.errand.ticket
+        return "" if self.ticket_run is None else self.ticket_run.ticket
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        errand = self.errand
-        begin = "" if errand is None else errand.beginning
+        ticket_run = self.ticket_run
+        begin = "" if ticket_run is None else ticket_run.beginning
         args: tuple[Argument, ...] = (
             token,
             ttl_ms,
@@ -160,8 +161,8 @@ class JobCommands(RunSteps):
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
         flags = leave_letters(ring=ring, leave=leave) + self._alone
-        if self.errand is not None:
-            flags += self.errand.outcome
+        if self.ticket_run is not None:
+            flags += self.ticket_run.outcome
         args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final, NamedTuple, final
 
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
 from ..requests.keys import key
+from ..requests.scripts import Script
 from .permits import PermitCommands
 
 KIND: Final = "leadership"

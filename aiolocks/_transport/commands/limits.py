@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, final
 
 from ..requests.answers import QUEUE_TTL_MS, Answer, Refused, answer
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import NameCommands, arming, tokens_told, told_all
 from .caps import caps_of, line_of
 from .listening import Listener
 from .permits import PermitCommands
 from .standing import letters
-from .steps import Steps, arming, tokens_told, told_all
 from .waits import Wanted
 
 if TYPE_CHECKING:
-    from .families.found import Holder
+    from .families.snapshots import Holder
 
 KIND: Final = "limits"
 
@@ -109,7 +110,7 @@ class LimitsCommands(PermitCommands):
         held = dict(zip(caps_of(self._line), raw[1:], strict=True))
         return Used(bool(raw[0]), {one: int(held[one]) for one in self._caps})
 
-    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+    def excluded_by(self, own: Sequence[tuple[NameCommands, str]], refused: Refused) -> bool:
         """Whether the task itself holds all permits of the key that is full."""
         if refused.full is None:
             return False
@@ -119,13 +120,13 @@ class LimitsCommands(PermitCommands):
             held &= tokens_told(refused)  # the others were lost, and nobody here knows
         return len(held) >= cap
 
-    def _holds_too(self, other: Steps, one: str) -> bool:
+    def _holds_too(self, other: NameCommands, one: str) -> bool:
         if not isinstance(other, LimitsCommands) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return False
         return one in other._caps  # noqa: SLF001 - its own class, here and above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .families.limits import told_limits  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.limits import told_limits  # noqa: PLC0415 - as in `NameCommands.holders`
 
         return told_limits(token, left_ms, lease)
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from ..requests.answers import BELL_TTL_MS, QUEUE_TTL_MS
-from ..requests.calls import Argument, Command, Script
+from ..requests.calls import Argument, Command
 from ..requests.keys import slot_of
-from .steps import whereabouts
+from ..requests.scripts import Script
+from .base import whereabouts
 
 _LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")
 

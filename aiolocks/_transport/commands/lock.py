@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final, final
 
 from ..requests.answers import Answer, Kept, Released, answer, fencing_token, kept, released, stolen, truth
-from ..requests.calls import Command, JoinableRelease, Script
+from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import NameCommands
 from .listening import Listener
-from .standing import QUEUED, WAITING, letters
-from .steps import Steps
+from .standing import SEATED, WAITING, letters
 from .waits import Wanted
 
 _ACQUIRE: Final = Script("lock_acquire")
@@ -30,7 +31,7 @@ def a_question(prefix: str, session: str) -> Command[bool]:
 
 
 @final
-class LockCommands(Steps):
+class LockCommands(NameCommands):
     """The steps of one lock under its name.
 
     Args:
@@ -73,7 +74,7 @@ class LockCommands(Steps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes it, or says for how long it may be held elsewhere, and seats one that will wait."""
-        keys = self._queued_keys() if standing & (WAITING | QUEUED) else self._with_queue
+        keys = self._queued_keys() if standing & (WAITING | SEATED) else self._with_queue
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 

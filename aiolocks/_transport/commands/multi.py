@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from ..requests.answers import Answer, Kept, Released, answer, fencing_token, kept, released, truth
-from ..requests.calls import Command, JoinableRelease, Script
+from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import NameCommands, arming
 from .listening import Listener
-from .standing import QUEUED, WAITING, letters
-from .steps import Steps, arming
+from .standing import SEATED, WAITING, letters
 from .waits import Wanted
 
 _ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats")
@@ -24,7 +25,7 @@ _RENEW: Final = Script("multi_renew", "forms", "bells", "locks", "stolen", mid_m
 
 
 @final
-class MultiCommands(Steps):
+class MultiCommands(NameCommands):
     """The steps by which all locks of these names are acquired, or none.
 
     Args:
@@ -51,7 +52,7 @@ class MultiCommands(Steps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
-        keys = self.keys(with_bell=bool(standing & (WAITING | QUEUED)))
+        keys = self.keys(with_bell=bool(standing & (WAITING | SEATED)))
         return Command(_ACQUIRE, keys, args, answer, lane=token)
 
     def arm(self, token: str) -> Command[int]:

@@ -33,13 +33,14 @@ from ..requests.answers import (
     Stolen,
     released,
 )
-from ..requests.calls import Command, Script
-from ..requests.courses import FaultError, Several, Steps, TakeBack
+from ..requests.calls import Command
 from ..requests.keys import key, slot_of
+from ..requests.sagas import Compensate, FaultError, SagaCommand, SagaSteps
+from ..requests.scripts import Script
+from .base import NameCommands
 from .listening import listening
 from .multi import MultiCommands
-from .standing import PASSING, QUEUED, STAYING, WAITING
-from .steps import Steps as StepsOfAName
+from .standing import PASSING, SEATED, STAYING, WAITING
 from .waits import Wanted
 
 _RETURN: Final = Script("multi_return", "forms", "bells", "locks")
@@ -67,7 +68,7 @@ def commands_of(
 
 
 @final
-class MultiSlotCommands(StepsOfAName):
+class MultiSlotCommands(NameCommands):
     """The steps by which all locks of these slots are acquired, or none."""
 
     __slots__ = ("_parts", "bell")
@@ -82,12 +83,12 @@ class MultiSlotCommands(StepsOfAName):
         return tuple(part.bell for part in self._parts)
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        return self._several(lambda: self._acquiring(token, ttl_ms, metadata, standing), lane=token)
+        return self._saga(lambda: self._acquiring(token, ttl_ms, metadata, standing), lane=token)
 
-    def _acquiring(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Steps[Answer]:
+    def _acquiring(self, token: str, ttl_ms: int, metadata: str, standing: int) -> SagaSteps[Answer]:
         # The queues are left when all is had. The slot that refuses seats the waiter in the same step, the
         # others after that.
-        asking = standing & ~(QUEUED | STAYING | PASSING)
+        asking = standing & ~(SEATED | STAYING | PASSING)
         minted = 0
         reached = 0
         try:
@@ -113,11 +114,11 @@ class MultiSlotCommands(StepsOfAName):
         return Granted(minted, max(others))
 
     def _seal(self, part: MultiCommands, token: str, minted: int, ttl_ms: int, standing: int) -> Command[int]:
-        leaving = standing & (QUEUED | STAYING) == QUEUED
+        leaving = standing & (SEATED | STAYING) == SEATED
         args = (part.number, token, str(minted), self._retention(ttl_ms))
         return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
 
-    def _give_back(self, token: str, ttl_ms: int, slots: int) -> TakeBack:
+    def _give_back(self, token: str, ttl_ms: int, slots: int) -> Compensate:
         commands = [
             Command(
                 _RETURN,
@@ -128,7 +129,7 @@ class MultiSlotCommands(StepsOfAName):
             )
             for part in self._parts[:slots]
         ]
-        return TakeBack(commands, ttl_ms / 1000)
+        return Compensate(commands, ttl_ms / 1000)
 
     def wanted(self) -> Wanted:
         return Wanted(tuple(lock for part in self._parts for lock in part.wanted().keys))
@@ -156,7 +157,7 @@ class MultiSlotCommands(StepsOfAName):
         return self._together(commands, ended, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        def adopting() -> Steps[int | None]:
+        def adopting() -> SagaSteps[int | None]:
             minted: list[int] = []
             for part in self._parts:
                 (answer,) = yield (part.adopt(old, new, ttl_ms, metadata),)
@@ -170,7 +171,7 @@ class MultiSlotCommands(StepsOfAName):
                 minted.append(answer)
             return max(minted)
 
-        return self._several(adopting, lane=min(old, new))
+        return self._saga(adopting, lane=min(old, new))
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:
         return self._together([part.annotate(token, metadata) for part in self._parts], all, lane=token)
@@ -184,14 +185,14 @@ class MultiSlotCommands(StepsOfAName):
     def _together(
         self, commands: Sequence[Command[Any]], told: Callable[[list[Any]], Any], *, lane: str
     ) -> Command[Any]:
-        def course() -> Steps[Any]:
+        def saga() -> SagaSteps[Any]:
             return told((yield commands))
 
-        return self._several(course, lane=lane)
+        return self._saga(saga, lane=lane)
 
-    def _several(self, course: Callable[[], Steps[Any]], *, lane: str) -> Command[Any]:
+    def _saga(self, saga: Callable[[], SagaSteps[Any]], *, lane: str) -> Command[Any]:
         keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
-        return Several(course, keys, lane=lane)
+        return SagaCommand(saga, keys, lane=lane)
 
 
 def _kept_by_all(answers: Sequence[Kept]) -> Kept:

@@ -18,15 +18,16 @@ from ..requests.answers import (
     stolen,
     truth,
 )
-from ..requests.calls import Command, JoinableRelease, Script
+from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import SEAT_LENGTH, NameCommands, arming, tokens_told, told_all
 from .listening import Listener
 from .standing import leave_letters, letters
-from .steps import SEAT_LENGTH, Steps, arming, tokens_told, told_all
 from .waits import Wanted
 
 if TYPE_CHECKING:
-    from .families.found import Holder
+    from .families.snapshots import Holder
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
@@ -41,7 +42,7 @@ _STEAL: Final = Script("permits_steal", *_SHARED, "stolen")
 _RESIZE: Final = Script("permits_resize", *_SHARED)
 
 
-class PermitCommands(Steps):
+class PermitCommands(NameCommands):
     """The steps by which `n` permits of one name are acquired at once.
 
     Args:
@@ -163,7 +164,7 @@ class PermitCommands(Steps):
         args = (self._value, value, self._value_retention_ms, self._seat("1" * SEAT_LENGTH))
         return Command(_RESIZE, self._keys, args, self._rung)
 
-    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+    def excluded_by(self, own: Sequence[tuple[NameCommands, str]], refused: Refused) -> bool:
         """Whether there are too few permits beside them, however many others give back."""
         held = {token: permits for steps, token in own if (permits := self._shared_with(steps))}
         if not held or not refused.told:
@@ -173,14 +174,14 @@ class PermitCommands(Steps):
         value: int = refused.told[1]
         return self._permits > value - sum(held.values())
 
-    def _shared_with(self, other: Steps) -> int:
+    def _shared_with(self, other: NameCommands) -> int:
         """How many permits of this name a lease of those has."""
         if not isinstance(other, PermitCommands) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return 0
         return other._permits  # noqa: SLF001 - its own class, here and above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .families.permits import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.permits import told_permits  # noqa: PLC0415 - as in `NameCommands.holders`
 
         return told_permits(token, left_ms, lease)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from ..requests.answers import Released, truth
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
+from ..requests.scripts import Script
 
 _ACQUIRE: Final = Script("redis_py_acquire")
 _EXTEND: Final = Script("redis_py_extend")

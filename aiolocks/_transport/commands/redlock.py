@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from ..quorum.ballots import Ballot, Freeing, Listening, Voting
-from ..quorum.elections import Acquiring, Adopting, Carried, Renewing
-from ..quorum.motions import Motion, Settling
+from ..quorum.acquiring import Acquiring
+from ..quorum.keeping import Adopting, Carried, Renewing
+from ..quorum.operations import Freeing, Listening, QuorumOperation, Voting
+from ..quorum.quorum_commands import QuorumCommand, Settling
 from ..requests.answers import Answer, Kept, Released, truth
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
+from ..requests.scripts import Script
+from .base import NameCommands
 from .listening import listening
 from .lock import LockCommands
-from .standing import QUEUED, STAYING, WAITING
-from .steps import Steps
+from .standing import SEATED, STAYING, WAITING
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ _CARRIED: Final = re.compile(rb"(?P<token>[0-9a-f]+):(?P<fencing>\d+):(?P<metada
 
 
 @final
-class RedlockCommands(Steps):
+class RedlockCommands(NameCommands):
     """The steps of one Redlock under its name.
 
     Args:
@@ -52,7 +54,7 @@ class RedlockCommands(Steps):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         # A vote is no lease yet: the place in the queue is left with the confirmation.
         acquire = self._one.acquire(token, ttl_ms, metadata, standing | STAYING)
-        queued = bool(standing & QUEUED)
+        queued = bool(standing & SEATED)
         put = partial(
             Acquiring,
             vote=acquire,
@@ -61,13 +63,13 @@ class RedlockCommands(Steps):
             leave=self._leave(token, ttl_ms) if queued or standing & WAITING else None,
             queued=queued,
         )
-        return Motion(
+        return QuorumCommand(
             put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
         )
 
     def listener(self, token: str) -> Command[int]:
         listen = listening([self._one.listener(token)])
-        return Motion(partial(Listening, vote=listen), listen, node_timeout=self._node_timeout)
+        return QuorumCommand(partial(Listening, vote=listen), listen, node_timeout=self._node_timeout)
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         renew: Command[Any] = self._one.renew(token, ttl_ms)  # a thief is told of by no majority
@@ -78,11 +80,11 @@ class RedlockCommands(Steps):
             take=partial(self._one.acquire, token, ttl_ms),
             confirm=partial(self._confirm, self._held, token, ttl_ms),
         )
-        motion: Command[Any] = Motion(put, renew, node_timeout=self._node_timeout, lane=token)
-        return motion
+        command: Command[Any] = QuorumCommand(put, renew, node_timeout=self._node_timeout, lane=token)
+        return command
 
     def watch(self, command: Command[Any]) -> None:
-        assert isinstance(command, Motion)
+        assert isinstance(command, QuorumCommand)
         command.watched = command.like.watched = command.keys[:1]
 
     def release(
@@ -91,7 +93,7 @@ class RedlockCommands(Steps):
         # A master that does not answer has until the lease's own end, in the background: a majority is enough
         # to go on.
         release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
-        return Motion(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
+        return QuorumCommand(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
 
     def settle(self, token: str, ttl_ms: int) -> Command[None]:
         owned, undo = self._one.owned(token), self._one.release(token, ttl_ms, ring=False)
@@ -116,14 +118,14 @@ class RedlockCommands(Steps):
 
     def _question(
         self,
-        put: Callable[[Sequence[str]], Ballot[T]],
+        put: Callable[[Sequence[str]], QuorumOperation[T]],
         like: Command[Any],
         *,
         lane: str = "",
         lasts: float = 0.0,
-    ) -> Motion[T]:
+    ) -> QuorumCommand[T]:
         """A question that uses up no lease time: a master that hangs is waited for if a majority needs it."""
-        return Motion(put, like, node_timeout=None, lane=lane, lasts=lasts)
+        return QuorumCommand(put, like, node_timeout=None, lane=lane, lasts=lasts)
 
     def _confirm(
         self, keys: tuple[bytes, ...], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from ..requests.answers import Answer, Granted, Kept, Released, answer, fencing_token, kept, released, truth
-from ..requests.calls import Command, JoinableRelease, Script
+from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import NameCommands
 from .listening import Listener
-from .standing import QUEUED, WAITING, letters
-from .steps import Steps
+from .standing import SEATED, WAITING, letters
 from .waits import Wanted
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
@@ -27,7 +28,7 @@ OWNER_LENGTH: Final = 32
 
 
 @final
-class ReentrantCommands(Steps):
+class ReentrantCommands(NameCommands):
     """The steps of one lock for one owner. A token begins with its owner.
 
     Args:
@@ -53,12 +54,12 @@ class ReentrantCommands(Steps):
     def owner(self, token: str) -> str:
         return token[:OWNER_LENGTH]
 
-    def heir(self, old: str, fresh: str) -> str:
+    def new_token(self, old: str, fresh: str) -> str:
         return (old[:OWNER_LENGTH] or self._owner) + fresh
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
-        keys = (*self._keys, self.bell) if standing & (WAITING | QUEUED) else self._keys
+        keys = (*self._keys, self.bell) if standing & (WAITING | SEATED) else self._keys
         return Command(_ACQUIRE, keys, args, _answer, lane=token)
 
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ..requests.answers import fencing_token, truth
-from ..requests.calls import Command, Script
-from .steps import Steps
+from ..requests.calls import Command
+from ..requests.scripts import Script
+from .base import NameCommands
 
 if TYPE_CHECKING:
-    from .families.found import Holder
+    from .families.snapshots import Holder
 
 PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
 """The shared scripts before each of their scripts."""
@@ -19,7 +20,7 @@ _AVAILABLE: Final = Script("permits_available", *PERMITS)
 _OWNED: Final = Script("permits_owned", *PERMITS, mid_move="mid_move_permits")
 
 
-class RunSteps(Steps):
+class RunCommands(NameCommands):
     """The steps of one that runs, under the first six of its keys, which are those of permits."""
 
     __slots__ = ("_keys",)
@@ -42,6 +43,6 @@ class RunSteps(Steps):
         return Command(_AVAILABLE, self._keys[:6], ("", self._fair), lambda raw: int(raw) < 1)
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .families.permits import told_permits  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.permits import told_permits  # noqa: PLC0415 - as in `NameCommands.holders`
 
         return told_permits(token, left_ms, lease)

@@ -6,11 +6,12 @@ import json
 from typing import Any, Final, Literal, NamedTuple, final
 
 from ..requests.answers import Answer, Granted, Kept, Refused, Released, released, truth
-from ..requests.calls import Argument, Command, Script
+from ..requests.calls import Argument, Command
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import SEAT_LENGTH
 from .listening import Listener
-from .runs import PERMITS, RunSteps
-from .steps import SEAT_LENGTH
+from .runs import PERMITS, RunCommands
 
 _CLAIM: Final = Script("schedule_claim", *PERMITS, "ticks", "claims")
 _TRIGGER: Final = Script("schedule_trigger", *PERMITS, "ticks", "claims")
@@ -95,7 +96,7 @@ class NotClaimed(NamedTuple):
 
 
 @final
-class TickCommands(RunSteps):
+class TickCommands(RunCommands):
     """The steps by which one tick is claimed, and its run held.
 
     Attributes:

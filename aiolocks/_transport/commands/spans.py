@@ -17,15 +17,16 @@ from ..requests.answers import (
     released,
     truth,
 )
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
 from ..requests.keys import key
+from ..requests.scripts import Script
+from .base import SEAT_LENGTH, NameCommands, tokens_told, told_all
 from .listening import Listener
 from .standing import leave_letters, letters
-from .steps import SEAT_LENGTH, Steps, tokens_told, told_all
 from .waits import Wanted
 
 if TYPE_CHECKING:
-    from .families.found import Holder
+    from .families.snapshots import Holder
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "spans")
 _ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
@@ -83,7 +84,7 @@ class Changed(NamedTuple):
 
 
 @final
-class SpanCommands(Steps):
+class SpanCommands(NameCommands):
     """The steps by which one span is acquired and held.
 
     Args:
@@ -181,7 +182,7 @@ class SpanCommands(Steps):
         """Holds that part of it from now on, or as a reader what it held as a writer."""
         return Command(_CHANGE, self._keys, (token, *span, _SEAT), _changed, lane=token)
 
-    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+    def excluded_by(self, own: Sequence[tuple[NameCommands, str]], refused: Refused) -> bool:
         """Whether one of them is in the way, or in that of a writer who waits and goes first."""
         wanted, told, all_told = self._span, tokens_told(refused), told_all(refused)
         for steps, token in own:
@@ -195,14 +196,14 @@ class SpanCommands(Steps):
                 return True  # a writer has reserved what this wants, and waits for what is held of it here
         return False
 
-    def _span_beside(self, other: Steps) -> Span | None:
+    def _span_beside(self, other: NameCommands) -> Span | None:
         """The span of those, if it is of this name."""
         if not isinstance(other, SpanCommands) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return None
         return other._span  # noqa: SLF001 - its own class, here and above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .families.spans import told_span  # noqa: PLC0415 - as in `Steps.holders`
+        from .families.spans import told_span  # noqa: PLC0415 - as in `NameCommands.holders`
 
         return told_span(token, left_ms, lease)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-QUEUED: Final = 1
+SEATED: Final = 1
 """This session has asked before, and may stand in the queue, which it leaves when it gets in."""
 IN_TURN: Final = 2
 """Only if nobody stands there before this session."""
@@ -30,9 +30,9 @@ def leave_letters(*, ring: bool, leave: bool) -> str:
 @functools.cache
 def letters(standing: int) -> str:
     """The same for the scripts, and `l` for a waiter that must leave the queue with its bell."""
-    leaving = standing & (QUEUED | STAYING) == QUEUED
+    leaving = standing & (SEATED | STAYING) == SEATED
     said = [
-        (QUEUED, "q"),
+        (SEATED, "q"),
         (IN_TURN, "t"),
         (PASSING, "p"),
         (OWING, "o"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, final
 
 from ..requests.answers import Released, released
-from ..requests.calls import Command, Script
+from ..requests.calls import Command
 from ..requests.keys import key
+from ..requests.scripts import Script
 
 _ENTER: Final = Script("turnstile_enter", "forms")
 _END: Final = Script("turnstile_end")

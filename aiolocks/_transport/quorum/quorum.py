@@ -1,7 +1,7 @@
 """The transport to several independent masters: what is sent is put to all of them, and a majority decides.
 
 Each master has a transport of its own, with its own connection. Each command has a round of its own
-(`rounds`); the ballot that the command brings along decides what comes of the answers.
+(`rounds`); the operation that the command brings along decides what comes of the answers.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, final
 from .. import clocks, faults
 from ..requests.calls import Call
 from ..requests.transport import Proof, Transport
-from .electorate import Electorate, Master
-from .motions import Motion, Settling
+from .quorum_commands import QuorumCommand, Settling
 from .rounds import Round, Sent
+from .voters import Master, Voters
 
 
 @final
 class Quorum:
     """A transport over those of N masters.
 
-    Calls of one lane reach each master in the order in which they were sent; only what a ballot sends by
+    Calls of one lane reach each master in the order in which they were sent; only what an operation sends by
     itself comes later, and not at all once another call of its lane was sent.
 
     Args:
@@ -30,7 +30,7 @@ class Quorum:
         identify: Whether masters have to show, before they first vote, that they are servers of their own.
     """
 
-    __slots__ = ("closed", "electorate", "labels", "loop", "masters", "rounds", "tails")
+    __slots__ = ("closed", "labels", "loop", "masters", "rounds", "tails", "voters")
 
     by_slot = False
 
@@ -44,7 +44,7 @@ class Quorum:
         self.loop = loop
         self.labels = tuple(label for label, _ in masters)
         self.masters = [Master(label, transport) for label, transport in masters]
-        self.electorate = Electorate(self.masters, loop) if identify else None
+        self.voters = Voters(self.masters, loop) if identify else None
         self.rounds: dict[Call[Any], Round] = {}  # undecided
         self.tails: dict[str, Round] = {}  # by lane: decided, and may have more to send
         self.closed = False
@@ -66,19 +66,19 @@ class Quorum:
         if self.closed:
             call.fault(faults.session_closed())
             return
-        motion = call.as_of_now()
-        if isinstance(motion, Settling):
-            self._settle(motion)
+        command = call.as_of_now()
+        if isinstance(command, Settling):
+            self._settle(command)
             call.reply(None)
             return
-        assert isinstance(motion, Motion)
+        assert isinstance(command, QuorumCommand)
         creating: Sequence[Sent] = ()
-        if (tail := self.tails.pop(motion.lane, None)) is not None:
+        if (tail := self.tails.pop(command.lane, None)) is not None:
             creating = tail.creating()
             tail.stop()  # a message that it would send by now might undo this
         call.sent_steady, call.sent = clocks.steady(), self.loop.time()
         call.written = True
-        Round(self, call, motion, creating).begin(at_once=at_once, more=more)
+        Round(self, call, command, creating).begin(at_once=at_once, more=more)
 
     def _settle(self, settling: Settling) -> None:
         for round_ in (*self.tails.values(), *self.rounds.values()):
@@ -103,5 +103,5 @@ class Quorum:
         try:
             await asyncio.gather(*(master.transport.aclose(grace) for master in self.masters))
         finally:
-            if self.electorate is not None:
-                self.electorate.close()
+            if self.voters is not None:
+                self.voters.close()

@@ -11,9 +11,9 @@ from .. import faults
 from ..faults import Fault
 from ..requests.calls import Call, Command, ignore
 from ..requests.undoing import take_back
-from .ballots import LEAVE, TAKE, UNDO, VOTE, Ballot, Errand
-from .electorate import Master
-from .motions import Motion, Settling
+from .operations import LEAVE, TAKE, UNDO, VOTE, MasterRequest, QuorumOperation
+from .quorum_commands import QuorumCommand, Settling
+from .voters import Master
 
 if TYPE_CHECKING:
     from .quorum import Quorum
@@ -37,12 +37,12 @@ class Round:
 
     __slots__ = (
         "_applied",
-        "_ballot",
+        "_as_eval",
         "_call",
         "_calls",
+        "_command",
         "_creating",
-        "_in_full",
-        "_motion",
+        "_operation",
         "_quorum",
         "_stopped",
         "_until",
@@ -50,50 +50,50 @@ class Round:
     )
 
     def __init__(
-        self, quorum: Quorum, call: Call[Any], motion: Motion[Any], creating: Sequence[Sent]
+        self, quorum: Quorum, call: Call[Any], command: QuorumCommand[Any], creating: Sequence[Sent]
     ) -> None:
         self._quorum = quorum
         self._call = call
-        self._motion = motion
-        self._in_full = call.in_full
+        self._command = command
+        self._as_eval = call.as_eval
         self._until = call.until
-        self._ballot: Ballot[Any] = motion.put(quorum.labels)
-        self._applied: dict[Errand, asyncio.TimerHandle] = {}  # not sent: may that master vote?
+        self._operation: QuorumOperation[Any] = command.put(quorum.labels)
+        self._applied: dict[MasterRequest, asyncio.TimerHandle] = {}  # not sent: may that master vote?
         self._votes: dict[int, Call[Any]] = {}
-        self._calls: dict[Errand, Call[Any]] = {}  # sent, and not answered
+        self._calls: dict[MasterRequest, Call[Any]] = {}  # sent, and not answered
         self._creating = creating  # unanswered when its lane went on
         self._stopped = False
 
     @property
     def lane(self) -> str:
-        return self._motion.lane
+        return self._command.lane
 
     def begin(self, *, at_once: bool, more: bool) -> None:
         self._quorum.rounds[self._call] = self
-        electorate = self._quorum.electorate if self._motion.elects else None
-        passed_over = self._silent() if electorate is not None else ()
-        for errand in self._ballot.open():
-            master = self._quorum.masters[errand.master]
-            if electorate is not None and self._ballot.decided:
+        voters = self._quorum.voters if self._command.elects else None
+        passed_over = self._silent() if voters is not None else ()
+        for request in self._operation.open():
+            master = self._quorum.masters[request.master]
+            if voters is not None and self._operation.decided:
                 break  # by those that are known to be away: nobody would undo a vote that is cast now
-            if electorate is not None and master in passed_over:
+            if voters is not None and master in passed_over:
                 master.silent()
-                electorate.seek(master, self._full_patience(master))
-                self._go_on(self._ballot.failed(errand.master, errand.phase, faults.unanswered(None)))
-            elif electorate is None or master.admitted:
-                self._send(errand, at_once=at_once, more=more)
+                voters.seek(master, self._full_patience(master))
+                self._go_on(self._operation.failed(request.master, request.phase, faults.unanswered(None)))
+            elif voters is None or master.admitted:
+                self._send(request, at_once=at_once, more=more)
             else:
                 loop, patience_ends = self._quorum.loop, self._quorum.loop.time() + self._patience(master)
                 until = min(self._until, patience_ends)
                 # The question itself has more time, and is everybody's.
-                self._applied[errand] = loop.call_at(
-                    until, self._admitted, errand, faults.unanswered(None), patience_ends <= self._until
+                self._applied[request] = loop.call_at(
+                    until, self._admitted, request, faults.unanswered(None), patience_ends <= self._until
                 )
-                electorate.ask(
+                voters.ask(
                     master,
-                    partial(self._admitted, errand),
+                    partial(self._admitted, request),
                     until=until,
-                    patience=self._motion.node_timeout or 0.0,
+                    patience=self._command.node_timeout or 0.0,
                 )
 
     def stop(self) -> None:
@@ -102,8 +102,8 @@ class Round:
         for timer in self._applied.values():
             timer.cancel()
         self._applied.clear()
-        for errand, call in self._calls.items():
-            self._quorum.masters[errand.master].transport.forget(call)
+        for request, call in self._calls.items():
+            self._quorum.masters[request.master].transport.forget(call)
 
     def settle(self, settling: Settling) -> None:
         """The lease is handed over. A master that gets it for the old token after the adoption loses it.
@@ -132,16 +132,16 @@ class Round:
 
     def _ask(self, master: Master, settling: Settling, told: Callable[[bool], None]) -> None:
         until = self._quorum.loop.time() + settling.lasts
-        master.transport.send(Call(settling.owned, told, ignore, until=until, in_full=True, on_late=told))
+        master.transport.send(Call(settling.owned, told, ignore, until=until, as_eval=True, on_late=told))
 
     def creating(self) -> list[Sent]:
         """The messages that put the lease to a master and are not known to have been answered."""
         return [
             *self._creating,
             *(
-                (self._quorum.masters[errand.master], call)
-                for errand, call in self._calls.items()
-                if errand.phase == TAKE or (errand.phase == VOTE and self._motion.elects)
+                (self._quorum.masters[request.master], call)
+                for request, call in self._calls.items()
+                if request.phase == TAKE or (request.phase == VOTE and self._command.elects)
             ),
         ]
 
@@ -162,11 +162,11 @@ class Round:
         """
         now, masters = self._quorum.loop.time(), self._quorum.masters
         silent = [master for master in masters if master.silent_for(self._full_patience(master), now)]
-        return silent if len(masters) - len(silent) >= self._ballot.majority else ()
+        return silent if len(masters) - len(silent) >= self._operation.majority else ()
 
     def _full_patience(self, master: Master) -> float:
         """Seconds that it has to answer, if it has always answered so far."""
-        patience = self._motion.node_timeout
+        patience = self._command.node_timeout
         if patience is None:
             return float("inf")
         return patience if master.met else max(patience, _FIRST_CONTACT)
@@ -174,57 +174,57 @@ class Round:
     def _patience(self, master: Master) -> float:
         """Seconds that it has to answer."""
         patience = self._full_patience(master)
-        if self._motion.elects and master.silent_for(patience, self._quorum.loop.time()):
+        if self._command.elects and master.silent_for(patience, self._quorum.loop.time()):
             return patience * _SUSPECT
         return patience
 
-    def _admitted(self, errand: Errand, fault: Fault | None, in_its_time: bool = True) -> None:  # noqa: FBT001, FBT002 - a callback
-        """The electorate: it may vote, or why it may not."""
-        timer = self._applied.pop(errand, None)
+    def _admitted(self, request: MasterRequest, fault: Fault | None, in_its_time: bool = True) -> None:  # noqa: FBT001, FBT002 - a callback
+        """The voters: it may vote, or why it may not."""
+        timer = self._applied.pop(request, None)
         if timer is None:
             return
         timer.cancel()
         if fault is not None:
-            self._failed(errand, in_its_time, fault)
+            self._failed(request, in_its_time, fault)
             return
         if not self._stopped:
-            self._go_on([] if self._ballot.decided else [errand])
+            self._go_on([] if self._operation.decided else [request])
 
-    def _send(self, errand: Errand, *, at_once: bool = False, more: bool = False) -> None:
-        quorum, master = self._quorum, self._quorum.masters[errand.master]
-        if errand.phase == UNDO:
-            self._undo(errand, master)
+    def _send(self, request: MasterRequest, *, at_once: bool = False, more: bool = False) -> None:
+        quorum, master = self._quorum, self._quorum.masters[request.master]
+        if request.phase == UNDO:
+            self._undo(request, master)
             return
-        if errand.phase == LEAVE:  # also after this round was stopped
-            self._take_back(errand.command, master, self._motion.lasts)
+        if request.phase == LEAVE:  # also after this round was stopped
+            self._take_back(request.command, master, self._command.lasts)
             return
         now = quorum.loop.time()
         patience_ends = now + self._patience(master)
         call = Call(
-            errand.command,
-            partial(self._replied, errand, master),
-            partial(self._failed, errand, patience_ends <= self._until),
+            request.command,
+            partial(self._replied, request, master),
+            partial(self._failed, request, patience_ends <= self._until),
             until=min(self._until, patience_ends),
             undoes=self._call.undoes,
             patient=self._call.patient,
-            in_full=self._in_full or errand.command.script not in master.known,
+            as_eval=self._as_eval or request.command.script not in master.known,
             on_late=master.answered,
         )
         master.asked(now)
-        self._calls[errand] = call
-        if errand.phase == VOTE:
-            self._votes[errand.master] = call
+        self._calls[request] = call
+        if request.phase == VOTE:
+            self._votes[request.master] = call
         master.transport.send(call, at_once=at_once, more=more)
 
-    def _undo(self, errand: Errand, master: Master) -> None:
+    def _undo(self, request: MasterRequest, master: Master) -> None:
         """After the vote, if that was ever written: a request that a master has not seen needs no undoing."""
-        vote = self._votes.get(errand.master)
+        vote = self._votes.get(request.master)
         if vote is None:
             return
         self._calls = {sent: call for sent, call in self._calls.items() if call is not vote}
         if not master.transport.forget(vote):
             return
-        self._take_back(errand.command, master, self._motion.lasts)  # then the ttl has done it
+        self._take_back(request.command, master, self._command.lasts)  # then the ttl has done it
 
     def _take_back(self, command: Command[Any], master: Master, seconds: float) -> None:
         loop = self._quorum.loop
@@ -237,39 +237,39 @@ class Round:
 
     # -- what comes back
 
-    def _replied(self, errand: Errand, master: Master, reply: Any) -> None:
-        call = self._calls.pop(errand)
+    def _replied(self, request: MasterRequest, master: Master, reply: Any) -> None:
+        call = self._calls.pop(request)
         master.answered()
-        if errand.command.script is not None:
-            master.known.add(errand.command.script)
+        if request.command.script is not None:
+            master.known.add(request.command.script)
         if not self._stopped:
-            if call.unconfirmed and errand.phase == VOTE:
-                self._ballot.repeated(errand.master)
-            self._go_on(self._ballot.replied(errand.master, errand.phase, reply))
+            if call.unconfirmed and request.phase == VOTE:
+                self._operation.repeated(request.master)
+            self._go_on(self._operation.replied(request.master, request.phase, reply))
 
-    def _failed(self, errand: Errand, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
-        self._calls.pop(errand, None)
-        master = self._quorum.masters[errand.master]
+    def _failed(self, request: MasterRequest, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
+        self._calls.pop(request, None)
+        master = self._quorum.masters[request.master]
         if not fault.unknown:
             master.answered()
         elif in_its_time:  # and not only because the caller had less
             master.silent()
-        if fault.unknown and self._ballot.frees:
+        if fault.unknown and self._operation.frees:
             # The lease has ended. But a master that hangs may execute its vote for it when it goes on.
-            self._take_back(errand.command, master, 0.0)
+            self._take_back(request.command, master, 0.0)
         if not self._stopped:
-            self._go_on(self._ballot.failed(errand.master, errand.phase, fault))
+            self._go_on(self._operation.failed(request.master, request.phase, fault))
 
-    def _go_on(self, errands: Sequence[Errand]) -> None:
+    def _go_on(self, requests: Sequence[MasterRequest]) -> None:
         # Before the caller is told: what it sends then is to go behind this.
-        for errand in errands:
-            self._send(errand)
-        quorum, call, lane = self._quorum, self._call, self._motion.lane
-        if call in quorum.rounds and self._ballot.decided:
+        for request in requests:
+            self._send(request)
+        quorum, call, lane = self._quorum, self._call, self._command.lane
+        if call in quorum.rounds and self._operation.decided:
             del quorum.rounds[call]
             if lane:
                 quorum.tails[lane] = self
-            self._tell(self._ballot.outcome)
+            self._tell(self._operation.outcome)
         if not (self._calls or self._applied) and quorum.tails.get(lane) is self:
             del quorum.tails[lane]
 
@@ -280,7 +280,7 @@ class Round:
             self._call.sent = min(vote.sent for vote in written)
             self._call.sent_steady = min(vote.sent_steady for vote in written)
         if isinstance(outcome, Fault):
-            self._call.unconfirmed = self._call.unconfirmed or self._ballot.executed
+            self._call.unconfirmed = self._call.unconfirmed or self._operation.executed
             self._call.fault(outcome)
         else:
             self._call.reply(outcome)

@@ -1,17 +1,16 @@
-"""The parts of a request: scripts, commands made of them, and calls, which are commands under way."""
+"""Commands, which are scripts with keys and arguments, and calls, which are commands under way."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from ...errors import ConfigurationError, LockError, LockLostError
 from ..faults import Fault, unreadable
+from .scripts import Script
 
 if TYPE_CHECKING:
     from .answers import Released
@@ -20,54 +19,12 @@ T = TypeVar("T")
 
 Argument = bytes | str | int
 
-_LUA: Final = Path(__file__).parents[2] / "lua"
-
 LONG: Final = 131_072
 """Bytes from which on a request is long. No acquire is, unless its session allows larger metadata than the
 default."""
 
 _UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """The errors of reading a reply that has another form than any script gives: a map, an infinite number."""
-
-
-@final
-class Script:
-    """One atomic step on the server, read from its file in `aiolocks/lua` when it is first needed.
-
-    Args:
-        shared: Files of `aiolocks/lua/shared` that stand before it: what several steps have in common.
-        mid_move: The last of these files while the slot of the keys moves to another node of a cluster.
-        several: The script that does this step for several at once, if there is one. It has their keys, and
-            their arguments, one after the other, and answers with the list of their replies.
-
-    Attributes:
-        mid_move: The same step in the form for that time (see `lua/shared/mid_move.lua`), if it has one.
-    """
-
-    __slots__ = ("mid_move", "name", "several", "sha", "shared", "text")
-
-    sha: bytes
-    text: bytes
-
-    def __init__(self, name: str, *shared: str, mid_move: str = "", several: Script | None = None) -> None:
-        self.name = name
-        self.shared = shared
-        self.several = several
-        self.mid_move = Script(name, "mid_move", *shared, mid_move) if mid_move else None
-
-    def __getattr__(self, attribute: str) -> bytes:
-        """The text or digest, on first use: an import must not wait for files that may never be needed."""
-        if attribute not in self.__slots__:
-            raise AttributeError(attribute)
-        files = [*(f"shared/{name}.lua" for name in self.shared), f"{self.name}.lua"]
-        self.text = b"".join((_LUA / file).read_bytes() for file in files)
-        # The server names a script by this digest; it guards nothing.
-        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
-        value: bytes = getattr(self, attribute)
-        return value
-
-    def __repr__(self) -> str:
-        return f"<Script {self.name}>"
 
 
 class Command(Generic[T]):
@@ -105,12 +62,12 @@ class Command(Generic[T]):
         self.bells = bells
         self.watched: tuple[bytes, ...] = ()
 
-    def words(self, *, in_full: bool) -> tuple[Argument, ...]:
-        """The words of the request; `in_full` sends the script's text instead of its digest."""
+    def words(self, *, as_eval: bool) -> tuple[Argument, ...]:
+        """The words of the request; `as_eval` sends the script's text instead of its digest."""
         script = self.script
         if script is None:
             return self.args
-        if in_full:
+        if as_eval:
             return ("EVAL", script.text, len(self.keys), *self.keys, *self.args)
         return ("EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
 
@@ -191,7 +148,7 @@ class Call(Generic[T]):
             be executed, `until` does not count: only the reply ends it.
         patient: Whether it waits for a server that is known to be away; for one that is silent, each call
             waits.
-        in_full: Send the script's text at once.
+        as_eval: Send the script's text at once.
         make: Makes the command again for each time that it is written, where its content depends on the time.
         on_late: Told the reply that comes after the end: the server has told nobody else here which waiters
             it woke.
@@ -203,11 +160,11 @@ class Call(Generic[T]):
     __slots__ = (
         "_make",
         "alone",
+        "as_eval",
         "command",
         "done",
         "elsewhere",
         "ended_by",
-        "in_full",
         "mid_move",
         "on_fault",
         "on_late",
@@ -231,7 +188,7 @@ class Call(Generic[T]):
         until: float,
         undoes: bool = False,
         patient: bool = True,
-        in_full: bool = False,
+        as_eval: bool = False,
         make: Callable[[], Command[T]] | None = None,
         on_late: Callable[[T], object] | None = None,
     ) -> None:
@@ -244,7 +201,7 @@ class Call(Generic[T]):
         self.until = until  # loop time after which nobody wants the reply
         self.undoes = undoes
         self.patient = patient
-        self.in_full = in_full
+        self.as_eval = as_eval
         self.sent = 0.0  # loop time right before it was last written
         self.sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
         self.written = False  # the server may have it, or have had it
@@ -256,14 +213,14 @@ class Call(Generic[T]):
         self.alone = False  # it is not to go with another one again
 
     @property
-    def made_anew(self) -> bool:
+    def made_at_write(self) -> bool:
         """Whether its command depends on when it is written."""
         return self._make is not None
 
     def words(self) -> tuple[Argument, ...]:
         """The words of the request, as they are right now: it may have waited for a connection."""
         command = self.as_of_now()
-        return command.words_mid_move() if self.mid_move else command.words(in_full=self.in_full)
+        return command.words_mid_move() if self.mid_move else command.words(as_eval=self.as_eval)
 
     def with_rider(self, rider: Call[Any]) -> tuple[Argument, ...] | None:
         """The words of one request for both; None unless the rider is an acquire that suits this release."""
@@ -277,7 +234,7 @@ class Call(Generic[T]):
             return None
         acquire = rider.as_of_now()
         both = Command(release.both, acquire.keys, (*acquire.args, release.token), acquire.parse)
-        return both.words(in_full=self.in_full or rider.in_full)
+        return both.words(as_eval=self.as_eval or rider.as_eval)
 
     def as_of_now(self) -> Command[T]:
         """The command, made again where its content depends on the time."""

@@ -46,7 +46,7 @@ def key(prefix: str, kind: str, name: str, role: str = "") -> bytes:
 
 
 @final
-class Place(NamedTuple):
+class ParsedKey(NamedTuple):
     """The parts of the name of a key."""
 
     kind: str
@@ -61,12 +61,12 @@ def slot_of(raw: bytes) -> int:
     return crc_hqx(raw[begin:end] if end > begin else raw, 0) % SLOTS
 
 
-def parse(prefix: str, raw: bytes) -> Place | None:
+def parse(prefix: str, raw: bytes) -> ParsedKey | None:
     """Reads a key that begins with this prefix; None where none of ours could be called so."""
     head = f"{prefix}:".encode()
     try:
         if raw.startswith(head) and (match := _PLAIN.fullmatch(raw, len(head))):
-            return Place(match[1].decode(), (match[2] or b"").decode(), match[3].decode())
+            return ParsedKey(match[1].decode(), (match[2] or b"").decode(), match[3].decode())
         text = raw.decode()
     except UnicodeDecodeError:
         return None
@@ -80,7 +80,7 @@ def parse(prefix: str, raw: bytes) -> Place | None:
     # Written again, a key that is not as we write it becomes another one.
     if not kind or not name or key(prefix, kind, name, role) != raw:
         return None
-    return Place(kind, role, name)
+    return ParsedKey(kind, role, name)
 
 
 def prefix_of(raw: bytes) -> str | None:

@@ -46,7 +46,7 @@ def take_back(
     pause = _PAUSE_FIRST
 
     def attempt() -> None:
-        call = Call(command, told, failed, until=until, undoes=True, in_full=True, make=make, on_late=told)
+        call = Call(command, told, failed, until=until, undoes=True, as_eval=True, make=make, on_late=told)
         send(call, at_once=at_once)
 
     def failed(fault: Fault) -> None:

@@ -18,7 +18,7 @@ from ..requests.calls import Call, Command, ignore
 from ..requests.keys import slot_of
 
 if TYPE_CHECKING:
-    from .multiplexed import Detours, Multiplexed
+    from .multiplexed import Multiplexed, Router
 
 _PIECE: Final = 65_536
 _KERNEL: Final = 262_144
@@ -141,21 +141,21 @@ class Bulk:
 class ForMain:
     """In a cluster, the node's connection stands for the one of its long requests."""
 
-    __slots__ = ("_detours", "_main")
+    __slots__ = ("_main", "_router")
 
-    def __init__(self, detours: Detours, main: Multiplexed) -> None:
-        self._detours = detours
+    def __init__(self, router: Router, main: Multiplexed) -> None:
+        self._router = router
         self._main = main
 
     def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
-        return self._detours.redirected(self._main, call, error)
+        return self._router.redirected(self._main, call, error)
 
     def broken(self, node: Multiplexed) -> None:
         if node.stuck:
-            self._detours.broken(self._main)
+            self._router.broken(self._main)
 
     def away(self, node: Multiplexed) -> None:
-        self._detours.away(self._main)
+        self._router.away(self._main)
 
 
 def _shares(call: Call[Any], others: tuple[Call[Any], ...] | list[Call[Any]]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from .. import faults
-from .lasting import Lasting
+from .on_demand import OnDemandTask
 from .outages import Outage
 
 log = logging.getLogger("aiolocks.transport")
@@ -20,7 +20,7 @@ has been useful. Where a silent server has held up an attempt for longer, the ne
 
 
 @final
-class Connector(Lasting):
+class Connector(OnDemandTask):
     """Tries to connect until it succeeds, fails for good, or nobody wants it any more.
 
     Invariant: between the beginnings of two attempts lies the pause, and nothing shortens it but a connection

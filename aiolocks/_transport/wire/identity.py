@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-import redis.exceptions as driver
-
 from .. import faults
+from ..client.errors import AnsweredError
 from ..requests.answers import fields
 
 log = logging.getLogger("aiolocks.transport")
@@ -66,7 +65,7 @@ class IdentityProbe:
             return
         try:
             await self._ask("CLIENT", "KILL", "ID", old.client_id, "ADDR", old.address)
-        except driver.ResponseError as error:
+        except AnsweredError as error:
             _raise_if_it_may_pass(error)
             log.info(
                 "CLIENT KILL is denied (%s): what the old connection still sends may hold a lock for a ttl",
@@ -76,7 +75,7 @@ class IdentityProbe:
     async def warn_of_eviction(self) -> None:
         try:
             memory = await _fields(self._ask("INFO", "memory"), b":", b"\r\n")
-        except driver.ResponseError:
+        except AnsweredError:
             return
         policy = memory.get(b"maxmemory_policy", b"noeviction").decode()
         if policy != "noeviction" and memory.get(b"maxmemory", b"0") != b"0":
@@ -86,12 +85,12 @@ class IdentityProbe:
 async def _fields(reply: asyncio.Future[Any], assign: bytes, separator: bytes | None) -> dict[bytes, bytes]:
     try:
         text = await reply
-    except driver.ResponseError as error:
+    except AnsweredError as error:
         _raise_if_it_may_pass(error)
         return {}
     return fields(text, assign, separator) if isinstance(text, bytes) else {}
 
 
-def _raise_if_it_may_pass(error: driver.ResponseError) -> None:
+def _raise_if_it_may_pass(error: AnsweredError) -> None:
     if faults.refused(error).transient:
         raise error

@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
-import redis.exceptions as driver
-
 from .. import clocks, faults
 from ..client.driver import NotConnectedError
+from ..client.errors import UNANSWERED, BrokenError, UnknownScriptError
 from ..requests.calls import LONG, Call
-from ..requests.courses import Courses, Several
+from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from .blame import MOST_CLOSED
 from .outages import Outage
@@ -47,7 +46,7 @@ class Plain:
             that was not answered has to be known here.
         close: Closes the connections that it used.
         label: How people call the server.
-        courses: Makes what runs calls that take several commands, where this leads to a cluster: it is given
+        sagas: Makes what runs calls that take several commands, where this leads to a cluster: it is given
             what sends each of them.
 
     Invariants:
@@ -69,10 +68,10 @@ class Plain:
         loop: asyncio.AbstractEventLoop,
         *,
         label: str,
-        courses: Callable[[Callable[..., None]], Courses] | None = None,
+        sagas: Callable[[Callable[..., None]], Sagas] | None = None,
     ) -> None:
         self._outage = Outage(label, loop.time)
-        self._courses = None if courses is None else courses(self.send)
+        self._sagas = None if sagas is None else sagas(self.send)
         self._execute_command = execute_command
         self._close_connections = close
         self._loop = loop
@@ -84,15 +83,15 @@ class Plain:
 
     @property
     def by_slot(self) -> bool:
-        return self._courses is not None
+        return self._sagas is not None
 
     def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
         if self._closed:
             call.fault(faults.session_closed())
             return
-        if isinstance(call.command, Several):
-            assert self._courses is not None
-            self._courses.begin(call, at_once=at_once)
+        if isinstance(call.command, SagaCommand):
+            assert self._sagas is not None
+            self._sagas.begin(call, at_once=at_once)
             return
         name = _lane_of(call)
         lane = self._lanes.get(name)
@@ -103,8 +102,8 @@ class Plain:
         self._hire()
 
     def forget(self, call: Call[Any]) -> bool:
-        if self._courses is not None:
-            self._courses.forget(call)
+        if self._sagas is not None:
+            self._sagas.forget(call)
         call.done = True
         lane = self._lanes.get(_lane_of(call))
         if lane is not None:
@@ -176,13 +175,13 @@ class Plain:
             self._outage.over()
         except NotConnectedError as failure:
             self._not_connected(lane, call, failure.error)
-        except (driver.ConnectionError, driver.TimeoutError, OSError) as error:
+        except UNANSWERED as error:
             call.unconfirmed = True
             self._try_again(lane, call, error)
         except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to whoever asked
             self._outage.over()
-            detour = faults.detour(error)
-            call.unconfirmed |= detour is not None and detour.begun
+            redirect = faults.redirect(error)
+            call.unconfirmed |= redirect is not None and redirect.begun
             call.fault(faults.of_driver(error, call.command.keys))
 
     def _not_connected(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
@@ -197,7 +196,7 @@ class Plain:
     def _try_again(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
         fault = faults.of_driver(error, call.command.keys)
         size = sum(len(word) for word in call.words() if not isinstance(word, int))
-        if call.written and size > LONG and isinstance(error, driver.ConnectionError) and not call.undoes:
+        if call.written and size > LONG and isinstance(error, BrokenError) and not call.undoes:
             lane.closed += 1
             if lane.closed >= MOST_CLOSED:
                 fault = faults.hung_up(size, lane.closed, error)
@@ -208,8 +207,8 @@ class Plain:
     async def _request(self, call: Call[Any]) -> Any:
         try:
             return await self._send(call)
-        except driver.NoScriptError:
-            call.in_full = True
+        except UnknownScriptError:
+            call.as_eval = True
             return None if call.done else await self._send(call)
 
     async def _send(self, call: Call[Any]) -> Any:

@@ -220,6 +220,6 @@ def _no_connection() -> Fault:
 def _of_this_server(fault: Fault) -> Fault:
     """Another node of a cluster serves the slot by now, or will: that is found out by acquiring again."""
     cause = fault.error.__cause__
-    if isinstance(cause, Exception) and faults.detour(cause) is not None:
+    if isinstance(cause, Exception) and faults.redirect(cause) is not None:
         return Fault(fault.error, transient=True, unknown=False)
     return fault

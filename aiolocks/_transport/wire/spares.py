@@ -13,13 +13,13 @@ from .bulk import Bulk, ForMain
 from .replication import Proofs
 
 if TYPE_CHECKING:
-    from .multiplexed import Detours, Multiplexed
+    from .multiplexed import Multiplexed, Router
 
 
 class Open(Protocol):
     """Makes one more connection to the same server, on which no bells are heard."""
 
-    def __call__(self, what: str, *, alone: bool, detours: Detours | None = None) -> Multiplexed: ...
+    def __call__(self, what: str, *, alone: bool, router: Router | None = None) -> Multiplexed: ...
 
 
 @final
@@ -30,7 +30,7 @@ class Spares:
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
     """
 
-    __slots__ = ("_bulk", "_detours", "_fence", "_loop", "_main", "_open", "_proofs")
+    __slots__ = ("_bulk", "_fence", "_loop", "_main", "_open", "_proofs", "_router")
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Spares:
         open_spare: Open,
         loop: asyncio.AbstractEventLoop,
         *,
-        detours: Detours | None,
+        router: Router | None,
         fence: Callable[[bytes], bytes],
     ) -> None:
         self._main = main
         self._open = open_spare
         self._loop = loop
-        self._detours = detours
+        self._router = router
         self._fence = fence
         self._bulk: Bulk | None = None
         self._proofs: dict[int, tuple[Multiplexed, Proofs]] = {}  # by number of replicas
@@ -54,10 +54,8 @@ class Spares:
     def send(self, call: Call[Any]) -> None:
         """It is on its way alone from now on."""
         if self._bulk is None:
-            detours = None if self._detours is None else ForMain(self._detours, self._main)
-            self._bulk = Bulk(
-                self._main, self._open("long requests", alone=True, detours=detours), self._loop
-            )
+            router = None if self._router is None else ForMain(self._router, self._main)
+            self._bulk = Bulk(self._main, self._open("long requests", alone=True, router=router), self._loop)
         self._bulk.send(call)
 
     def concerns(self, call: Call[Any]) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final, final
 
 from ...errors import ConfigurationError
 from ..requests.calls import Command
-from .ears import DEAF, Ask, Ear, Keyspace, Tracking, UnavailableError, Words
+from .notifiers import NO_NOTIFIER, Ask, Keyspace, Notifier, Tracking, UnavailableError, Words
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -72,7 +72,7 @@ class Wakeups:
         ways = (Tracking(), Keyspace(trial, configure=configure, asking=asking))
         self._ways: list[Tracking | Keyspace] = [way for way in ways if self._wanted in ("auto", way.name)]
         self._on_rung = on_rung
-        self._ear: Ear = DEAF
+        self._notifier: Notifier = NO_NOTIFIER
         self._name = ""  # of the way that was chosen
 
     @property
@@ -87,16 +87,16 @@ class Wakeups:
             ConfigurationError: The way that was asked for by name is not there.
         """
         troubles: list[str] = []
-        self._ear = DEAF
-        chosen = DEAF.name
+        self._notifier = NO_NOTIFIER
+        chosen = NO_NOTIFIER.name
         for way in self._ways:
             try:
                 if protocol < 3:
                     raise UnavailableError("the connection speaks RESP2, and this needs RESP3")
-                self._ear = way  # hears its own trial
+                self._notifier = way  # hears its own trial
                 await way.open(ask, database)
             except UnavailableError as why:
-                self._ear = DEAF
+                self._notifier = NO_NOTIFIER
                 troubles.append(f"{way.name}: {why}" if self._wanted == "auto" else str(why))
             else:
                 chosen = way.name
@@ -123,22 +123,22 @@ class Wakeups:
 
     def end(self) -> None:
         """There is no connection: nothing more is heard."""
-        heard, self._ear = self._ear, DEAF
-        if heard is not DEAF:
+        heard, self._notifier = self._notifier, NO_NOTIFIER
+        if heard is not NO_NOTIFIER:
             self._on_rung(GONE_SILENT, None)
 
     @property
     def hears(self) -> bool:
-        return self._ear is not DEAF
+        return self._notifier is not NO_NOTIFIER
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
-        return self._ear.before_arming(bells)
+        return self._notifier.before_arming(bells)
 
     def after(self, bell: bytes) -> Iterable[Words]:
-        return self._ear.after(bell)
+        return self._notifier.after(bell)
 
     def pushed(self, push: list[Any]) -> None:
         """The server has sent something by itself."""
-        rung = self._ear.rung(push)
+        rung = self._notifier.rung(push)
         if rung is None or rung:
-            self._on_rung(self._ear.name, rung)  # which may not be chosen yet, on the first connection
+            self._on_rung(self._notifier.name, rung)  # which may not be chosen yet, on the first connection

@@ -31,7 +31,7 @@ _STAY: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Demo:
     """The server, the keys and the screen on which the acts are played.
 
     Attributes:
@@ -59,27 +59,27 @@ class Act:
 
     title: str
     workers: tuple[int, ...]
-    play: Callable[[Stage, Scene], Awaitable[None]]
+    play: Callable[[Demo, Scene], Awaitable[None]]
 
 
-async def without_a_lock(stage: Stage, scene: Scene) -> None:
+async def without_a_lock(demo: Demo, scene: Scene) -> None:
     """Read-modify-writes that overwrite each other."""
-    counter = await _count(stage, scene, "without", lock=False)
+    counter = await _count(demo, scene, "without", lock=False)
     lost = EXPECTED - counter
     scene.facts |= {"counter": counter, "expected": EXPECTED, "lost": lost}
     scene.findings.append(f"The counter says {counter}, not {EXPECTED}: {lost} updates were lost.")
     scene.checks.append(checks.lossy(counter, EXPECTED))
 
 
-async def with_a_lock(stage: Stage, scene: Scene) -> None:
+async def with_a_lock(demo: Demo, scene: Scene) -> None:
     """The same, one after another."""
     began = time.monotonic()
     holds: dict[int, list[checks.Interval]] = {worker: [] for worker in scene.workers}
-    counter = await _count(stage, scene, "with", lock=True, holds=holds)
+    counter = await _count(demo, scene, "with", lock=True, holds=holds)
     took = time.monotonic() - began
     scene.timeline = _excerpt(holds)
     # Pushed by each holder while it was inside: this is the order in which they entered.
-    entries = cast("list[bytes]", await stage.redis.lrange(f"{stage.prefix}:entries", 0, -1))
+    entries = cast("list[bytes]", await demo.redis.lrange(f"{demo.prefix}:entries", 0, -1))
     tokens = list(map(int, entries))
     scene.facts |= {"counter": counter, "expected": EXPECTED, "seconds": round(took, 3)}
     scene.findings.append(f"The counter says {counter}. {len(tokens)} entries took {took:.1f} s.")
@@ -98,7 +98,7 @@ def _excerpt(holds: Mapping[int, Sequence[checks.Interval]]) -> Timeline:
 
 
 async def _count(
-    stage: Stage,
+    demo: Demo,
     scene: Scene,
     key: str,
     *,
@@ -106,8 +106,8 @@ async def _count(
     holds: Mapping[int, list[checks.Interval]] | None = None,
 ) -> int:
     """Has all workers count, and returns how far they came together; `holds` gets when they were inside."""
-    key = f"{stage.prefix}:{key}"
-    await stage.redis.set(key, 0, ex=KEEP)
+    key = f"{demo.prefix}:{key}"
+    await demo.redis.set(key, 0, ex=KEEP)
 
     def notice(worker: int, told: Event) -> None:
         if told["event"] != "progress":
@@ -121,23 +121,23 @@ async def _count(
         # Not gather: it would leave the others at it when one fails.
         async with asyncio.TaskGroup() as group:
             for number in scene.workers:
-                worker = stage.begin(number, "count", key=key, rounds=ROUNDS, lock=lock)
+                worker = demo.begin(number, "count", key=key, rounds=ROUNDS, lock=lock)
                 group.create_task(worker.until("done", partial(notice, number)))
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return int(cast("bytes", await stage.redis.get(key)))
+    return int(cast("bytes", await demo.redis.get(key)))
 
 
-async def killed(stage: Stage, scene: Scene) -> None:
+async def killed(demo: Demo, scene: Scene) -> None:
     """A lease ends by itself when nobody renews it any more."""
     timeline = scene.timeline = Timeline(time.monotonic(), length=2.2)
     scene.frozen = ("its lease runs on", "killed")
     victim, heir = scene.workers
 
-    holder = stage.begin(victim, "hold", name="job", ttl=TTL)
+    holder = demo.begin(victim, "hold", name="job", ttl=TTL)
     held = await holder.until("holds")
     timeline.begin(victim, Activity.HOLDS, held["at"])
-    waiter = await _wait_behind(stage, scene, heir, "job")
+    waiter = await _wait_behind(demo, scene, heir, "job")
     await asyncio.sleep(_STAY)
 
     kill = time.monotonic()
@@ -162,17 +162,17 @@ async def killed(stage: Stage, scene: Scene) -> None:
     ]
 
 
-async def late(stage: Stage, scene: Scene) -> None:
+async def late(demo: Demo, scene: Scene) -> None:
     """A holder that is stopped cannot know that its time passes: it is the store that has to refuse it."""
     timeline = scene.timeline = Timeline(time.monotonic(), length=1.8)
     scene.frozen = ("stopped", "writes late")
     sleeper, successor = scene.workers
 
-    holder = stage.begin(sleeper, "write_late", name="report", ttl=TTL)
+    holder = demo.begin(sleeper, "write_late", name="report", ttl=TTL)
     held = await holder.until("holds")
     timeline.begin(sleeper, Activity.HOLDS, held["at"])
     first = await holder.until("wrote")
-    waiter = await _wait_behind(stage, scene, successor, "report")
+    waiter = await _wait_behind(demo, scene, successor, "report")
     await asyncio.sleep(_STAY / 2)
 
     timeline.begin(sleeper, Activity.FROZEN, time.monotonic())
@@ -193,7 +193,7 @@ async def late(stage: Stage, scene: Scene) -> None:
     end: dict[str, Event] = {}
     await holder.until("done", lambda told: end.update({told["event"]: told}))
 
-    value = cast("bytes | None", await stage.redis.hget(f"{stage.prefix}:store", "value"))
+    value = cast("bytes | None", await demo.redis.hget(f"{demo.prefix}:store", "value"))
     error = end.get("lost", {})
     older, newer = held["fencing_token"], took["fencing_token"]
     scene.facts |= {"ttl": TTL, "fencing_tokens": [older, newer], "late_write_refused": not third["accepted"]}
@@ -212,10 +212,10 @@ async def late(stage: Stage, scene: Scene) -> None:
     ]  # fmt: skip
 
 
-async def _wait_behind(stage: Stage, scene: Scene, worker: int, name: str) -> Worker:
+async def _wait_behind(demo: Demo, scene: Scene, worker: int, name: str) -> Worker:
     """One more that wants the lock."""
     assert scene.timeline is not None
-    waiter = stage.begin(worker, "take", name=name, seconds=_STAY)
+    waiter = demo.begin(worker, "take", name=name, seconds=_STAY)
     scene.timeline.begin(worker, Activity.WAITS, (await waiter.until("waits"))["at"])
     return waiter
 

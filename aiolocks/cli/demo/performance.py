@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ..exits import NO_SERVER, CommandError, of_signal
 from ..server import Server, connected
-from .acts import ACTS, WORKERS, Stage
+from .acts import ACTS, WORKERS, Demo
 from .crew import Crew, WorkerFailedError
 from .scene import Scene
 from .screen import Screen
@@ -59,8 +59,8 @@ async def _play(url: str, screen: Screen) -> Sequence[Scene]:
             Crew(WORKERS) as crew,
         ):
             screen.say(f"{WORKERS} worker processes on {await _name(server)}\n")
-            stage = Stage(crew=crew, redis=server.only, url=server.url, prefix=prefix)
-            return [await _show(stage, screen, number) for number in range(1, len(ACTS) + 1)]
+            demo = Demo(crew=crew, redis=server.only, url=server.url, prefix=prefix)
+            return [await _show(demo, screen, number) for number in range(1, len(ACTS) + 1)]
     except WorkerFailedError as error:
         raise CommandError(str(error), 1) from None
     except TimeoutError:
@@ -69,11 +69,11 @@ async def _play(url: str, screen: Screen) -> Sequence[Scene]:
         raise CommandError(f"the server failed: {error}", NO_SERVER) from None
 
 
-async def _show(stage: Stage, screen: Screen, number: int) -> Scene:
+async def _show(demo: Demo, screen: Screen, number: int) -> Scene:
     act = ACTS[number - 1]
     scene = Scene(number, act.title, act.workers)
     async with screen.showing(scene):
-        await act.play(stage, scene)
+        await act.play(demo, scene)
     return scene
 
 

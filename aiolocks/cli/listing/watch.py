@@ -14,7 +14,7 @@ import click
 from ... import BackendError, HolderInfo, LockInfo, WaiterInfo
 from ..._core.sources import engine_of
 from ..._inspection.census import Census, Reading
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking, reason
@@ -43,7 +43,7 @@ async def _watch(url: str, prefix: str, pattern: str, interval: float) -> None:
     async with asking(url, prefix) as session:
         census = Census(engine_of(session), pattern, waiters=_DESCRIBED)
         _write({"event": "begun", "prefix": prefix, "pattern": pattern})
-        seen: dict[Place, LockInfo] = {}
+        seen: dict[KindAndName, LockInfo] = {}
         away = False
         while True:
             try:
@@ -61,7 +61,7 @@ async def _watch(url: str, prefix: str, pattern: str, interval: float) -> None:
 
 
 def changes(
-    seen: dict[Place, LockInfo], census: Census, readings: Iterable[Reading]
+    seen: dict[KindAndName, LockInfo], census: Census, readings: Iterable[Reading]
 ) -> Iterator[dict[str, Any]]:
     """The events since the last look, of which `seen` is what it found: it is brought up to date."""
     for reading in readings:

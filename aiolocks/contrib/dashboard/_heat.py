@@ -14,8 +14,7 @@ from typing import Final, final
 
 from ..._holders import HolderInfo
 from ..._inspection.census import Reading
-from ..._inspection.infos import LockInfo
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName, LockInfo
 
 MINUTES: Final = 60
 _MINUTE: Final = 60
@@ -45,7 +44,7 @@ class Charge:
 
     __slots__ = ("holder", "last", "place", "seconds")
 
-    def __init__(self, place: Place, holder: HolderInfo) -> None:
+    def __init__(self, place: KindAndName, holder: HolderInfo) -> None:
         self.place = place
         self.holder = holder
         self.seconds = 0.0
@@ -57,9 +56,9 @@ class Heat:
     """All times are the server's, in seconds since 1970."""
 
     def __init__(self) -> None:
-        self._waited: dict[Place, dict[int, float]] = {}  # seconds, by minute
-        self._read_at: dict[Place, float] = {}  # of names that had waiters then
-        self._charges: dict[tuple[Place, str], Charge] = {}
+        self._waited: dict[KindAndName, dict[int, float]] = {}  # seconds, by minute
+        self._read_at: dict[KindAndName, float] = {}  # of names that had waiters then
+        self._charges: dict[tuple[KindAndName, str], Charge] = {}
         self._looked: set[int] = set()  # minutes
         self._minute = 0
 
@@ -97,7 +96,7 @@ class Heat:
         for holder in gone:
             self._add(reading.place, holder, (first - since) * waiters / len(gone), now)
 
-    def _add(self, place: Place, holder: HolderInfo, seconds: float, now: float) -> None:
+    def _add(self, place: KindAndName, holder: HolderInfo, seconds: float, now: float) -> None:
         if seconds <= 0.0:
             return
         key = place, holder.lease_id
@@ -124,16 +123,16 @@ class Heat:
 
     # -- what is known
 
-    def hottest(self, number: int) -> list[tuple[Place, float]]:
+    def hottest(self, number: int) -> list[tuple[KindAndName, float]]:
         """The names with the most waiting in the last hour, and how much."""
         sums = ((place, self.total(place)) for place in self._waited)
         return heapq.nlargest(number, sums, key=lambda one: one[1])
 
-    def total(self, place: Place) -> float:
+    def total(self, place: KindAndName) -> float:
         """Seconds waited for a name in the last hour."""
         return sum(self._waited.get(place, {}).values())
 
-    def levels(self, place: Place) -> str:
+    def levels(self, place: KindAndName) -> str:
         """A digit for each minute of the last hour, 0 to 6; `-` where nobody has looked."""
         minutes = self._waited.get(place, {})
         every = range(self._minute - MINUTES + 1, self._minute + 1)
@@ -146,7 +145,7 @@ class Heat:
         """The holders for which others have waited most."""
         return heapq.nlargest(number, self._charges.values(), key=lambda one: one.seconds)
 
-    def charge_of(self, place: Place, lease_id: str) -> float:
+    def charge_of(self, place: KindAndName, lease_id: str) -> float:
         """Seconds that others have waited for one holder."""
         charge = self._charges.get((place, lease_id))
         return 0.0 if charge is None else charge.seconds

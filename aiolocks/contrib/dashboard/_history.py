@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, final
 
 from ..._holders import HolderInfo
 from ..._inspection.census import Reading
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName
 
 _MOST: Final = 2_000
 """Names whose history is remembered."""
@@ -37,7 +37,7 @@ class Histories:
     """The last holds of the names on which something has changed; those that changed last are kept."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[Place, deque[Held]] = OrderedDict()
+        self._held: OrderedDict[KindAndName, deque[Held]] = OrderedDict()
 
     def ended(self, reading: Reading) -> list[HolderInfo]:
         """The holders of the reading before that hold it no more."""
@@ -46,7 +46,7 @@ class Histories:
         there = {holder.lease_id for holder in reading.now.holders} if reading.now is not None else set[str]()
         return [holder for holder in reading.before.holders if holder.lease_id not in there]
 
-    def add(self, place: Place, holder: HolderInfo, now: float, charged: float) -> None:
+    def add(self, place: KindAndName, holder: HolderInfo, now: float, charged: float) -> None:
         """A hold has ended."""
         seen = now if holder.held_since is None else holder.held_since + (holder.held_for or 0.0)
         held = self._held.setdefault(place, deque(maxlen=_EACH))
@@ -55,6 +55,6 @@ class Histories:
         if len(self._held) > _MOST:
             self._held.popitem(last=False)
 
-    def of(self, place: Place) -> tuple[Held, ...]:
+    def of(self, place: KindAndName) -> tuple[Held, ...]:
         """The last holds of a name, the latest first."""
         return tuple(self._held.get(place, ()))

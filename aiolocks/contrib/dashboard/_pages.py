@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from ..._inspection.census import Census
-from ..._inspection.infos import LockInfo
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName, LockInfo
 from ._heat import Heat, waits_count
 from ._history import Held
 from ._rows import Found, Row, charge_row, heat_row, held_row, lock_row, page_row, wait_row
@@ -72,9 +71,9 @@ class Match(NamedTuple):
         unread: Some of them that have not been read yet.
     """
 
-    places: tuple[Place, ...] = ()
+    places: tuple[KindAndName, ...] = ()
     number: int = 0
-    unread: tuple[Place, ...] = ()
+    unread: tuple[KindAndName, ...] = ()
 
 
 @final
@@ -104,7 +103,7 @@ class Chosen:
         self.waited = _first(_WAITS, waited, _by_wait)
         self.matches = {query: _match(query, ranked, census) for query in queries}
 
-    def shown(self) -> set[Place]:
+    def shown(self) -> set[KindAndName]:
         """All of them that are on a page."""
         places = {*self.oldest, *self.waited}
         for match in self.matches.values():
@@ -125,7 +124,7 @@ def _match(query: Query, ranked: Sequence[Ranked], census: Census) -> Match:
     return Match(places, len(matching) + len(unread), tuple(unread[:_UNREAD]))
 
 
-def _first(number: int, ranked: Iterable[Ranked], key: Callable[[Ranked], Any]) -> tuple[Place, ...]:
+def _first(number: int, ranked: Iterable[Ranked], key: Callable[[Ranked], Any]) -> tuple[KindAndName, ...]:
     return tuple((info.kind, info.name) for _, info in heapq.nsmallest(number, ranked, key=key))
 
 
@@ -144,7 +143,7 @@ _KEYS: Final[dict[str, Callable[[Ranked], Any]]] = {
 }
 
 
-def lock_rows(places: Iterable[Place], census: Census, found: Found) -> list[Row]:
+def lock_rows(places: Iterable[KindAndName], census: Census, found: Found) -> list[Row]:
     """Locks, in that order; without those of which nothing stands any more."""
     return [lock_row(info, found) for place in places if (info := census.get(place)) is not None]
 
@@ -172,7 +171,7 @@ def page_sections(info: LockInfo, held: Iterable[Held], found: Found) -> tuple[R
     }
 
 
-def _wait_rows(places: Iterable[Place], census: Census) -> list[Row]:
+def _wait_rows(places: Iterable[KindAndName], census: Census) -> list[Row]:
     """The longest waits, and the holders for which they are."""
     waits = [
         (waiter.waiting_since or math.inf, number, info, waiter)

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 from ..._core.holders import described_in, who_in
 from ..._deadlocks import Deadlock
 from ..._holders import HolderInfo
-from ..._inspection.infos import LockInfo, WaiterInfo
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName, LockInfo, WaiterInfo
 from ..._primitives.schedule.ticks import TickRecord
 from ..._transport.commands.leadership import TermFound
 from ._heat import Charge, Heat
@@ -108,7 +107,7 @@ def charge_row(charge: Charge, *, holds: bool) -> Row:
     }
 
 
-def heat_row(place: Place, heat: Heat) -> Row:
+def heat_row(place: KindAndName, heat: Heat) -> Row:
     """The heat of a name, minute by minute."""
     kind, name = place
     total = _roughly(heat.total(place))
@@ -129,7 +128,7 @@ def held_row(held: Held) -> Row:
     }
 
 
-def leader_row(place: Place, info: LockInfo | None) -> Row:
+def leader_row(place: KindAndName, info: LockInfo | None) -> Row:
     """A leadership, led or not."""
     leader = info.holders[0] if info is not None and info.holders else None
     return {
@@ -211,7 +210,7 @@ def moment_of(info: LockInfo) -> float | None:
     return None
 
 
-def _holder(place: Place, holder: HolderInfo, found: Found) -> Row:
+def _holder(place: KindAndName, holder: HolderInfo, found: Found) -> Row:
     return {
         "lease": holder.lease_id,
         **_who(holder),

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, final
 
 from ..._core.engine import Engine
 from ..._inspection.census import Census, Reading
-from ..._inspection.infos import LockInfo
-from ..._inspection.looking import Place, look
+from ..._inspection.infos import KindAndName, LockInfo
+from ..._inspection.looking import look
 from ...errors import BackendError, SessionClosedError
 from ._heat import Heat
 from ._history import Histories
@@ -86,7 +86,7 @@ class Sampler:
         self._census: Census | None = None
         self._chosen: Chosen | None = None
         self._chosen_at = self._others_at = 0.0
-        self._page_infos: dict[Place, LockInfo | None] = {}
+        self._page_infos: dict[KindAndName, LockInfo | None] = {}
         self._terms = Terms()
         self._search = Search()
 
@@ -205,7 +205,7 @@ class Sampler:
         self._others_at = begun + max(_OTHERS_EVERY, min(_LONGEST, _SHARE * cost))
         return readings
 
-    async def _read_pages(self, engine: Engine, places: list[Place]) -> list[Reading]:
+    async def _read_pages(self, engine: Engine, places: list[KindAndName]) -> list[Reading]:
         """The names that have a page of their own, with more of their waiters."""
         if not places:
             return []
@@ -267,7 +267,7 @@ class Sampler:
             "audit": told.audit,
         }
 
-    def _publish_page(self, view: View, place: Place, told: _Told) -> None:
+    def _publish_page(self, view: View, place: KindAndName, told: _Told) -> None:
         info = self._page_infos.get(place) or LockInfo(kind=place[0], name=place[1])
         row, sections = page_sections(info, self._histories.of(place), told.found)
         sections |= {

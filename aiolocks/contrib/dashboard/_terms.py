@@ -9,7 +9,7 @@ from typing import Final, final
 
 from ..._core.engine import Engine
 from ..._inspection.census import Census
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName
 from ..._primitives.schedule.ticks import TickRecord, history
 from ..._transport.commands.leadership import KIND as LEADERSHIP
 from ..._transport.commands.leadership import Observing, TermFound
@@ -35,10 +35,10 @@ class Terms:
     def __init__(self) -> None:
         self._ticks: dict[str, Sequence[TickRecord]] = {}  # by schedule, of the overview
         self._turns: list[str] = []
-        self._of_pages: dict[Place, Sequence[TickRecord] | Sequence[TermFound]] = {}
+        self._of_pages: dict[KindAndName, Sequence[TickRecord] | Sequence[TermFound]] = {}
         self._next = 0.0
 
-    async def look(self, engine: Engine, census: Census, on_pages: Sequence[Place], now: float) -> None:
+    async def look(self, engine: Engine, census: Census, on_pages: Sequence[KindAndName], now: float) -> None:
         """Reads some of them, if the last time is long enough ago, or there is a page that knows nothing.
 
         Raises:
@@ -66,18 +66,18 @@ class Terms:
         """The schedules that have ever run."""
         return [schedule_row(name, ticks) for name, ticks in self._ticks.items() if ticks]
 
-    def terms_of(self, place: Place) -> list[Row]:
+    def terms_of(self, place: KindAndName) -> list[Row]:
         """The terms of a leadership, the latest first."""
         found = self._of_pages.get(place, ())
         return [term_row(one) for one in reversed(found) if isinstance(one, TermFound)]
 
-    def ticks_of(self, place: Place) -> list[Row]:
+    def ticks_of(self, place: KindAndName) -> list[Row]:
         """The runs of a schedule, the latest first."""
         found = self._of_pages.get(place, ())
         return [tick_row(one) for one in found if isinstance(one, TickRecord)]
 
 
-async def _of_page(engine: Engine, place: Place) -> Sequence[TickRecord] | Sequence[TermFound]:
+async def _of_page(engine: Engine, place: KindAndName) -> Sequence[TickRecord] | Sequence[TermFound]:
     kind, name = place
     if kind == SCHEDULE:
         return await _ticks(engine, name, _TICKS_ON_PAGE)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from ..._inspection.looking import Place
+from ..._inspection.infos import KindAndName
 from ._rows import Row
 
 DEFAULT_ROWS: Final = 50
@@ -34,7 +34,7 @@ class Query(NamedTuple):
         rows: Of the overview: how many locks are shown at most.
     """
 
-    place: Place | None = None
+    place: KindAndName | None = None
     text: str = ""
     kind: str = ""
     sort: str = SORTS[0]
@@ -92,7 +92,7 @@ class View:
 
     def __init__(self) -> None:
         self.viewers: set[Viewer] = set()
-        self.places: tuple[Place, ...] = ()  # of its locks
+        self.places: tuple[KindAndName, ...] = ()  # of its locks
         self._facts: dict[str, str] = {}
         self._rows: dict[str, dict[str, str]] = {}  # by section and row, in their order
         self._now = 0.0

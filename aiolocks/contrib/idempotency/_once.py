@@ -5,15 +5,14 @@ Invariants:
 - without a store, a handler begins only after the server has counted it as the first for `keep` seconds; the
   count ends when the answer was recorded, or when it is known that nothing will be recorded. A process that
   dies leaves the count, and the next attempt is refused;
-- with a store, the answer is published only after the transaction with its record was committed.
+- with a store (`_transaction`), the answer is published only after the transaction with its record was
+  committed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 from ..._primitives.singleflight import SingleFlight
@@ -30,36 +29,13 @@ from ...errors import (
 )
 from .._holds import Holds
 from . import _problems as problems
+from ._failed import Failed
 from ._identity import name_of
 from ._policy import Policy
-from ._problems import Problem
 from ._record import RECORDS, Record, Unkept
-from ._store import Stored, Transaction
+from ._transaction import InStore, Work
 
 log: Final = logging.getLogger("aiolocks.requests")
-
-Work = Callable[[], Awaitable[Record | Unkept]]
-"""Runs the handler."""
-
-_NO_ANSWER: Final = b""
-"""In a store: the request was done, and its answer was sent and is gone."""
-
-
-@final
-class _Failed(Exception):  # noqa: N818 - the way in which an answer that is not kept leaves SingleFlight
-    """The handler ended without an answer that must be kept."""
-
-    def __init__(self, *, answer: Record | Unkept | None = None, error: BaseException | None = None) -> None:
-        self.answer = answer
-        self.error = error
-        # SingleFlight tells waiters elsewhere its text.
-        super().__init__(error.reason if isinstance(error, Problem) else "")
-
-    def get(self) -> Record | Unkept:
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None
-        return self.answer
 
 
 @final
@@ -131,6 +107,7 @@ class _Attempt:
         "_once",
         "_policy",
         "_route",
+        "_stored",
         "_task",
         "_work",
     )
@@ -147,6 +124,8 @@ class _Attempt:
         self._work = work
         self._task: asyncio.Task[Record | Unkept] | None = None  # the handler's, once it has begun
         self._counted: Turnstile | None = None
+        store = self._policy.store
+        self._stored = None if store is None else InStore(store, self._policy, name, fingerprint)
 
     async def run(self) -> Record | Unkept:
         policy = self._policy
@@ -157,7 +136,7 @@ class _Attempt:
             answer: Record | Unkept = await flight.do(
                 self._name, self._fly, fingerprint=self._fingerprint, blocking_timeout=policy.wait
             )
-        except _Failed as failed:
+        except Failed as failed:
             return failed.get()
         except FingerprintError:
             raise problems.reused() from None
@@ -184,8 +163,8 @@ class _Attempt:
         if self._policy.store is None and self._policy.on_crash == "refuse":
             await self._count()
         try:
-            answer = await (self._plain() if self._policy.store is None else self._transact())
-        except _Failed:
+            answer = await (self._plain() if self._stored is None else self._stored.run(self._work))
+        except Failed:
             await self._uncount()
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -193,7 +172,7 @@ class _Attempt:
             if task is not None and task.cancelling():
                 raise  # the event loop ends, and nobody knows how far the handler has come
             await self._uncount()
-            raise _Failed(error=error) from error
+            raise Failed(error=error) from error
         self._once.lasted(self._route, loop.time() - since)
         return answer
 
@@ -202,7 +181,7 @@ class _Attempt:
     async def _plain(self) -> Record | Unkept:
         answer = await self._work()
         if isinstance(answer, Record) and not self._policy.keeps(answer.status):
-            raise _Failed(answer=answer)
+            raise Failed(answer=answer)
         return answer
 
     async def _count(self) -> None:
@@ -211,10 +190,10 @@ class _Attempt:
             place = await turnstile.__aenter__()
         except (BackendError, SessionClosedError) as error:
             log.warning("a request was refused: %s", error)
-            raise _Failed(error=problems.unavailable()) from error
+            raise Failed(error=problems.unavailable()) from error
         if place != 1:
             log.error("%s: a request was begun, and its process ended without a record", self._name)
-            raise _Failed(error=problems.crashed())
+            raise Failed(error=problems.crashed())
         self._counted = turnstile
 
     async def _uncount(self) -> None:
@@ -227,60 +206,6 @@ class _Attempt:
         except LockError as error:
             log.warning("%s: the end of a request is not known to be noted: %s", self._name, error)
 
-    # -- with a store
-
-    async def _transact(self) -> Record | Unkept:
-        store = self._policy.store
-        assert store is not None
-        if (found := await self._found()) is not None:
-            return found
-        try:
-            async with store.transaction() as transaction:
-                answer = await self._work()
-                if isinstance(answer, Unkept):
-                    if not answer.sent:
-                        log.error("%s: rolled back: %s", self._name, answer.why)
-                        raise _Failed(error=problems.answer_too_long())
-                    log.warning("%s: the answer is not in its record: %s", self._name, answer.why)
-                    await self._commit(transaction, _NO_ANSWER)
-                    return answer
-                if not self._policy.keeps(answer.status):
-                    raise _Failed(answer=answer)
-                if answer.status < 400:
-                    await self._commit(transaction, answer.dumps())
-            if answer.status >= 400:
-                # A handler that refused its request has no effects; the refusal is kept by itself.
-                async with store.transaction() as transaction:
-                    await self._commit(transaction, answer.dumps())
-        except _Uncommitted as uncommitted:
-            # Another was faster, or the commit came through and its confirmation did not.
-            found = None
-            with contextlib.suppress(Exception):
-                found = await self._found()
-            if found is None:
-                raise uncommitted.error from None
-            return found
-        return answer
-
-    async def _commit(self, transaction: Transaction, answer: bytes) -> None:
-        record = Stored(self._fingerprint, answer)
-        try:
-            await transaction.commit(self._name, record, keep=self._policy.keep)
-        except Exception as error:
-            raise _Uncommitted(error) from error
-
-    async def _found(self) -> Record | None:
-        store = self._policy.store
-        assert store is not None
-        stored = await store.find(self._name)
-        if stored is None:
-            return None
-        if stored.fingerprint != self._fingerprint:
-            raise _Failed(error=problems.reused())
-        if stored.answer == _NO_ANSWER:
-            raise _Failed(error=problems.not_kept())
-        return Record.loads(stored.answer)
-
     # -- where Redis has no record
 
     async def _of_unkept(self, error: ResultNotKeptError) -> Record | Unkept:
@@ -288,10 +213,10 @@ class _Attempt:
         if error.here and (self._task is not None or isinstance(error.value, Record)):
             answer: Record | Unkept = error.value
             return answer
-        if self._policy.store is not None:
+        if self._stored is not None:
             try:
-                found = await self._found()
-            except _Failed as failed:
+                found = await self._stored.found()
+            except Failed as failed:
                 return failed.get()
             if found is not None:
                 return found
@@ -304,14 +229,5 @@ class _Attempt:
         log.warning("%s: Redis has no record of a request that is worked on: %s", self._name, error)
         try:
             return await asyncio.shield(self._task)
-        except _Failed as failed:
+        except Failed as failed:
             return failed.get()
-
-
-@final
-class _Uncommitted(Exception):  # noqa: N818 - it says by which of several awaits the error came
-    """The commit has raised."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        super().__init__()

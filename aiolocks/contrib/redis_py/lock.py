@@ -16,7 +16,7 @@ from ..._core.sources import engine_of
 from ..._transport import check_client
 from .holdings import Holdings
 from .scripts import Registered
-from .waiting import Ear, Patience
+from .waiting import ChangeListener, Patience
 from .wire import Wire
 
 log = logging.getLogger(RedisPyLock.__module__)  # where redis-py's users look for it
@@ -121,7 +121,7 @@ class Lock(RedisPyLock):
             hears=self.wakeups,
         )
         try:
-            with Ear(wire, wanted=self.wakeups) as ear:
+            with ChangeListener(wire, wanted=self.wakeups) as ear:
                 while True:
                     ear.forget()
                     if await self._try(mine, patience, unique=token is None):

@@ -63,7 +63,7 @@ class Patience:
 
 
 @final
-class Ear:
+class ChangeListener:
     """Hears of changes of the key, if that is `wanted`: a context manager.
 
     Invariant: a change after the execution of a try is heard by the next sleep.

@@ -76,7 +76,7 @@ class Wire:
             if fault.transient and self.engine.now() < until and not self.engine.closed:
                 Releasing(self.engine, command, until=until, on_end=self._freed)
 
-        call = Call(command, ignore, failed, until=until, undoes=True, in_full=True)
+        call = Call(command, ignore, failed, until=until, undoes=True, as_eval=True)
         self.engine.send(call, at_once=True)
 
     # -- letting go

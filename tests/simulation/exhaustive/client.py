@@ -16,7 +16,7 @@ from aiolocks._transport import (
     IN_TURN,
     OWING,
     PASSING,
-    QUEUED,
+    SEATED,
     TOLD,
     WAITING,
     Granted,
@@ -170,7 +170,7 @@ class Model:
         return self._refused(state._replace(armed=state.armed and not own))
 
     def _granted(self, state: State, reply: Granted, how: int) -> State:
-        if how & QUEUED:
+        if how & SEATED:
             state = state._replace(taken=False, armed=False)
         return state._replace(stage=Stage.HOLDING, again=False, token=reply.fencing_token)
 
@@ -191,7 +191,7 @@ class Model:
 
     def _ask(self, state: State, *, passing: bool = False) -> State:
         standing = (
-            (QUEUED if state.taken else 0)
+            (SEATED if state.taken else 0)
             | (IN_TURN if self._manner.strict else 0)
             | (PASSING if passing else 0)
             | WAITING

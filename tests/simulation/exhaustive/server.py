@@ -62,7 +62,7 @@ class Exact:
         ear = self._ears[client]
         ear.caching = bool(command.bells)
         words = tuple(
-            word if isinstance(word, bytes) else str(word).encode() for word in command.words(in_full=False)
+            word if isinstance(word, bytes) else str(word).encode() for word in command.words(as_eval=False)
         )
         self._server._serve(ear, words)
         reply: Any = None

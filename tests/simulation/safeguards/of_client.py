@@ -263,7 +263,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
         python(
-            "_transport.wire.multiplexed:Multiplexed._watch_stall",
+            "_transport.wire.reconnecting:Reconnecting._watch_stall",
             without="self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)",
             instead="pass",
         ),
@@ -273,7 +273,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "sent again": Safeguard(
         "A request that was not answered is sent again on the next connection.",
         python(
-            "_transport.wire.multiplexed:Multiplexed.connection_lost",
+            "_transport.wire.reconnecting:Reconnecting.connection_lost",
             without="self._queue.extendleft(call for call in reversed(unanswered) if not call.done)",
             instead="pass",
         ),
@@ -283,8 +283,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "unknown scripts": Safeguard(
         "A script that the server does not know is sent in full.",
         python(
-            "_transport.wire.multiplexed:Multiplexed._refused",
-            without="isinstance(error, driver.NoScriptError) and not call.in_full",
+            "_transport.wire.pipeline:Pipeline._refused",
+            without="isinstance(error, UnknownScriptError) and not call.as_eval",
             instead="False",
         ),
         ALL,
@@ -307,13 +307,13 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",
-        python("_transport.wire.ears:Tracking.before_arming", without="(CACHING,)", instead="()"),
+        python("_transport.wire.notifiers:Tracking.before_arming", without="(CACHING,)", instead="()"),
         LOCKS,
     ),
     "SUBSCRIBE": Safeguard(
         "The channel of a bell is listened to.",
         python(
-            "_transport.wire.ears:Keyspace.before_arming",
+            "_transport.wire.notifiers:Keyspace.before_arming",
             without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
             instead="return ()",
         ),

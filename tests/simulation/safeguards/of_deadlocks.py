@@ -10,7 +10,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: looked for": Safeguard(
         "A task that waits while it holds something is published.",
         python(
-            "_inspection.deadlocks:Detector._publish",
+            "_inspection.detector:Detector._publish",
             without="if acquisition.started <= patient:",
             instead="if False:",
         ),
@@ -19,9 +19,9 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: read on the server": Safeguard(
         "The locks that tasks hold, and whether these are in the way of others, are read on the server.",
         python(
-            "_inspection.deadlocks:Detector._looked",
-            without="stuck(suspects, self._standings)",
-            instead="may_wait_for(suspects)",
+            "_inspection.deadlocks:Found.of",
+            without="stuck(waits, occupants)",
+            instead="may_wait_for(waits)",
         ),
         _KINDS,
     ),
@@ -41,13 +41,13 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     ),
     "deadlocks: one gives way": Safeguard(
         "The youngest waiter gets an error.",
-        python("_inspection.deadlocks:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
+        python("_inspection.detector:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
         _KINDS,
     ),
     "deadlocks: goes on": Safeguard(
         "A search that the server has refused, as one out of memory does, is taken up again.",
         python(
-            "_inspection.deadlocks:Detector._failed",
+            "_inspection.detector:Detector._failed",
             without="self._rest(_REFUSED)",
             instead="self._rest(1e9)",
         ),

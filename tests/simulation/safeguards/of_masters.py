@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from .taking import Safeguard, lua, python, together
 
-_ACQUIRING = "_transport.quorum.elections:Acquiring"
+_ACQUIRING = "_transport.quorum.acquiring:Acquiring"
 _REDLOCK = ("redlock",)
 
 OF_MASTERS: dict[str, Safeguard] = {
     "masters: a majority": Safeguard(
         "More than half of the masters agree; half of them is not enough.",
         python(
-            "_transport.quorum.ballots:Ballot.__init__",
+            "_transport.quorum.operations:QuorumOperation.__init__",
             without="len(labels) // 2 + 1",
             instead="len(labels) // 2",
         ),
@@ -20,7 +20,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     "masters: of all": Safeguard(
         "The majority is one of all masters, not of those that answer.",
         python(
-            "_transport.quorum.ballots:Ballot.failed",
+            "_transport.quorum.operations:QuorumOperation.failed",
             without="self._faults[master] = fault",
             instead="self._faults[master] = fault; "
             "self.majority = (len(self._labels) - len(self._faults)) // 2 + 1; "

@@ -12,7 +12,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
         python(
-            "_transport.cluster.clustered:Clustered._ask", without="node.send(_asking(call.until), more=True)"
+            "_transport.cluster.redirects:Redirects._ask", without="node.send(_asking(call.until), more=True)"
         ),
         ("cluster-lock",),
         faulty=True,
@@ -20,8 +20,8 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a redirect is followed": Safeguard(
         "A request that a node turns away goes to the node that serves its slot.",
         python(
-            "_transport.wire.multiplexed:Multiplexed._refused",
-            without="self._detours is not None",
+            "_transport.wire.multiplexed:Multiplexed._redirected",
+            without="self._router is not None",
             instead="False",
         ),
         CLUSTERED,
@@ -30,7 +30,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "mid-move": Safeguard(
         "While a slot moves, the steps of a holder declare one key only.",
         python(
-            "_transport.cluster.clustered:Clustered._has_mid_move",
+            "_transport.cluster.redirects:Redirects._has_mid_move",
             without="return (",
             instead="return False and (",
         ),
@@ -40,8 +40,8 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the rest of an undo": Safeguard(
         "An undo that passed over the queue is sent again when the slot has moved.",
         python(
-            "_transport.cluster.clustered:Clustered._undo_the_rest",
-            without="self._lines.hold(slot, rest, pause=PAUSE_FIRST)",
+            "_transport.cluster.redirects:Redirects._undo_the_rest",
+            without="self._backlogs.hold(slot, rest, pause=PAUSE_FIRST)",
             instead="pass",
         ),
         ("cluster-fairlock",),
@@ -91,8 +91,8 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the trial is made again": Safeguard(
         "A node that has just lost the slot of the trial of a wakeup is asked again.",
         python(
-            "_transport.wire.ears:Keyspace.open",
-            without="if self._asking and faults.detour(error) is not None:",
+            "_transport.wire.notifiers:Keyspace.open",
+            without="if self._asking and faults.redirect(error) is not None:",
             instead="if False:",
         ),
         CLUSTERED,
@@ -102,7 +102,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a master that was demoted": Safeguard(
         "A connection to a server that has become a replica is left.",
         python(
-            "_transport.wire.multiplexed:Multiplexed._refused",
+            "_transport.wire.pipeline:Pipeline._refused",
             without="if fault.demoted:",
             instead="if False:",
         ),
@@ -132,7 +132,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "idle beside a silent one": Safeguard(
         "Where a connection was silent, the idle one beside it is made again.",
         python(
-            "_transport.wire.multiplexed:Multiplexed._check_stall",
+            "_transport.wire.reconnecting:Reconnecting._check_stall",
             without="self._spares.distrust()",
             instead="pass",
         ),

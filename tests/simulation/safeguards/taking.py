@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aiolocks._transport.requests.calls import Script
+from aiolocks._transport.requests.scripts import Script
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from .found import NO_CONTENT, NO_TTL, NOTHING, Content, whole_number
+from .snapshots import NO_CONTENT, NO_TTL, NOTHING, Content, whole_number
 
 # A token of ours is hexadecimal; a fencing token has no more digits than 2^53.
 TOKEN: Final = re.compile(rb"(?:[0-9a-f]{32}){1,2}")

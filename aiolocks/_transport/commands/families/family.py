@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from ...requests.answers import Released, released
-from ...requests.calls import Command, Script
+from ...requests.calls import Command
 from ...requests.keys import key
+from ...requests.scripts import Script
 from .checks import read_beside
-from .found import Content, Finding
+from .snapshots import Content, Snapshot
 
 _INSPECT: Final = Script("inspect_names", "bells")
 
@@ -39,7 +40,7 @@ class Family:
     def __init__(
         self,
         roles: tuple[str, ...],
-        read: Callable[..., Finding],
+        read: Callable[..., Snapshot],
         *,
         passive: tuple[str, ...] = ("fence",),
         seat: int = 0,
@@ -72,28 +73,28 @@ class Family:
 
     def look(
         self, prefix: str, kind: str, names: Sequence[str], *, waiters: int = 0
-    ) -> Command[list[Finding]]:
+    ) -> Command[list[Snapshot]]:
         """Reads these names, in their order; the first `waiters` of each name are described."""
         roles = ("queue", *self.roles, *self._beside)
         keys = tuple(key(prefix, kind, name, role) for name in names for role in roles)
         told = 0 if self._shallow else len(self.roles)
-        return Command(_INSPECT, keys, (len(roles), self._seat, told, waiters), self._findings)
+        return Command(_INSPECT, keys, (len(roles), self._seat, told, waiters), self._snapshots)
 
-    def force(self, prefix: str, kind: str, name: str, finding: Finding) -> Command[Released]:
+    def force(self, prefix: str, kind: str, name: str, snapshot: Snapshot) -> Command[Released]:
         """Frees what was found: what was granted with a fencing token up to the latest of those."""
         assert self._force is not None
         # A clock that was set back does not count: what was granted carries the later number.
-        upto = max(finding.now_us, *(holder.fencing_token or 0 for holder in finding.grants), 0)
+        upto = max(snapshot.now_us, *(holder.fencing_token or 0 for holder in snapshot.grants), 0)
         keys = tuple(key(prefix, kind, name, role) for role in self._forced)
-        return Command(self._force, keys, (str(upto), finding.ticket), released)
+        return Command(self._force, keys, (str(upto), snapshot.ticket), released)
 
-    def _findings(self, raw: Any) -> list[Finding]:
+    def _snapshots(self, raw: Any) -> list[Snapshot]:
         now_us, *names = raw
-        return [self._finding(int(now_us), *one) for one in names]
+        return [self._snapshot(int(now_us), *one) for one in names]
 
-    def _finding(self, now_us: int, waiters: int, told: Sequence[bytes], *found: Any) -> Finding:
+    def _snapshot(self, now_us: int, waiters: int, told: Sequence[bytes], *found: Any) -> Snapshot:
         roles = (*self.roles, *self._beside)
         contents = dict(zip(roles, (Content.of(*one) for one in found), strict=True))
-        finding = self._read(now_us, contents)
+        snapshot = self._read(now_us, contents)
         beside = {role: contents[role] for role in self._beside}
-        return finding.with_waiters(waiters, told).with_problems(read_beside(beside))
+        return snapshot.with_waiters(waiters, told).with_problems(read_beside(beside))

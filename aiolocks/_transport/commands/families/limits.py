@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ...requests.calls import Script
+from ...requests.scripts import Script
+from ..base import SEAT_LENGTH
 from ..caps import caps_of
-from ..steps import SEAT_LENGTH
 from .checks import of_others, wrong_types
 from .family import Family
-from .found import NO_CONTENT, Content, Finding, Holder
 from .permits import read_permits
+from .snapshots import NO_CONTENT, Content, Holder, Snapshot
 
 _LIMITED: Final = re.compile(rb"((?:[^:,=]+=\d{1,10},?)+):(\d{1,16}):(.*)", re.DOTALL)
 _TURN: Final = re.compile(rb"#\d{16}|!\S+ \S+ \d{16}|\S+ \d{16} \S+")
@@ -28,20 +28,20 @@ def told_limits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
     return Holder((token.decode(errors="replace"),), int(match[2]), left_ms, match[3], keys=keys)
 
 
-def read_limits(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_limits(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """Leases of limits. A waiter that was called holds nothing yet."""
     leases = found["leases"]
     if isinstance(leases.value, dict):
         counted = {one: lease for one, lease in leases.value.items() if not one.startswith(b"#")}
         leases = leases._replace(value=counted)
-    finding = read_permits(
+    snapshot = read_permits(
         now_us, {"": found[""], "leases": leases, "value": NO_CONTENT}, told=told_limits
     )._replace(kept=None)
     turns, wrong = found["turns"], wrong_types({"turns": "zset"}, found)
     if turns.type == "zset" and not all(map(_TURN.fullmatch, turns.value)):
         wrong = (of_others("turns"),)
-    problems = (*finding.problems, *wrong)
-    return finding._replace(stands=bool(finding.holders or problems), problems=problems)
+    problems = (*snapshot.problems, *wrong)
+    return snapshot._replace(stands=bool(snapshot.holders or problems), problems=problems)
 
 
 LIMITS: Final = Family(

@@ -6,26 +6,26 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ...requests.calls import Script
+from ...requests.scripts import Script
 from .checks import after, endless, not_ours, of_others, wrong_types
 from .family import Family
-from .found import NO_CONTENT, NO_TTL, Content, Finding, Holder, of_nobody
+from .snapshots import NO_CONTENT, NO_TTL, Content, Holder, Snapshot, of_nobody
 
 # A leading zero is that of a Redlock's fencing token which was written back.
 _LOCK: Final = re.compile(rb"((?:[0-9a-f]{32}){1,2}):(0?\d{1,16}):(.*)", re.DOTALL)
 _FORCE_LOCK: Final = Script("force_lock", "bells", "forcing")
 
 
-def read_locks(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_locks(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """A lock, which its owner may have taken more than once."""
     lock, nest = found[""], found.get("nest", NO_CONTENT)
     if wrong := wrong_types({"": "string", "nest": "zset"}, found) + not_ours(found, ("nest",)):
-        return Finding(now_us, stands=bool(lock), problems=wrong)
+        return Snapshot(now_us, stands=bool(lock), problems=wrong)
     if not lock:
-        return Finding(now_us)
+        return Snapshot(now_us)
     match = _LOCK.fullmatch(lock.value)
     if match is None:
-        return Finding(now_us, stands=True, problems=(of_others(""), *endless(lock)))
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *endless(lock)))
     token = match[1].decode()
     nested = _nested(token, nest, now_us)
     holder = Holder(
@@ -36,8 +36,8 @@ def read_locks(now_us: int, found: Mapping[str, Content]) -> Finding:
         depth=len(nested) or None,
     )
     if of_nobody(holder):
-        return Finding(now_us, stands=True, problems=endless(lock), kept=holder)
-    return Finding(now_us, (holder,), stands=True, problems=endless(lock))
+        return Snapshot(now_us, stands=True, problems=endless(lock), kept=holder)
+    return Snapshot(now_us, (holder,), stands=True, problems=endless(lock))
 
 
 def told_lock(left_ms: int, held: bytes) -> Holder | None:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ...requests.calls import Script
-from ..steps import SEAT_LENGTH
+from ...requests.scripts import Script
+from ..base import SEAT_LENGTH
 from .checks import ID, TOKEN, after, endless, not_ours, of_others, wrong_types
 from .family import Family
-from .found import Content, Finding, Holder, of_nobody, whole_number
+from .snapshots import Content, Holder, Snapshot, of_nobody, whole_number
 
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,16}):(.*)", re.DOTALL)
 FORCE_PERMITS: Final = Script("force_permits", "bells", "forcing")
@@ -31,10 +31,10 @@ def read_permits(
     numbers: tuple[bytes, ...] = (b"first", b"current"),
     *,
     told: Callable[[bytes, int, bytes], Holder | None] = told_permits,
-) -> Finding:
+) -> Snapshot:
     """A kind with several permits. Where there is a value, it has these `numbers`; `told` reads a lease."""
     if wrong := wrong_types({"": "zset", "leases": "hash", "value": "hash"}, found):
-        return Finding(now_us, stands=True, problems=wrong)
+        return Snapshot(now_us, stands=True, problems=wrong)
     leases: dict[bytes, bytes] = found["leases"].value if found["leases"] else {}
     deadlines = found[""].value if found[""] else {}
     holders: list[Holder] = []
@@ -57,7 +57,7 @@ def read_permits(
     value = whole_number(values.get(b"current"))
     if values and None in map(whole_number, map(values.get, numbers)):
         problems.append(of_others("value"))
-    return Finding(
+    return Snapshot(
         now_us,
         tuple(holders),
         value,

@@ -7,12 +7,12 @@ from typing import Final
 
 from .checks import wrong_types
 from .family import Family
-from .found import Content, Finding
+from .snapshots import Content, Snapshot
 
 
-def read_register(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_register(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """A register, which stays for ever and is held by nobody. Its content is the user's."""
-    return Finding(now_us, stands=bool(found[""]), problems=wrong_types({"": "hash"}, found))
+    return Snapshot(now_us, stands=bool(found[""]), problems=wrong_types({"": "hash"}, found))
 
 
 REGISTERS: Final = Family(("",), read_register, passive=(), shallow=True)

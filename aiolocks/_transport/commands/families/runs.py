@@ -6,28 +6,28 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ..steps import SEAT_LENGTH
+from ..base import SEAT_LENGTH
 from .checks import endless, of_others, wrong_types
 from .family import Family
-from .found import NO_CONTENT, NO_TTL, Content, Finding, Holder
 from .permits import FORCE_PERMITS, read_permits
+from .snapshots import NO_CONTENT, NO_TTL, Content, Holder, Snapshot
 
 _TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
 
 
-def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """The runs of a job, beside others or not, and the ticket that owns its key, queued or running."""
-    finding, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
+    snapshot, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
     wrong = wrong_types({"owner": "string", "about": "hash"}, found)
     if owner.type == "string" and _TICKET.fullmatch(owner.value) is None:
         wrong = (*wrong, of_others("owner"))
     if about.type == "hash" and not all(map(_TICKET.fullmatch, about.value)):
         wrong = (*wrong, of_others("about"))
     if wrong or owner:
-        problems = (*finding.problems, *wrong, *endless(owner))
-        finding = finding._replace(stands=True, problems=problems)
+        problems = (*snapshot.problems, *wrong, *endless(owner))
+        snapshot = snapshot._replace(stands=True, problems=problems)
     if owner.type != "string":
-        return finding
+        return snapshot
     ticket: bytes = owner.value
     holder = Holder(
         (ticket.decode(errors="replace"),),
@@ -36,23 +36,23 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Finding:
         about.value.get(ticket, b"") if about.type == "hash" else b"",
         mode="ticket",
     )
-    return finding._replace(holders=(*finding.holders, holder), ticket=ticket)
+    return snapshot._replace(holders=(*snapshot.holders, holder), ticket=ticket)
 
 
-def read_schedule(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_schedule(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """The runs of a schedule, which are kept as permits are."""
     return read_permits(now_us, {**found, "value": NO_CONTENT})
 
 
-def _read_runs(now_us: int, found: Mapping[str, Content]) -> Finding:
+def _read_runs(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """Those that count for the limit, and those beside them, which are kept in the same way."""
-    finding = read_permits(now_us, found, (b"current",))
+    snapshot = read_permits(now_us, found, (b"current",))
     others = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
     beside = read_permits(now_us, others)
-    return finding._replace(
-        holders=(*finding.holders, *beside.holders),
-        stands=finding.stands or beside.stands,
-        problems=tuple(dict.fromkeys((*finding.problems, *beside.problems))),
+    return snapshot._replace(
+        holders=(*snapshot.holders, *beside.holders),
+        stands=snapshot.stands or beside.stands,
+        problems=tuple(dict.fromkeys((*snapshot.problems, *beside.problems))),
     )
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ...requests.calls import Script
-from ..steps import SEAT_LENGTH
+from ...requests.scripts import Script
+from ..base import SEAT_LENGTH
 from .checks import ID, after, endless, not_ours, wrong_types
 from .family import Family
-from .found import Content, Finding, Holder, Reservation, whole_number
+from .snapshots import Content, Holder, Reservation, Snapshot, whole_number
 
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
 _WAITING: Final = re.compile(rb"w (\S+) (\S+) p (\S+)")
@@ -31,11 +31,11 @@ def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
     return holder._replace(mode=_MODES[match[1]], span=(a, b))
 
 
-def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """Spans, in three modes."""
     sides = tuple(found.keys() - {"", "ends", "waits", "fence"})
     if wrong := wrong_types({"": "hash", "ends": "zset", "waits": "zset"}, found):
-        return Finding(now_us, stands=True, problems=wrong)
+        return Snapshot(now_us, stands=True, problems=wrong)
     spans: dict[bytes, bytes] = found[""].value if found[""] else {}
     ends, waits = (found[key].value if found[key] else {} for key in ("ends", "waits"))
     holders: list[Holder] = []
@@ -53,7 +53,7 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Finding:
     if any(map(ID.fullmatch, spans.keys() - ends.keys() - waits.keys())):
         problems.append("half of a lease is missing")
     problems += [problem for key in ("", "ends") for problem in endless(found[key])]
-    return Finding(
+    return Snapshot(
         now_us,
         tuple(holders),
         stands=bool(holders or problems),

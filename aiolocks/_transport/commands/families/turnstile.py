@@ -7,23 +7,23 @@ from typing import Final
 
 from .checks import endless, of_others, wrong_types
 from .family import Family
-from .found import NO_TTL, Content, Finding, Holder, whole_number
+from .snapshots import NO_TTL, Content, Holder, Snapshot, whole_number
 
 
-def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Finding:
+def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """A window that is open: its first entrant, and how many have gone through."""
     if wrong := wrong_types({"": "zset"}, found):
-        return Finding(now_us, stands=True, problems=wrong)
+        return Snapshot(now_us, stands=True, problems=wrong)
     if not (places := found[""]):
-        return Finding(now_us)
+        return Snapshot(now_us)
     numbers = {token: whole_number(place) for token, place in places.value.items()}
     winner = next((token for token, place in numbers.items() if place == 1), None)
     if winner is None or None in numbers.values():
-        return Finding(now_us, stands=True, problems=(of_others(""), *endless(places)))
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *endless(places)))
     left_ms = None if places.ttl_ms == NO_TTL else places.ttl_ms
     holder = Holder((winner.decode(errors="replace"),), None, left_ms)
     value = max(filter(None, numbers.values()))
-    return Finding(now_us, (holder,), value, stands=True, problems=endless(places))
+    return Snapshot(now_us, (holder,), value, stands=True, problems=endless(places))
 
 
 TURNSTILES: Final = Family(("",), read_turnstile, passive=())

@@ -1,4 +1,4 @@
-"""A lease that a majority of masters holds: how it is given, kept and handed over.
+"""A lease that a majority of masters holds: how it is given. `keeping` has how it is kept and handed over.
 
 **The ground of a lease.** Let a master *confirm* a lease when it writes the lease's fencing token back while
 it still carries the lease's token, and has minted nothing larger for it (`redlock_seal.lua`). A lease is
@@ -31,17 +31,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from ...errors import ConfigurationError
 from ..faults import Fault
 from ..requests.answers import Answer, Granted, Refused, Released
 from ..requests.calls import Command
-from .ballots import CONFIRM, LEAVE, LOOK, TAKE, TOLD, UNDO, VOTE, Ballot, Errand, Voting
+from .operations import CONFIRM, LEAVE, TOLD, UNDO, VOTE, MasterRequest, QuorumOperation
 
 
 @final
-class Acquiring(Ballot[Answer]):
+class Acquiring(QuorumOperation[Answer]):
     """Grants by a majority, then the largest fencing token confirmed by a majority; undone where that fails.
 
     Args:
@@ -92,7 +92,7 @@ class Acquiring(Ballot[Answer]):
         self._unconfirmed: set[int] = set()  # granted it, and lost it again
         self._unasked: set[int] = set()  # granted it later, and minted more than is proposed
 
-    def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
+    def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
         if phase == VOTE:
             self._pending.discard(master)
             if isinstance(reply, Refused):
@@ -109,13 +109,13 @@ class Acquiring(Ballot[Answer]):
             self._confirmed.add(master)
         return [] if self.decided else self._decide()
 
-    def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
+    def failed(self, master: int, phase: int, fault: Fault) -> list[MasterRequest]:
         if isinstance(fault.error, ConfigurationError) and not self.decided:
             self.outcome = fault
             return self._take_back()
         return super().failed(master, phase, fault)
 
-    def _granted_late(self, master: int) -> list[Errand]:
+    def _granted_late(self, master: int) -> list[MasterRequest]:
         """The more carry the lease, the more may fail later. An undo was sent after it."""
         if isinstance(self.outcome, Granted):
             return self._tell((master,))
@@ -124,9 +124,9 @@ class Acquiring(Ballot[Answer]):
         if self._granted[master].fencing_token > self._fencing_token:
             self._unasked.add(master)
             return self._decide()
-        return [Errand(master, self._confirm(self._fencing_token), self._proposal)]
+        return [MasterRequest(master, self._confirm(self._fencing_token), self._proposal)]
 
-    def _decide(self) -> list[Errand]:
+    def _decide(self) -> list[MasterRequest]:
         if len(self._confirmed) >= self.majority:
             itself = 1 if self._queued else 0  # it stands there until it has confirmed
             others = max(grant.others for grant in self._granted.values()) - itself
@@ -143,32 +143,32 @@ class Acquiring(Ballot[Answer]):
             return self._propose(carrying)
         return []
 
-    def _propose(self, carrying: AbstractSet[int]) -> list[Errand]:
+    def _propose(self, carrying: AbstractSet[int]) -> list[MasterRequest]:
         """For the first time, or again with more of them: earlier confirmations do not count then."""
         self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
         self._proposal += 1
         self._confirmed.clear()
         self._unasked.clear()
         command = self._confirm(self._fencing_token)
-        return [Errand(master, command, self._proposal) for master in sorted(carrying)]
+        return [MasterRequest(master, command, self._proposal) for master in sorted(carrying)]
 
-    def _tell(self, masters: Iterable[int]) -> list[Errand]:
+    def _tell(self, masters: Iterable[int]) -> list[MasterRequest]:
         """They are not needed any more, but are to know the fencing token of what they carry."""
         command = self._confirm(self._fencing_token, given=True)
-        return [Errand(master, command, TOLD) for master in masters]
+        return [MasterRequest(master, command, TOLD) for master in masters]
 
-    def _leave_queues(self) -> list[Errand]:
+    def _leave_queues(self) -> list[MasterRequest]:
         """On the masters that were not asked to confirm the lease, or did not: nobody else would."""
         if self._leave is None:
             return []
         masters = self._refused.keys() | self._pending
         if self._queued:
             masters |= self._unconfirmed | self._unasked
-        return [Errand(master, self._leave, LEAVE) for master in sorted(masters)]
+        return [MasterRequest(master, self._leave, LEAVE) for master in sorted(masters)]
 
-    def _take_back(self) -> list[Errand]:
+    def _take_back(self) -> list[MasterRequest]:
         masters = range(len(self._labels))
-        return [Errand(master, self._undo, UNDO) for master in masters if master not in self._refused]
+        return [MasterRequest(master, self._undo, UNDO) for master in masters if master not in self._refused]
 
     def _refusal(self) -> Refused:
         """For as long as it takes until a majority could be free."""
@@ -190,129 +190,3 @@ class Acquiring(Ballot[Answer]):
         if master in self._refused:
             return "held elsewhere"
         return "granted, and lost again" if master in self._unconfirmed else "granted"
-
-
-class Carried(NamedTuple):
-    """The part of a lease on one master: whether its fencing token was written back, and the metadata."""
-
-    fencing_token: int
-    written_back: bool
-    metadata: str
-
-
-@final
-class Renewing(Voting):
-    """A majority has it renewed; and where it is missing, it is put back.
-
-    A master that came back empty, or was away when the lease was given, is taken again for the same token, if
-    it is free: only once a majority has said that the lease is held, and with what one of them carries. So a
-    renewal creates nothing that is gone. It restores what further failures may take, not what has happened.
-
-    Args:
-        look: Reads what a master carries of it.
-        take: Acquires for the token, with that metadata.
-        confirm: Writes the fencing token of the lease back.
-    """
-
-    __slots__ = ("_carried", "_confirm", "_look", "_sources", "_take", "_taking")
-
-    def __init__(
-        self,
-        labels: Sequence[str],
-        vote: Command[bool],
-        look: Command[Carried | None],
-        take: Callable[[str], Command[Answer]],
-        confirm: Callable[..., Command[bool]],
-    ) -> None:
-        super().__init__(labels, vote)
-        self._look = look
-        self._take = take
-        self._confirm = confirm
-        self._sources: list[int] | None = None  # masters that may be asked yet for the part to put back
-        self._carried: Carried | None = None
-        self._taking: set[int] = set()
-
-    def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
-        if phase == VOTE:
-            super().replied(master, phase, reply)
-            return self._heal() if self.outcome is True else []
-        if phase == LOOK:
-            if reply is None or not reply.written_back:
-                return self._look_further()
-            self._carried = reply
-            return self._heal()
-        if phase == TAKE and isinstance(reply, Granted) and self._carried is not None:
-            return [Errand(master, self._confirm(self._carried.fencing_token, given=True), TOLD)]
-        return []
-
-    def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
-        if phase == VOTE:
-            return super().failed(master, phase, fault)
-        return self._look_further() if phase == LOOK else []
-
-    def _heal(self) -> list[Errand]:
-        missing = self._no.keys() - self._taking
-        if not missing:
-            return []
-        if self._carried is None:
-            if self._sources is not None:
-                return []  # being read
-            self._sources = list(self._yes)
-            return self._look_further()
-        self._taking |= missing
-        command = self._take(self._carried.metadata)
-        return [Errand(master, command, TAKE) for master in missing]
-
-    def _look_further(self) -> list[Errand]:
-        return [Errand(self._sources.pop(0), self._look, LOOK)] if self._sources else []
-
-
-@final
-class Adopting(Ballot[int | None]):
-    """Given from one token to another by a majority; given back where that fails.
-
-    Of several who adopt at a time at most one has a majority. If none has, the handle stays good; if one has,
-    what others give back to it on a minority of masters is nobody's, and free again after the ttl.
-
-    Args:
-        undo: Gives it back.
-    """
-
-    __slots__ = ("_given", "_not_held", "_undo")
-
-    def __init__(
-        self, labels: Sequence[str], vote: Command[Carried | None], undo: Command[Carried | None]
-    ) -> None:
-        super().__init__(labels, vote)
-        self._undo = undo
-        self._given: dict[int, Carried] = {}
-        self._not_held: set[int] = set()
-
-    def _voted(self, master: int, reply: Any) -> None:
-        if reply is None:
-            self._not_held.add(master)
-        else:
-            self._given[master] = reply
-
-    def _decide(self) -> list[Errand]:
-        if len(self._given) >= self.majority:
-            # A token that a single master has minted is not the lease's; a majority has the lease's, and so
-            # one of these.
-            known = [carried for carried in self._given.values() if carried.written_back]
-            found = known or self._given.values()
-            self.outcome = max(carried.fencing_token for carried in found)
-            return []
-        if len(self._not_held) >= self.enough_against:
-            self.outcome = None
-        elif not self._pending:
-            self.outcome = self._no_majority()
-        else:
-            return []
-        return [
-            Errand(master, self._undo, UNDO)
-            for master in range(len(self._labels))
-            if master not in self._not_held
-        ]
-
-    def _said(self, master: int) -> str:
-        return "adopted" if master in self._given else "not held"

@@ -1,11 +1,11 @@
-"""The lines in which the requests of a slot wait."""
+"""The backlogs in which the requests of a slot wait."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from aiolocks._transport.cluster.lines import Lines
+from aiolocks._transport.cluster.backlogs import Backlogs
 from aiolocks._transport.faults import Fault
 from aiolocks._transport.requests.calls import Call, Command, ignore
 
@@ -26,18 +26,18 @@ async def test_what_is_sent_by_who_is_out_of_time_goes_on_once() -> None:
     def send(held: Call[Any]) -> None:
         sent.append(held)
         if len(sent) == 1:  # turned away again
-            lines.hold(SLOT, held, pause=0.01)
+            backlogs.hold(SLOT, held, pause=0.01)
 
-    lines = Lines(loop, send, served=lambda _: True, trouble=lambda: None)
+    backlogs = Backlogs(loop, send, served=lambda _: True, trouble=lambda: None)
     undo = call()
 
     def out_of_time(_: Fault) -> None:
-        lines.hold(SLOT, undo)
+        backlogs.hold(SLOT, undo)
 
-    lines.hold(SLOT, call(out_of_time, lasts=0.0))
+    backlogs.hold(SLOT, call(out_of_time, lasts=0.0))
     while len(sent) < 2:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.02)
     assert sent == [undo, undo]
-    assert SLOT not in lines
+    assert SLOT not in backlogs
     assert not wrong

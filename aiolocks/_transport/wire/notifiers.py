@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Protocol, final
 
-import redis.exceptions as driver
-
 from .. import faults
+from ..client.errors import AnsweredError, closed
 from ..requests.calls import Command
 
 Words = tuple[bytes | str | int, ...]
@@ -21,7 +20,7 @@ _UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
 _SETTING: Final = "notify-keyspace-events"
 
 
-class Ear(Protocol):
+class Notifier(Protocol):
     """One way of hearing bells, on one connection."""
 
     name: ClassVar[str]
@@ -49,7 +48,7 @@ class UnavailableError(Exception):
     """Why there is no hearing in this way."""
 
 
-def _refused(error: driver.ResponseError, why: str) -> UnavailableError:
+def _refused(error: AnsweredError, why: str) -> UnavailableError:
     if faults.refused(error).transient:
         raise error  # says nothing about tomorrow
     return UnavailableError(f"{why} ({error})")
@@ -69,7 +68,7 @@ class Tracking:
         try:
             for reply in replies:
                 await reply
-        except driver.ResponseError as error:
+        except AnsweredError as error:
             raise _refused(error, "the server refuses CLIENT TRACKING or CLIENT CACHING") from error
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
@@ -110,10 +109,10 @@ class Keyspace:
             if await self._try_out(ask, trial):
                 return
             why = await self._silence(ask)
-        except driver.ResponseError as error:
-            if self._asking and faults.detour(error) is not None:
+        except AnsweredError as error:
+            if self._asking and faults.redirect(error) is not None:
                 # Not `from error`: a redirect that is the cause would count as the server's last word.
-                raise driver.ConnectionError("the node has just lost the slot of the trial") from None
+                raise closed("the node has just lost the slot of the trial") from None
             raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
         if self._configure and await self._try_out(ask, trial):
             return
@@ -123,7 +122,7 @@ class Keyspace:
         self._heard_probe = False
         replies = [ask("SUBSCRIBE", self._channel + self._probe)]
         # An event comes before the reply to the next command: there is nothing to wait for.
-        for words in (trial.words(in_full=True), ("DEL", self._probe)):
+        for words in (trial.words(as_eval=True), ("DEL", self._probe)):
             if self._asking:
                 ask("ASKING")  # needed by few, and may be denied
             replies.append(ask(*words))
@@ -143,7 +142,7 @@ class Keyspace:
                 )
             missing = [flag for flag in "Kgx" if flag not in value and not (flag in "gx" and "A" in value)]
             await ask("CONFIG", "SET", _SETTING, value + "".join(missing))
-        except (driver.ResponseError, ValueError) as error:
+        except (AnsweredError, ValueError) as error:
             return f"keyspace notifications are off: {wanted}, and CONFIG is refused here ({error})"
         return f"keyspace notifications stay silent, although {_SETTING} was set"
 
@@ -177,7 +176,7 @@ def _pair(reply: Any) -> tuple[str, str]:
 
 
 @final
-class _Deaf:
+class _NoNotifier:
     name: ClassVar[str] = "poll"
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
@@ -190,4 +189,4 @@ class _Deaf:
         return ()
 
 
-DEAF: Final = _Deaf()
+NO_NOTIFIER: Final = _NoNotifier()

@@ -13,13 +13,13 @@ from ..requests.calls import Call
 
 PAUSE_FIRST: Final = 0.002
 _PAUSE_MAXIMUM: Final = 0.05
-"""Seconds that a line waits before its requests are tried again: doubled from the first each time."""
+"""Seconds that a backlog waits before its requests are tried again: doubled from the first each time."""
 _CALM: Final = 1.0
 """Seconds without trouble after which a slot's pauses start from the shortest again."""
 
 
 @final
-class _Line:
+class _Backlog:
     """The requests of one slot that wait.
 
     Attributes:
@@ -39,11 +39,11 @@ class _Line:
 
 
 @final
-class Lines:
-    """One line for each slot of which a request was turned away and has not been tried again yet.
+class Backlogs:
+    """One backlog for each slot of which a request was turned away and has not been tried again yet.
 
-    Invariant: the timer of a line comes no later than when the time of one of its requests is over and, where
-    the line may go on, than when it is due.
+    Invariant: the timer of a backlog comes no later than when the time of one of its requests is over and,
+    where the backlog may go on, than when it is due.
 
     Args:
         send: Takes a request that goes on.
@@ -51,7 +51,7 @@ class Lines:
         trouble: Why none is.
     """
 
-    __slots__ = ("_closed", "_lines", "_loop", "_pauses", "_send", "_served", "_trouble")
+    __slots__ = ("_backlogs", "_loop", "_pauses", "_send", "_served", "_trouble", "closed")
 
     def __init__(
         self,
@@ -64,41 +64,43 @@ class Lines:
         self._loop = loop
         self._send = send
         self._served = served
-        self._lines: dict[int, _Line] = {}
+        self._backlogs: dict[int, _Backlog] = {}
         self._pauses: dict[int, tuple[float, float]] = {}  # by slot: the next pause, and when it was set
         self._trouble = trouble
-        self._closed = False
+        self.closed = False
 
     def __contains__(self, slot: int) -> bool:
-        return slot in self._lines
+        return slot in self._backlogs
 
     def has_lane(self, slot: int, lane: str) -> bool:
-        """Whether a request of that lane waits in the slot's line."""
-        line = self._lines.get(slot)
-        return line is not None and any(call.command.lane == lane for call in line.calls if not call.done)
+        """Whether a request of that lane waits in the slot's backlog."""
+        backlog = self._backlogs.get(slot)
+        return backlog is not None and any(
+            call.command.lane == lane for call in backlog.calls if not call.done
+        )
 
     @property
     def busy(self) -> bool:
         """Whether anybody waits."""
-        return any(not call.done for line in self._lines.values() for call in line.calls)
+        return any(not call.done for backlog in self._backlogs.values() for call in backlog.calls)
 
     @property
     def unserved(self) -> bool:
         """Whether anybody waits for a slot that nobody is known to serve."""
         return any(
-            any(not call.done for call in line.calls)
-            for slot, line in self._lines.items()
+            any(not call.done for call in backlog.calls)
+            for slot, backlog in self._backlogs.items()
             if not self._served(slot)
         )
 
     def hold(self, slot: int, call: Call[Any], *, why: Fault | None = None, pause: float = 0.0) -> None:
         """It waits, after the others of its slot, for `pause` seconds at least if it is the first."""
-        line = self._lines.get(slot)
-        if line is None:
-            line = self._lines[slot] = _Line(self._loop.time() + max(pause, self.pause(slot)))
-        line.why = why or line.why
-        line.calls.append(call)
-        self._set_timer(slot, line)
+        backlog = self._backlogs.get(slot)
+        if backlog is None:
+            backlog = self._backlogs[slot] = _Backlog(self._loop.time() + max(pause, self.pause(slot)))
+        backlog.why = why or backlog.why
+        backlog.calls.append(call)
+        self._set_timer(slot, backlog)
 
     def pause(self, slot: int) -> float:
         """Seconds to wait now, this time: none at first, and longer each time that it goes wrong again."""
@@ -111,74 +113,75 @@ class Lines:
 
     def hold_up(self, slot: int) -> Callable[[object], None]:
         """Nobody of the slot goes on before what is returned has been called."""
-        line = self._lines.get(slot)
-        if line is None:
-            line = self._lines[slot] = _Line(self._loop.time())
-        line.held_up += 1
+        backlog = self._backlogs.get(slot)
+        if backlog is None:
+            backlog = self._backlogs[slot] = _Backlog(self._loop.time())
+        backlog.held_up += 1
 
         def let_go(_: object) -> None:
-            line.held_up -= 1
-            if self._lines.get(slot) is line:
-                self._set_timer(slot, line)
+            backlog.held_up -= 1
+            if self._backlogs.get(slot) is backlog:
+                self._set_timer(slot, backlog)
 
         return let_go
 
     def look_again(self) -> None:
         """Other nodes may be known to serve the slots."""
-        for slot, line in tuple(self._lines.items()):
-            self._set_timer(slot, line)
+        for slot, backlog in tuple(self._backlogs.items()):
+            self._set_timer(slot, backlog)
 
     def fail(self, fault: Fault) -> None:
         """Nobody serves those slots of which nobody is known to, and that is how it stays."""
-        for slot, line in tuple(self._lines.items()):
+        for slot, backlog in tuple(self._backlogs.items()):
             if not self._served(slot):
-                self._end(slot, line, fault)
+                self._end(slot, backlog, fault)
 
     def tell_impatient(self, fault: Fault) -> None:
         """No node is known to serve those slots: calls that are not patient do not wait for one."""
-        for slot, line in tuple(self._lines.items()):
+        for slot, backlog in tuple(self._backlogs.items()):
             if not self._served(slot):
-                for call in tuple(line.calls):
+                for call in tuple(backlog.calls):
                     if not call.patient:
                         call.fault(fault)
 
     def close(self) -> None:
-        self._closed = True
-        for slot, line in tuple(self._lines.items()):
-            self._end(slot, line, faults.session_closed())
+        self.closed = True
+        for slot, backlog in tuple(self._backlogs.items()):
+            self._end(slot, backlog, faults.session_closed())
 
-    def _end(self, slot: int, line: _Line, fault: Fault) -> None:
-        self._remove(slot, line)
-        for call in line.calls:
+    def _end(self, slot: int, backlog: _Backlog, fault: Fault) -> None:
+        self._remove(slot, backlog)
+        for call in backlog.calls:
             call.fault(fault)
 
-    def _remove(self, slot: int, line: _Line) -> None:
-        del self._lines[slot]
-        if line.timer is not None:
-            line.timer.cancel()
+    def _remove(self, slot: int, backlog: _Backlog) -> None:
+        del self._backlogs[slot]
+        if backlog.timer is not None:
+            backlog.timer.cancel()
 
-    def _set_timer(self, slot: int, line: _Line) -> None:
-        if line.timer is not None:
-            line.timer.cancel()
-            line.timer = None
-        if self._closed:
+    def _set_timer(self, slot: int, backlog: _Backlog) -> None:
+        if backlog.timer is not None:
+            backlog.timer.cancel()
+            backlog.timer = None
+        if self.closed:
             return
-        when = min((call.until for call in line.calls if not call.done), default=math.inf)
-        if not line.held_up and (self._served(slot) or not line.calls):
-            when = min(when, line.due)
+        when = min((call.until for call in backlog.calls if not call.done), default=math.inf)
+        if not backlog.held_up and (self._served(slot) or not backlog.calls):
+            when = min(when, backlog.due)
         if when < math.inf:  # or else somebody who holds it up will say so
-            line.timer = self._loop.call_at(when, self._go_on, slot, line)
+            backlog.timer = self._loop.call_at(when, self._go_on, slot, backlog)
 
-    def _go_on(self, slot: int, line: _Line) -> None:
-        line.timer = None
+    def _go_on(self, slot: int, backlog: _Backlog) -> None:
+        backlog.timer = None
         now = self._loop.time()
-        for call in line.calls:
+        for call in backlog.calls:
             if call.until <= now:
-                call.fault(line.why or faults.unanswered(self._trouble()))
-        line.calls = [call for call in line.calls if not call.done]
-        if line.held_up or (line.calls and (line.due > now or not self._served(slot))):
-            self._set_timer(slot, line)
+                call.fault(backlog.why or faults.unanswered(self._trouble()))
+        backlog.calls = [call for call in backlog.calls if not call.done]
+        if backlog.held_up or (backlog.calls and (backlog.due > now or not self._served(slot))):
+            self._set_timer(slot, backlog)
             return
-        self._remove(slot, line)  # a caller that was told that its time is over may have sent an undo into it
-        for call in line.calls:
+        # A caller that was told that its time is over may have sent an undo into it.
+        self._remove(slot, backlog)
+        for call in backlog.calls:
             self._send(call)

@@ -32,7 +32,7 @@ _CLUSTER_MATTERS: Final = (
 
 
 @final
-class Door:
+class NodeConnector:
     """How connections to one node of a cluster are made."""
 
     __slots__ = ("__weakref__", "connection_class", "connection_kwargs")
@@ -71,7 +71,7 @@ async def _cluster_epoch(connection: Any) -> int | None:
 
 
 @final
-class Doors:
+class NodeConnectors:
     """How the connections of a cluster's client are made: to any node, with what the client was given.
 
     The settings that it needs are copied: it neither keeps the client alive nor disturbs it. The client's own
@@ -102,6 +102,6 @@ class Doors:
         host, port = self._remap((host, port))
         return host, int(port)
 
-    def door(self, address: Address) -> Door:
+    def connector(self, address: Address) -> NodeConnector:
         host, port = address
-        return Door(self._class, {**self._arguments, "host": host, "port": port})
+        return NodeConnector(self._class, {**self._arguments, "host": host, "port": port})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from .. import faults
-from ..wire.lasting import Lasting
+from ..wire.on_demand import OnDemandTask
 from .slots import Slots
 
 log = logging.getLogger("aiolocks.transport")
@@ -19,7 +19,7 @@ _MAXIMUM: Final = 0.5
 
 
 @final
-class Learner(Lasting):
+class TopologyRefresher(OnDemandTask):
     """Learns the table while it is known to be out of date.
 
     Args:

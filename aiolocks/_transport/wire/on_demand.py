@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 
-class Lasting(ABC):
+class OnDemandTask(ABC):
     """One task, for as long as somebody needs what it does.
 
     Invariant: while it is needed and not closed, the task is alive; killed from outside (as when the loop

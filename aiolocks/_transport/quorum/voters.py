@@ -10,7 +10,8 @@ from typing import Any, Final, final
 from ...errors import BackendError, ConfigurationError
 from ..faults import Fault
 from ..requests.answers import fields
-from ..requests.calls import Call, Command, Script
+from ..requests.calls import Call, Command
+from ..requests.scripts import Script
 from ..requests.transport import Transport
 
 Told = Callable[[Fault | None], None]
@@ -80,7 +81,7 @@ class Master:
 
 
 @final
-class Electorate:
+class Voters:
     """Asks each master once which server it is, and again after it was out of reach.
 
     A user of the server who may not ask `INFO` is believed: then nobody notices a server that is listed

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ..requests.answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Released
-from ..requests.calls import Argument, Command, Script
+from ..requests.calls import Argument, Command
+from ..requests.scripts import Script
 
 if TYPE_CHECKING:
-    from .families.found import Holder
+    from .families.snapshots import Holder
     from .listening import Listener
     from .waits import Wanted
 
@@ -29,7 +30,7 @@ class _Belled(Protocol):
     def bell(self) -> bytes: ...
 
 
-class Steps:
+class NameCommands:
     """The steps of one name in one session.
 
     Args:
@@ -67,7 +68,7 @@ class Steps:
 
     # -- who holds what was refused
 
-    def excluded_by(self, own: Sequence[tuple[Steps, str]], refused: Refused) -> bool:
+    def excluded_by(self, own: Sequence[tuple[NameCommands, str]], refused: Refused) -> bool:
         """Whether these possessions, steps with their token, exclude this for as long as they are held.
 
         The server has said so: whatever is known here may have been lost since.
@@ -77,7 +78,7 @@ class Steps:
 
     def holders(self, refused: Refused) -> list[Holder]:
         """The holders, as a refusal tells: some of them, where there are many."""
-        from .families.found import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
+        from .families.snapshots import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
 
         found = (self._holder(*told) for told in _each(refused))
         return [holder for holder in found if holder is not None and not of_nobody(holder)]
@@ -87,7 +88,7 @@ class Steps:
 
         return told_lock(left_ms, lease)
 
-    def heir(self, old: str, fresh: str) -> str:
+    def new_token(self, old: str, fresh: str) -> str:
         """The token for the adopter from `old`, made of a fresh one; a new one where there is no old one."""
         return fresh
 
@@ -144,7 +145,7 @@ def tokens_told(refused: Refused) -> set[str]:
 
 
 def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[int]:
-    """Stands in these queues from now on, with a fresh bell: NEW, HUNG or RUNG, as the last one was.
+    """Stands in these queues from now on, with a fresh bell: WAS_NEW, WAS_HANGING or WAS_RUNG, by the last.
 
     `seat` tells apart those who stand there with the same bell.
     """

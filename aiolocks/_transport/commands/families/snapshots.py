@@ -95,7 +95,7 @@ class Waiter(NamedTuple):
 
 
 @final
-class Finding(NamedTuple):
+class Snapshot(NamedTuple):
     """The state of one name on the server.
 
     Attributes:
@@ -126,11 +126,11 @@ class Finding(NamedTuple):
         """The holders, and the one that was."""
         return self.holders if self.kept is None else (*self.holders, self.kept)
 
-    def with_problems(self, problems: tuple[str, ...]) -> Finding:
+    def with_problems(self, problems: tuple[str, ...]) -> Snapshot:
         """The same, with what else is not as it should be."""
         return self._replace(problems=(*self.problems, *problems))
 
-    def with_waiters(self, number: int, told: Sequence[bytes]) -> Finding:
+    def with_waiters(self, number: int, told: Sequence[bytes]) -> Snapshot:
         """The same with its waiters; `told` holds for each of the first since when, and its card."""
         if number < 0:
             return self._replace(problems=(*self.problems, "its queue is something else"))

@@ -1,7 +1,7 @@
 """One command put to several masters: how their answers become one. State machines without I/O.
 
-A ballot is told of each answer, and says what to send next and how it ended; the sender (`rounds`) decides
-nothing. A majority is always one of all masters, never of those that answer.
+An operation is told of each answer, and says what to send next and how it ended; the sender (`rounds`)
+decides nothing. A majority is always one of all masters, never of those that answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..requests.calls import Command
 T = TypeVar("T")
 
 VOTE, LOOK, TAKE, TOLD, UNDO, LEAVE, CONFIRM = range(7)
-"""The purposes of errands. An undo of a vote, or of a place in a queue, is sent until it is answered, and the
-ballot is not told; from CONFIRM on, each proposal has its own."""
+"""The purposes of requests. An undo of a vote, or of a place in a queue, is sent until it is answered, and
+the operation is not told; from CONFIRM on, each proposal has its own."""
 
 UNDECIDED: Final[Any] = object()
 
 
-class Errand(NamedTuple):
+class MasterRequest(NamedTuple):
     """The command that must be sent to one master."""
 
     master: int
@@ -32,7 +32,7 @@ class Errand(NamedTuple):
     phase: int = VOTE
 
 
-class Ballot(Generic[T]):
+class QuorumOperation(Generic[T]):
     """One command at all masters.
 
     Invariants:
@@ -67,20 +67,20 @@ class Ballot(Generic[T]):
         """Whether it ended with a fault, although some have done it."""
         return False
 
-    def open(self) -> list[Errand]:
-        return [Errand(master, self._vote) for master in range(len(self._labels))]
+    def open(self) -> list[MasterRequest]:
+        return [MasterRequest(master, self._vote) for master in range(len(self._labels))]
 
     def repeated(self, master: int) -> None:
         """The vote of this master was sent more than once: its answer may be that to the second request."""
 
-    def replied(self, master: int, phase: int, reply: Any) -> list[Errand]:
-        """One has answered; returns the errands that must be sent now."""
+    def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
+        """One has answered; returns the requests that must be sent now."""
         if phase == VOTE:
             self._pending.discard(master)
             self._voted(master, reply)
         return [] if self.decided else self._decide()
 
-    def failed(self, master: int, phase: int, fault: Fault) -> list[Errand]:
+    def failed(self, master: int, phase: int, fault: Fault) -> list[MasterRequest]:
         """One did not answer in its time, or refused to."""
         if phase == VOTE or phase >= CONFIRM:
             self._pending.discard(master)
@@ -90,7 +90,7 @@ class Ballot(Generic[T]):
     def _voted(self, master: int, reply: Any) -> None:
         raise NotImplementedError
 
-    def _decide(self) -> list[Errand]:
+    def _decide(self) -> list[MasterRequest]:
         raise NotImplementedError
 
     # -- when there is no majority
@@ -122,7 +122,7 @@ class Ballot(Generic[T]):
         )
 
 
-class Voting(Ballot[bool]):
+class Voting(QuorumOperation[bool]):
     """A question that a majority answers."""
 
     __slots__ = ("_no", "_yes")
@@ -135,7 +135,7 @@ class Voting(Ballot[bool]):
     def _voted(self, master: int, reply: Any) -> None:
         (self._yes if reply else self._no)[master] = None
 
-    def _decide(self) -> list[Errand]:
+    def _decide(self) -> list[MasterRequest]:
         if len(self._yes) >= self.majority:
             self.outcome = True
         elif len(self._no) >= self.enough_against:
@@ -152,7 +152,7 @@ class Voting(Ballot[bool]):
 
 
 @final
-class Freeing(Ballot[Released]):
+class Freeing(QuorumOperation[Released]):
     """Let go by a majority; the rest goes on in the background.
 
     A master that is asked again because its first reply was lost, and then answers "not the holder", did let
@@ -183,7 +183,7 @@ class Freeing(Ballot[Released]):
         (self._freed if freed else self._not_held).add(master)
         self._rung.update(dict.fromkeys(released.rung))
 
-    def _decide(self) -> list[Errand]:
+    def _decide(self) -> list[MasterRequest]:
         if len(self._freed) >= self.majority:
             self.outcome = Released(freed=True, rung=tuple(self._rung))
         elif len(self._not_held) >= self.enough_against:
@@ -197,7 +197,7 @@ class Freeing(Ballot[Released]):
 
 
 @final
-class Listening(Ballot[int]):
+class Listening(QuorumOperation[int]):
     """The time at which a majority may be free, for a waiter that stands in the queues of a majority.
 
     Until then the lock cannot be had, whatever becomes of the other masters.
@@ -213,7 +213,7 @@ class Listening(Ballot[int]):
         (told,) = cast("Sequence[int]", reply)
         self._told.append(told)
 
-    def _decide(self) -> list[Errand]:
+    def _decide(self) -> list[MasterRequest]:
         if self._pending:
             return []
         if len(self._told) < self.majority:

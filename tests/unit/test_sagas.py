@@ -8,24 +8,24 @@ from typing import Any, cast
 
 import pytest
 
-from aiolocks._transport.cluster.clustered import Clustered
+from aiolocks._transport.cluster.redirects import Redirects
 from aiolocks._transport.faults import unanswered
 from aiolocks._transport.requests.answers import released
 from aiolocks._transport.requests.calls import Call, Command, ignore
-from aiolocks._transport.requests.courses import Course, Several, Steps
+from aiolocks._transport.requests.sagas import Saga, SagaCommand, SagaSteps
 
 RUNG = [1, b"bell"]
 NOBODY = [1]
 
 
 class Stage:
-    """A course of two releases, which go out together."""
+    """A saga of two releases, which go out together."""
 
     def __init__(self) -> None:
         self.parts: list[Call[Any]] = []
         self.rung: list[bytes] = []
-        self.call = Call(Several(self._steps, (b"k",), lane=""), ignore, ignore, until=10.0)
-        self.course = Course(
+        self.call = Call(SagaCommand(self._steps, (b"k",), lane=""), ignore, ignore, until=10.0)
+        self.saga = Saga(
             self.call,
             send=lambda call, at_once: self.parts.append(call),
             on_rung=self.rung.extend,
@@ -33,9 +33,9 @@ class Stage:
             on_end=lambda *_: None,
             at_once=False,
         )
-        self.course.begin()
+        self.saga.begin()
 
-    def _steps(self) -> Steps[None]:
+    def _steps(self) -> SagaSteps[None]:
         yield [Command(None, (b"k",), (), released), Command(None, (b"l",), (), released)]
 
 
@@ -44,7 +44,7 @@ def test_whom_a_course_has_woken_is_told_also_when_its_caller_leaves(*, before: 
     stage = Stage()
     if before:
         stage.parts[0].reply(RUNG)
-    stage.course.abandon()
+    stage.saga.abandon()
     if not before:
         stage.parts[0].reply(RUNG)
     stage.parts[1].reply(NOBODY)
@@ -81,16 +81,15 @@ def test_a_course_counts_from_when_its_first_part_was_written() -> None:
 
 
 def test_a_caller_is_told_once_of_an_undo_that_is_sent_again_when_its_slot_has_moved() -> None:
-    """A waiter that the second one wakes is told, and nothing else: a course counts its answers."""
+    """A waiter that the second one wakes is told, and nothing else: a saga counts its answers."""
     held: list[Call[Any]] = []
-    cluster: Any = SimpleNamespace(
-        _closed=False, _lines=SimpleNamespace(hold=lambda slot, call, pause: held.append(call))
-    )
+    backlogs = SimpleNamespace(closed=False, hold=lambda slot, call, pause: held.append(call))
+    cluster: Any = SimpleNamespace(_backlogs=backlogs)
     told, late = list[Any](), list[Any]()
     command = Command(None, (b"k",), (), released)
     call = Call(command, ignore, ignore, until=10.0, undoes=True, on_late=late.append)
 
-    Clustered._undo_the_rest(cluster, 1, call, told.append, released(NOBODY))
+    Redirects._undo_the_rest(cluster, 1, call, told.append, released(NOBODY))
     (rest,) = held
     rest.reply(RUNG)
 

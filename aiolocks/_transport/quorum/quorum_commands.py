@@ -1,4 +1,4 @@
-"""Commands for a quorum: one for all masters with its ballot, or the end of a lane."""
+"""Commands for a quorum: one for all masters with its operation, or the end of a lane."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, TypeVar, final
 
 from ..requests.answers import Released
 from ..requests.calls import Command
-from .ballots import Ballot
+from .operations import QuorumOperation
 
 T = TypeVar("T")
 
 
 @final
-class Motion(Command[T]):
+class QuorumCommand(Command[T]):
     """A command for all masters of a quorum.
 
     Attributes:
-        put: Makes the ballot, for masters with these labels.
+        put: Makes the operation, for masters with these labels.
         like: The command that goes to each of them first.
         node_timeout: Seconds after which a master that has not answered is counted out; None: when the
             call's own time has passed.
         elects: Only masters that are known to be servers of their own may vote.
         lasts: Seconds after which the servers have undone it by themselves.
-        lane: As of a command. Messages that an earlier motion of the lane would still send by itself are not
+        lane: As of a command. Messages that an earlier command of the lane would still send by itself are not
             sent any more.
     """
 
@@ -31,7 +31,7 @@ class Motion(Command[T]):
 
     def __init__(
         self,
-        put: Callable[[Sequence[str]], Ballot[T]],
+        put: Callable[[Sequence[str]], QuorumOperation[T]],
         like: Command[Any],
         *,
         node_timeout: float | None,

@@ -25,7 +25,7 @@ TAKING_BACK: Final = 5.0
 
 
 @final
-class TakeBack:
+class Compensate:
     """Yielded: commands that undo. Nobody waits for them, nor can take them back.
 
     Attributes:
@@ -40,8 +40,8 @@ class TakeBack:
         self.seconds = seconds
 
 
-Wanted = Sequence[Command[Any]] | TakeBack
-Steps = Generator[Wanted, list[Any], T]
+SagaStep = Sequence[Command[Any]] | Compensate
+SagaSteps = Generator[SagaStep, list[Any], T]
 
 
 class FaultError(Exception):
@@ -53,22 +53,22 @@ class FaultError(Exception):
 
 
 @final
-class Several(Command[T]):
+class SagaCommand(Command[T]):
     """A call that looks like one command and takes several.
 
     Attributes:
-        course: Begins it.
+        saga: Begins it.
     """
 
-    __slots__ = ("course",)
+    __slots__ = ("saga",)
 
-    def __init__(self, course: Callable[[], Steps[T]], keys: tuple[bytes, ...], *, lane: str) -> None:
+    def __init__(self, saga: Callable[[], SagaSteps[T]], keys: tuple[bytes, ...], *, lane: str) -> None:
         super().__init__(None, keys, (), lambda result: result, lane=lane)
-        self.course = course
+        self.saga = saga
 
 
 @final
-class Course:
+class Saga:
     """One such call under way.
 
     Invariant: once the call has ended, by any way, nothing more of it is sent but what takes back.
@@ -103,14 +103,14 @@ class Course:
         at_once: bool,
     ) -> None:
         command = call.as_of_now()
-        assert isinstance(command, Several)
+        assert isinstance(command, SagaCommand)
         self._call = call
         self._send = send
         self._on_rung = on_rung
         self._loop = loop
         self._on_end = on_end
         self._at_once = at_once
-        self._steps: Steps[Any] = command.course()
+        self._steps: SagaSteps[Any] = command.saga()
         self._parts: list[Call[Any]] = []
         self._results: list[Any] = []
         self._first = True  # the commands under way are those that it begins with
@@ -136,10 +136,10 @@ class Course:
         if rung := getattr(result, "rung", ()):
             self._on_rung(rung)
 
-    def _go_on(self, step: Callable[[], Wanted]) -> None:
+    def _go_on(self, step: Callable[[], SagaStep]) -> None:
         try:
             wanted = step()
-            while isinstance(wanted, TakeBack):
+            while isinstance(wanted, Compensate):
                 self._take_back(wanted)
                 wanted = self._steps.send([])
         except StopIteration as end:
@@ -156,9 +156,9 @@ class Course:
         left = len(commands)
 
         def made(at: int) -> Callable[[], Command[Any]] | None:
-            if not (self._first and self._call.made_anew):
+            if not (self._first and self._call.made_at_write):
                 return None
-            return lambda: next(self._call.as_of_now().course())[at]  # type: ignore[attr-defined]
+            return lambda: next(self._call.as_of_now().saga())[at]  # type: ignore[attr-defined]
 
         def replied(at: int) -> Callable[[Any], None]:
             def keep(result: Any) -> None:
@@ -187,7 +187,7 @@ class Course:
                 until=self._call.until,
                 undoes=self._call.undoes,
                 patient=self._call.patient,
-                in_full=self._call.in_full,
+                as_eval=self._call.as_eval,
                 make=made(at),
                 on_late=self._tell,
             )
@@ -203,14 +203,14 @@ class Course:
         self._call.sent = min(part.sent for part in parts)
         self._call.sent_steady = min(part.sent_steady for part in parts)
 
-    def _take_back(self, wanted: TakeBack) -> None:
+    def _take_back(self, wanted: Compensate) -> None:
         seconds = max(wanted.seconds, TAKING_BACK)
         for command in wanted.commands:
             take_back(command, send=self._send, loop=self._loop, seconds=seconds, told=self._tell)
 
 
 @final
-class Courses:
+class Sagas:
     """Those under way over one transport.
 
     Args:
@@ -226,10 +226,10 @@ class Courses:
         self._send = send
         self._on_rung = on_rung
         self._loop = loop
-        self._begun: dict[Call[Any], Course] = {}
+        self._begun: dict[Call[Any], Saga] = {}
 
     def begin(self, call: Call[Any], *, at_once: bool) -> None:
-        course = self._begun[call] = Course(
+        saga = self._begun[call] = Saga(
             call,
             send=self._send,
             on_rung=self._on_rung,
@@ -237,9 +237,9 @@ class Courses:
             on_end=self._begun.pop,
             at_once=at_once,
         )
-        course.begin()
+        saga.begin()
 
     def forget(self, call: Call[Any]) -> None:
         """Its caller has left."""
-        if (course := self._begun.pop(call, None)) is not None and not call.done:
-            course.abandon()
+        if (saga := self._begun.pop(call, None)) is not None and not call.done:
+            saga.abandon()

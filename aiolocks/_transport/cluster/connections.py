@@ -1,0 +1,151 @@
+"""The connections of a session to the nodes of a cluster: made when needed, left when not."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from ..client.driver import Address
+from ..requests.calls import Call, Command, ignore
+from ..wire.multiplexed import Multiplexed
+
+_STUCK: Final = 0.1
+_STUCK_MAXIMUM: Final = 0.5
+"""Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
+_ROLL_CALL: Final = 30.0
+"""Seconds between two questions for the nodes of the cluster."""
+
+
+@final
+class NodeConnections:
+    """One transport to each node that this session has talked to, and has not left since.
+
+    Args:
+        open_node: Makes the transport to one node; it connects when first needed.
+        stuck: Called while requests wait for a connection that cannot be made: another node may serve them.
+        learn_members: Reads the answer to `CLUSTER SLOTS`, for which one node is asked now and then.
+
+    Attributes:
+        by_address: The transports.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_former_commands",
+        "_learn_members",
+        "_leaving",
+        "_loop",
+        "_open_node",
+        "_patience",
+        "_roll_call",
+        "_stuck",
+        "_watch",
+        "by_address",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        open_node: Callable[[Address], Multiplexed],
+        *,
+        stuck: Callable[[], None],
+        learn_members: Callable[[Any], Any],
+    ) -> None:
+        self._loop = loop
+        self._open_node = open_node
+        self._stuck = stuck
+        self._learn_members = learn_members
+        self.by_address: dict[Address, Multiplexed] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        self._roll_call: asyncio.TimerHandle | None = None
+        self._patience = _STUCK
+        self._leaving: set[asyncio.Task[None]] = set()  # connections to former nodes, being closed
+        self._former_commands = 0  # sent by nodes that are there no more
+
+    def __contains__(self, node: Multiplexed) -> bool:
+        return node in self.by_address.values()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any has requests that are not answered."""
+        return any(node.busy for node in self.by_address.values())
+
+    @property
+    def commands_sent(self) -> int:
+        return self._former_commands + sum(node.commands_sent for node in self.by_address.values())
+
+    def to(self, address: Address) -> Multiplexed:
+        node = self.by_address.get(address)
+        if node is None:
+            node = self.by_address[address] = self._open_node(address)
+            if self._roll_call is None:
+                self._call_roll_later()
+        return node
+
+    def address_of(self, node: Multiplexed) -> Address:
+        return next(address for address, other in self.by_address.items() if other is node)
+
+    def leave(self, address: Address) -> None:
+        """Closes one that is not needed; it is made again when it is."""
+        node = self.by_address.pop(address)
+        self._former_commands += node.commands_sent
+        closing = self._loop.create_task(node.aclose(0.0), name="aiolocks-leave")
+        self._leaving.add(closing)
+        closing.add_done_callback(self._leaving.discard)
+
+    # -- nodes that cannot be reached
+
+    def look_after(self) -> None:
+        """Sees to it that requests which wait for a connection do not wait for a node that serves no more."""
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._patience, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if any(node.stuck for node in self.by_address.values()):
+            self._stuck()
+            self._patience = min(2 * self._patience, _STUCK_MAXIMUM)
+            self.look_after()
+        else:
+            self._patience = _STUCK
+
+    # -- the nodes of the cluster
+
+    def _call_roll_later(self) -> None:
+        here = weakref.WeakMethod(self._call_roll)  # the loop must not keep alive a session that nobody uses
+
+        def call() -> None:
+            if (call_roll := here()) is not None:
+                call_roll()
+
+        self._roll_call = self._loop.call_later(_ROLL_CALL, call)
+
+    def _call_roll(self) -> None:
+        """Asks one node for those of the cluster, of which all may be others until a table is needed."""
+        self._roll_call = None
+        node = next((node for node in self.by_address.values() if node.ready and node.ordered), None)
+        if node is not None:
+            command = Command(None, (), ("CLUSTER", "SLOTS"), self._learn_members)
+            node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))
+        if self.by_address:
+            self._call_roll_later()
+
+    # -- closing
+
+    def stop(self) -> None:
+        """Asks nothing any more by itself."""
+        for timer in (self._watch, self._roll_call):
+            if timer is not None:
+                timer.cancel()
+
+    async def aclose(self, grace: float) -> None:
+        closing = [self._loop.create_task(node.aclose(grace)) for node in self.by_address.values()]
+        if ending := {*closing, *self._leaving}:
+            await asyncio.wait(ending)
+
+    def close(self) -> None:
+        """Closes without waiting."""
+        for node in self.by_address.values():
+            node.close()

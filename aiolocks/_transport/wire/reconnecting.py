@@ -1,0 +1,293 @@
+"""The connection of a session, made again whenever it breaks.
+
+Invariants:
+- Nobody but this object ends the connection: a caller that leaves abandons its reply.
+- After a broken connection, nothing is sent again before the server has been told to drop the old
+  connection, whose bytes may still be on their way: a request of a dead connection that is executed
+  after its retry was granted and released would leave a lock that nobody holds.
+- While the server may still execute a request of a dead connection (`Residue`), a new connection is tried
+  for, whether a caller waits or not, and the undo of that request is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from .. import faults
+from ..client.driver import Link, NotDrivableError, pack, reply_reader
+from ..client.errors import closed, silent
+from ..client.libraries import Library
+from ..requests.calls import LONG, Call
+from ..requests.transport import Transport
+from .blame import MOST_CLOSED, Blame
+from .connecting import Connector
+from .deadlines import Deadlines
+from .identity import Identity, IdentityProbe
+from .outages import Outage
+from .pipeline import NOT_ENOUGH, STALL, Pipeline, bare
+from .wakeups import Wakeups
+
+log = logging.getLogger("aiolocks.transport")
+
+_STALL_MAXIMUM: Final = 30.0
+_IDLE: Final = 10.0
+"""Seconds without a request after which a connection is closed that only some requests take."""
+
+
+class Reconnecting(Pipeline):
+    """A pipeline whose connection is made when a request needs it, and again when it has broken.
+
+    Args:
+        open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
+        fallback: Makes the transport that serves when the connection cannot be driven.
+        label: How people call the server.
+        spare: A connection that has nothing to do is closed.
+        library: That of the client, whose errors this raises.
+
+    Attributes:
+        outage: The log of the times when the server is away.
+    """
+
+    def __init__(
+        self,
+        open_link: Callable[[int], Awaitable[Link]],
+        wakeups: Wakeups,
+        fallback: Callable[[], Transport],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        label: str,
+        alone: bool,
+        spare: bool,
+        library: Library,
+    ) -> None:
+        super().__init__(loop, wakeups, alone=alone)
+        self._library = library
+        self._spare = spare
+        self._label = label
+        self._open_link = open_link
+        self._make_fallback = fallback
+        self.outage = Outage(label, loop.time)
+        self._connector = Connector(
+            loop,
+            self._establish,
+            self._needs_connection,
+            self._unconnectable,
+            failed=self._away,
+            outage=self.outage,
+        )
+        self._identity: Identity | None = None  # of the last connection that carried requests
+        self._stall = STALL
+        self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
+        self._hung_up = False  # the present connection was ended by this side
+        self._blame = Blame()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self.connections = 0
+
+    # -- making it
+
+    def _needs_connection(self) -> bool:
+        return (
+            self._link is None
+            and self._fallback is None
+            and not self._closed
+            and (self._wanted() or bool(self._residue))
+        )
+
+    def _unconnectable(self, error: BaseException) -> None:
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for call in queue:
+            call.fault(faults.of_driver(error, call.command.keys))
+
+    async def _establish(self, protocol: int) -> None:
+        try:
+            link = await self._open_link(protocol)
+        except NotDrivableError as reason:
+            self._wakeups.require_none(str(reason))
+            log.warning("%s: the plain transport serves this session", reason)
+            self._give_way()
+            return
+        self._link = link
+        self._hung_up = self._useful = False
+        try:
+            await self._introduce(link)
+        except BaseException:
+            if not self._ready:
+                link.transport.abort()
+            raise
+
+    async def _introduce(self, link: Link) -> None:
+        self._reader = reply_reader(NOT_ENOUGH, self._library)
+        link.transport.set_protocol(self)
+        if link.leftover:
+            self.data_received(link.leftover)
+        if link.transport.is_closing():
+            self._link = None  # its end may have been told to the protocol before
+            raise self._broken("closed by the server while connecting")
+        probe = IdentityProbe(self._ask)
+        identity, before = await probe.identity(), self._identity
+        await self._residue.drop(probe, identity)
+        await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
+        if self._link is not link:  # it broke right after its last answer
+            raise self._connector.trouble or self._broken("closed by the server while connecting")
+        # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
+        self._residue.settled(identity)
+        self._identity = identity
+        self.connections += 1
+        self._ready = True
+        self._flush()
+        if self._spare:
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        elif before is None:
+            await probe.warn_of_eviction()
+
+    def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
+        """A bare command on this very connection, ahead of the queue."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def failed(fault: faults.Fault) -> None:
+            if not answer.done():
+                answer.set_exception(fault.error.__cause__ or fault.error)
+                answer.exception()  # the caller that asked may have been cancelled
+
+        def replied(reply: Any) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        if self._link is None:
+            failed(faults.unreachable(self._connector.trouble or self._broken("connection closed")))
+        else:
+            self._write((Call(bare(words), replied, failed, until=math.inf),))
+            self._commands -= 1
+        return answer
+
+    def _give_way(self) -> None:
+        self._fallback = self._make_fallback()
+        self._ready = False
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for call in queue:
+            if not call.done:
+                self._fallback.send(call)
+
+    # -- while it serves
+
+    def may_execute(self, undo: Call[Any]) -> bool:
+        """Whether the server may still execute what it undoes, from a connection that has ended."""
+        return self._residue.concerns(undo)
+
+    def _prove_useful(self) -> None:
+        """The server answers what callers ask on this connection, not only what a new connection asks."""
+        self._useful = True
+        self._blame.clear()
+        self._stall = STALL
+        self._connector.useful()
+
+    def _unanswered(self) -> tuple[Call[Any], ...]:
+        aside = () if self._spares is None else self._spares.waiting
+        return (*self._inflight, *self._queue, *aside)
+
+    def _watch_stall(self, since: float) -> None:
+        self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)
+
+    def _check_stall(self) -> None:
+        self._stall_timer = None
+        if not self._inflight:
+            return
+        oldest = next((call for call in self._inflight if call is not self._unheeded), self._unheeded)
+        since = max(oldest.sent, self._heard)
+        if self._outflow is not None:
+            since = max(since, self._outflow.silent_since)  # no reply before all is sent
+        if since + self._stall > self._loop.time():
+            self._watch_stall(since)
+            return
+        self._connector.trouble = silence = self._library.own(silent(self._stall))
+        self.outage.begun(silence, since=since)
+        # A server that is only slow must not be asked again and again.
+        self._stall = min(self._stall * 2, _STALL_MAXIMUM)
+        self._abort()
+        if self._spares is not None:
+            self._spares.distrust()
+
+    def _hang_up_if_idle(self) -> None:
+        if self._link is None:
+            return
+        if self.busy or self._heard + _IDLE > self._loop.time():
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        else:
+            self._hung_up = True
+            self._link.transport.close()
+
+    # -- its end
+
+    def _abort(self) -> None:
+        if self._link is not None:
+            self._hung_up = True
+            self._link.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        link, self._link = self._link, None
+        if self._ready and self._identity is not None:  # before, a connection carries no requests
+            self._residue.add(self._identity, self._inflight)
+        self._ready = False
+        self._wakeups.end()
+        if link is not None:
+            link.lost(exc)
+        if exc is not None:
+            self._connector.trouble = exc
+        self._cancel_timers()
+        self._outflow = None
+        unanswered = [call for call in self._inflight if not call.done]
+        self._inflight.clear()
+        for call in unanswered:
+            call.unconfirmed = True
+            if call.command.script is None:  # belonged to this connection alone
+                call.fault(faults.unreachable(exc or self._broken("connection closed")))
+        if not self._hung_up:
+            self._hung_up_on(unanswered, exc)
+        self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
+        if self._needs_connection():
+            self._connector.start()
+        self._has_broken()
+
+    def _hung_up_on(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
+        """The server has closed the connection: one of these requests may be why."""
+        for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
+            if self._alone:
+                call.fault(faults.hung_up(len(pack(call.words())), MOST_CLOSED, error))
+            elif self._take_aside(call):
+                unanswered.remove(call)
+
+    def _may_be_blamed(self, call: Call[Any]) -> bool:
+        if call.undoes:  # one that is short is not given up: it is the last word
+            return self._alone and len(pack(call.words())) > LONG
+        return self._alone or not self._useful
+
+    def _broken(self, why: str) -> Exception:
+        return self._library.own(closed(why))
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._stall_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._stall_timer = self._idle_timer = None
+
+    # -- for the subclass
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether a request waits for its reply, or to be sent."""
+
+    @abstractmethod
+    def _away(self, error: BaseException) -> None:
+        """An attempt to connect has failed."""
+
+    @abstractmethod
+    def _has_broken(self) -> None:
+        """The connection has ended, and its calls wait for the next one."""

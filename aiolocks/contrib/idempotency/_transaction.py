@@ -1,0 +1,97 @@
+"""One request whose answer is recorded in the transaction of its work."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from . import _problems as problems
+from ._failed import Failed
+from ._policy import Policy
+from ._record import Record, Unkept
+from ._store import Store, Stored, Transaction
+
+log: Final = logging.getLogger("aiolocks.requests")
+
+Work = Callable[[], Awaitable[Record | Unkept]]
+"""Runs the handler."""
+
+_NO_ANSWER: Final = b""
+"""In a store: the request was done, and its answer was sent and is gone."""
+
+
+@final
+class InStore:
+    """The record of one request in a store.
+
+    Args:
+        name: The name of the key.
+        fingerprint: The hash of the request.
+    """
+
+    __slots__ = ("_fingerprint", "_name", "_policy", "_store")
+
+    def __init__(self, store: Store, policy: Policy, name: str, fingerprint: str) -> None:
+        self._store = store
+        self._policy = policy
+        self._name = name
+        self._fingerprint = fingerprint
+
+    async def run(self, work: Work) -> Record | Unkept:
+        if (found := await self.found()) is not None:
+            return found
+        try:
+            async with self._store.transaction() as transaction:
+                answer = await work()
+                if isinstance(answer, Unkept):
+                    if not answer.sent:
+                        log.error("%s: rolled back: %s", self._name, answer.why)
+                        raise Failed(error=problems.answer_too_long())
+                    log.warning("%s: the answer is not in its record: %s", self._name, answer.why)
+                    await self._commit(transaction, _NO_ANSWER)
+                    return answer
+                if not self._policy.keeps(answer.status):
+                    raise Failed(answer=answer)
+                if answer.status < 400:
+                    await self._commit(transaction, answer.dumps())
+            if answer.status >= 400:
+                # A handler that refused its request has no effects; the refusal is kept by itself.
+                async with self._store.transaction() as transaction:
+                    await self._commit(transaction, answer.dumps())
+        except _Uncommitted as uncommitted:
+            # Another was faster, or the commit came through and its confirmation did not.
+            found = None
+            with contextlib.suppress(Exception):
+                found = await self.found()
+            if found is None:
+                raise uncommitted.error from None
+            return found
+        return answer
+
+    async def _commit(self, transaction: Transaction, answer: bytes) -> None:
+        record = Stored(self._fingerprint, answer)
+        try:
+            await transaction.commit(self._name, record, keep=self._policy.keep)
+        except Exception as error:
+            raise _Uncommitted(error) from error
+
+    async def found(self) -> Record | None:
+        stored = await self._store.find(self._name)
+        if stored is None:
+            return None
+        if stored.fingerprint != self._fingerprint:
+            raise Failed(error=problems.reused())
+        if stored.answer == _NO_ANSWER:
+            raise Failed(error=problems.not_kept())
+        return Record.loads(stored.answer)
+
+
+@final
+class _Uncommitted(Exception):  # noqa: N818 - it says by which of several awaits the error came
+    """The commit has raised."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__()
