@@ -30,7 +30,7 @@ def _record(session: Session) -> list[Words]:
 
     NOTE: it looks inside, so that the floor is always made of the library's very own requests.
     """
-    engine: Any = session._admit()  # noqa: SLF001
+    engine: Any = session._usable_engine()  # noqa: SLF001
     send: Callable[..., None] = engine.send
     sent: list[Words] = []
 

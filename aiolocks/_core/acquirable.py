@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpe
 
 from .arguments import Seconds, flag, lock_name, optional_seconds
 from .binding import Binding
-from .entries import Entries
 from .handle import Handle
 from .lease import Lease
 from .misuse import AsyncOnly
 from .naming import names_of_calls
+from .open_blocks import OpenBlocks
 from .options import Options
 from .pending import Pending
 from .sources import engine_of, source_of
@@ -56,7 +56,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         self._name = lock_name(name)
         self._options = options
         self._binding: Binding[LeaseT] | None = None
-        self._entered: Entries[LeaseT] = Entries()
+        self._entered: OpenBlocks[LeaseT] = OpenBlocks()
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         """Makes a copy a lock of its own: nothing that belongs to the old name, or changes, is shared."""
         self._name = names[0]
         self._binding = None
-        self._entered = Entries()
+        self._entered = OpenBlocks()
 
     def _engine(self) -> Engine:
         """The engine that does the work, here and now."""

@@ -70,6 +70,7 @@ class Engine:
         "entered",
         "events",
         "forget",
+        "in_progress",
         "loop",
         "now",
         "pid",
@@ -78,7 +79,6 @@ class Engine:
         "session_id",
         "settings",
         "settle",
-        "shared",
         "start",
         "take_back",
         "token",
@@ -110,7 +110,7 @@ class Engine:
         self.waiting: dict[Acquiring, None] = {}
         self.entered = Entered()
         # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
-        self.shared: dict[Hashable, Any] = {}
+        self.in_progress: dict[Hashable, Any] = {}
         self.detector: Detector | None = None  # from the first time on that a task waits and holds something
         self.closing = False
         self.closed = False
@@ -157,7 +157,7 @@ class Engine:
         """Whether it is open, and of this process."""
         return not self.closing and self.pid == current_pid()
 
-    def admit(self) -> None:
+    def check_usable(self) -> None:
         """Lets a caller in that wants to use it here and now.
 
         Raises:
@@ -246,7 +246,7 @@ class Engine:
         Raises:
             BackendError: Refused, not reached, or no answer within `command_timeout`.
         """
-        self.admit()
+        self.check_usable()
         until = self.now() + self.settings.command_timeout
         call, future = self.start(command, until=until, told=told, patient=patient)
         try:
@@ -291,7 +291,7 @@ class Engine:
         return f'{{{self._holder},"task":{_quote(name)},"user":{user}{more}}}'
 
     def statistics(self) -> SessionStatistics:
-        return self.events.tally.snapshot(
+        return self.events.counters.snapshot(
             leases_held=len(self.watchdog),
             waiters=len(self.waiting),
             commands_sent=self._transport.commands_sent,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from .statistics import Tally
+from .statistics import Counters
 
 if TYPE_CHECKING:
     from .._deadlocks import Deadlock
@@ -78,10 +78,10 @@ class Events:
     not told.
     """
 
-    __slots__ = ("_hooks", "tally")
+    __slots__ = ("_hooks", "counters")
 
     def __init__(self, listeners: Iterable[object]) -> None:
-        self.tally: Final = Tally()
+        self.counters: Final = Counters()
         self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in _HOOKS}
         if not isinstance(listeners, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
@@ -132,13 +132,13 @@ class Events:
         log.warning("deadlocks over several processes are not found now: %s", reason)
 
     def timed_out(self, kind: str, name: str, seconds: float) -> None:
-        self.tally.timeouts += 1
+        self.counters.timeouts += 1
         if hooks := self._hooks["on_timeout"]:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
 
     def acquired(self, possession: Possession, seconds: float) -> None:
-        self.tally.acquisitions += 1
-        self.tally.wait.add(seconds)
+        self.counters.acquisitions += 1
+        self.counters.wait.add(seconds)
         if hooks := self._hooks["on_acquired"]:
             _tell(hooks, _of(possession, seconds))
 
@@ -182,13 +182,13 @@ class Events:
             _tell(hooks, _of(possession, seconds, was=was))
 
     def released(self, possession: Possession, seconds: float) -> None:
-        self.tally.hold.add(seconds)
+        self.counters.hold.add(seconds)
         if hooks := self._hooks["on_released"]:
             _tell(hooks, _of(possession, seconds))
 
     def lost(self, possession: Possession, seconds: float, reason: str) -> None:
-        self.tally.losses += 1
-        self.tally.hold.add(seconds)
+        self.counters.losses += 1
+        self.counters.hold.add(seconds)
         log.warning("%s %r was lost after %.3f s: %s", possession.kind, possession.name, seconds, reason)
         if hooks := self._hooks["on_lost"]:
             _tell(hooks, _of(possession, seconds, reason))

@@ -20,7 +20,7 @@ class Operations(ABC):
     """Questions about all locks of a session, and the release of a lock that another process holds."""
 
     @abstractmethod
-    def _admit(self) -> Engine:
+    def _usable_engine(self) -> Engine:
         """The engine that does the work, for use here and now."""
 
     async def healthy(self, *, within: Seconds = 5.0) -> bool:
@@ -49,7 +49,7 @@ class Operations(ABC):
         within = seconds("within", within, least=0.001)
         try:
             async with asyncio.timeout(within):
-                engine = self._admit()
+                engine = self._usable_engine()
                 await engine.ask(a_question(engine.settings.prefix, engine.session_id))
         except (LockError, TimeoutError):
             return False
@@ -76,7 +76,7 @@ class Operations(ABC):
         """
         from .._inspection.looking import inspect  # noqa: PLC0415 - for operators, and an import takes its time
 
-        return await inspect(self._admit(), pattern)
+        return await inspect(self._usable_engine(), pattern)
 
     async def deadlocks(self) -> list[Deadlock]:
         """Tasks of any processes that wait for each other, and will for ever if nobody does anything.
@@ -99,7 +99,7 @@ class Operations(ABC):
         """
         from .._inspection.deadlocks import deadlocks  # noqa: PLC0415 - for operators, and an import takes its time
 
-        return await deadlocks(self._admit())
+        return await deadlocks(self._usable_engine())
 
     async def force_release(self, name: str, *, kind: str | None = None) -> list[LockInfo]:
         """Frees a name from its holders, and wakes its waiters.
@@ -126,4 +126,4 @@ class Operations(ABC):
         """
         from .._inspection.freeing import force_release  # noqa: PLC0415 - as above
 
-        return await force_release(self._admit(), name, kind)
+        return await force_release(self._usable_engine(), name, kind)

@@ -26,7 +26,7 @@ from ..errors import LockError, LockLostError, LockNotOwnedError
 from .clock import milliseconds
 from .process import current_pid
 from .releasing import Releasing
-from .shield import HURRIED, outlast
+from .shield import LONGEST_DELAY, wait_shielded
 from .term import NEVER, Term
 
 if TYPE_CHECKING:
@@ -550,7 +550,7 @@ class Possession:
             if ordered:
                 self.gate.vacated(self.claim)
         releasing = self._releasing
-        await outlast(releasing.ended, cancelled_by=cancelled_by)
+        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             return releasing.fault.error
         return self._not_owned() if self._state is LeaseState.LOST else None
@@ -565,7 +565,7 @@ class Possession:
         """
         if not self._given_back:
             self._given_back = True
-            self._engine.take_back(self.claim.end(), HURRIED, told=self._engine.wake_own)
+            self._engine.take_back(self.claim.end(), LONGEST_DELAY, told=self._engine.wake_own)
 
     def _let_gone(self, releasing: Releasing) -> None:
         if self.live:

@@ -17,7 +17,7 @@ from .._transport import (
     open_transport,
 )
 from ..errors import SessionClosedError
-from . import apart
+from . import mixed_prefixes
 from .arguments import (
     LARGEST_METADATA,
     LARGEST_VALUE,
@@ -152,7 +152,7 @@ class Session(AsyncOnly, Operations):
         self._joint = JointEngines()
         self._closed_unused = False
         if self._settings.prefix != PREFIX:
-            apart.opened(client, self, self._settings.prefix)
+            mixed_prefixes.opened(client, self, self._settings.prefix)
 
     @classmethod
     def of(cls, client: Any) -> Session:
@@ -179,7 +179,7 @@ class Session(AsyncOnly, Operations):
         return session
 
     async def __aenter__(self) -> Self:
-        self._admit()
+        self._usable_engine()
         return self
 
     async def __aexit__(
@@ -193,7 +193,7 @@ class Session(AsyncOnly, Operations):
         A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
         that was never entered, for nothing here knows whether its holder has stopped.
         """
-        apart.closed(self._client, self)
+        mixed_prefixes.closed(self._client, self)
         if self._engine is None:
             self._closed_unused = True
         engines = [*self._joint.all, *([] if self._engine is None else [self._engine])]
@@ -206,7 +206,7 @@ class Session(AsyncOnly, Operations):
         """The leases that the session holds now, and the counts of its work so far."""
         engines = self._joint.led + ([] if self._engine is None else [self._engine])
         counts = [engine.statistics() for engine in engines]
-        return self._events.tally.snapshot(
+        return self._events.counters.snapshot(
             leases_held=sum(count.leases_held for count in counts),
             waiters=sum(count.waiters for count in counts),
             commands_sent=sum(count.commands_sent for count in counts),
@@ -241,7 +241,7 @@ class Session(AsyncOnly, Operations):
 
         return Engine(loop, self._settings, self._events, connect)
 
-    def _admit(self) -> Engine:
+    def _usable_engine(self) -> Engine:
         """The engine that does the work, for use here and now.
 
         Raises:
@@ -252,13 +252,13 @@ class Session(AsyncOnly, Operations):
             raise SessionClosedError("the session is closed")
         if self._engine is None:
             self._engine = self._begin(open_transport, self._client)
-        self._engine.admit()
+        self._engine.check_usable()
         return self._engine
 
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
         """The engine that does the work for several sessions at once, of which this is the first."""
         for session in sessions:
-            session._admit()  # noqa: SLF001 - its own class, here and below
+            session._usable_engine()  # noqa: SLF001 - its own class, here and below
         engine = self._joint.led_for(sessions)
         if engine is None:
             engine = self._begin(open_quorum, [session._client for session in sessions])  # noqa: SLF001

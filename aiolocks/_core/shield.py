@@ -8,21 +8,21 @@ from typing import Any, Final
 
 import anyio
 
-HURRIED: Final = 1.0
+LONGEST_DELAY: Final = 1.0
 """Seconds that clean-up may hold up a cancellation, in all."""
 
 _HELD_UP_UNTIL: Final = "aiolocks_held_up_until"
 
 
-async def outlast(
+async def wait_shielded(
     make_future: Callable[[], asyncio.Future[Any]], *, cancelled_by: asyncio.CancelledError | None
 ) -> None:
     """Waits for clean-up that goes on by itself, through any cancellation.
 
     The future must come to an end by itself. When nobody is in a hurry it is waited for to that end;
-    from a cancellation on, for at most `HURRIED` seconds more. A cancellation that arrived here is raised in
-    the end: it is never swallowed. Where one passes several clean-ups, as of locks inside each other, that
-    is its time for all of them: the error itself carries the end of it from one to the next.
+    from a cancellation on, for at most `LONGEST_DELAY` seconds more. A cancellation that arrived here is
+    raised in the end: it is never swallowed. Where one passes several clean-ups, as of locks inside each
+    other, that is its time for all of them: the error itself carries the end of it from one to the next.
 
     Both ways of cancelling are covered: a native one comes once and is remembered; a cancelled anyio
     scope would cancel every further wait, so that these happen under a shield.
@@ -39,7 +39,7 @@ async def outlast(
         except asyncio.CancelledError as error:
             arrived = error
     loop = asyncio.get_running_loop()
-    deadline = vars(cancelled_by or arrived).setdefault(_HELD_UP_UNTIL, loop.time() + HURRIED)
+    deadline = vars(cancelled_by or arrived).setdefault(_HELD_UP_UNTIL, loop.time() + LONGEST_DELAY)
     with anyio.CancelScope(shield=True):
         future = make_future()
         while not future.done() and (left := deadline - loop.time()) > 0:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._transport import check_client
-from . import apart
+from . import mixed_prefixes
 from .engine import Engine
 from .session import PREFIX, Session
 
@@ -33,7 +33,7 @@ def engine_of(source: Any, used_by: object = None) -> Engine:
         SessionClosedError: The session was closed.
         RuntimeError: It belongs to another event loop or process.
     """
-    return _session_for(source, used_by)._admit()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
+    return _session_for(source, used_by)._usable_engine()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
 
 
 def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
@@ -54,7 +54,7 @@ def _session_for(source: Any, used_by: object) -> Session:
     if isinstance(source, Session):
         return source
     if used_by is not None:
-        apart.used(source, used_by, PREFIX)
+        mixed_prefixes.used(source, used_by, PREFIX)
     return Session.of(source)
 
 

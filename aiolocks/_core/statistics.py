@@ -62,7 +62,7 @@ class SessionStatistics:
 
 
 @final
-class Tally:
+class Counters:
     """The running counts behind `SessionStatistics`."""
 
     __slots__ = ("acquisitions", "hold", "losses", "timeouts", "wait", "wakeups")

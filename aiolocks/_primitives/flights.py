@@ -30,14 +30,14 @@ class Flight:
     """One call, made here or waited for, and the callers of this session that want its result.
 
     Invariants:
-    - it stands in `engine.shared` while others may join: until it has ended, or nobody waits any more;
+    - it stands in `engine.in_progress` while others may join: until it has ended, or nobody waits any more;
     - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
     - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
     - a value that must be kept is published also when no caller waits any more;
     - nobody waits for a value that is being replaced: that call ends by itself, or with the session.
 
     Args:
-        slot: Where it stands in `engine.shared`.
+        slot: Where it stands in `engine.in_progress`.
         fingerprint: Of the request, hexadecimal; empty for none.
         anew: Fencing token of the run whose value it replaces, in a slot where nobody joins; else None.
     """
@@ -87,7 +87,7 @@ class Flight:
         self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
         self._outcome: Outcome | None = None
-        engine.shared[slot] = self
+        engine.in_progress[slot] = self
         self._task = engine.loop.create_task(self._run(), name=f"aiolocks-singleflight-{name!r}")
         self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
 
@@ -153,8 +153,8 @@ class Flight:
 
     def _leave(self) -> None:
         """Closes the call: no caller may join any more."""
-        if self._engine.shared.get(self._slot) is self:
-            del self._engine.shared[self._slot]
+        if self._engine.in_progress.get(self._slot) is self:
+            del self._engine.in_progress[self._slot]
 
     def _landed(self, task: asyncio.Task[Outcome | None]) -> None:
         self._leave()
@@ -228,15 +228,15 @@ async def share(
 
     slot, behind = ("singleflight", name), ("singleflight", name, "anew")
     while True:
-        flight: Flight | None = engine.shared.get(slot)
+        flight: Flight | None = engine.in_progress.get(slot)
         if flight is None:
             flight = begin(slot)
         elif flight.fingerprint != fingerprint:
             raise FingerprintError(name)
         outcome = await flight.join(fn, limit)
         if outcome is not None:
-            if outcome.due is not None and behind not in engine.shared and not engine.closing:
+            if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
                 begin(behind, anew=outcome.due)
             value: T = outcome.get()
             return value
-        engine.admit()
+        engine.check_usable()

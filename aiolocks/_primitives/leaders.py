@@ -111,7 +111,7 @@ class Observer:
     async def _look(self) -> Look | None:
         """The state on the server, or None where the server is away."""
         engine = self._engine
-        engine.admit()
+        engine.check_usable()
         self._changed.clear()
         until = engine.now() + engine.settings.command_timeout
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), more=True)

@@ -125,7 +125,7 @@ class Making:
         trouble: LockError | None = None
         for _ in range(_MOST_LOSSES):
             try:
-                self._engine.admit()
+                self._engine.check_usable()
                 lease = await self._acquire()
             except Left as left:
                 # Our own, if it was not confirmed: then we have the very object.

@@ -280,7 +280,7 @@ class SingleFlight:
     def _group(self, name: str) -> TurnGroup:
         engine = engine_of(self._source, self)
         slot = ("turn", name)
-        group: TurnGroup | None = engine.shared.get(slot)
+        group: TurnGroup | None = engine.in_progress.get(slot)
         return TurnGroup(engine, slot, name, self._options) if group is None else group
 
     def __repr__(self) -> str:

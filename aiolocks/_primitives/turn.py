@@ -82,7 +82,7 @@ class TurnGroup:
     """The callers of one session that want the turn of one key; one of them leads, and asks the server.
 
     Invariants:
-    - it stands in `engine.shared` while somebody leads, and not longer;
+    - it stands in `engine.in_progress` while somebody leads, and not longer;
     - the leader ends that in one of two ways: those who came in time are told that the work was done, and the
       next of the others leads; or the next one leads.
     """
@@ -105,7 +105,7 @@ class TurnGroup:
         if self._led and not await self._leads(came_at):
             return None
         self._led = True
-        self._engine.shared[self._slot] = self
+        self._engine.in_progress[self._slot] = self
         return await self._lead(came_at)
 
     def _ensure_not_inside(self) -> None:
@@ -186,8 +186,8 @@ class TurnGroup:
         self._leave()
 
     def _leave(self) -> None:
-        if self._engine.shared.get(self._slot) is self:
-            del self._engine.shared[self._slot]
+        if self._engine.in_progress.get(self._slot) is self:
+            del self._engine.in_progress[self._slot]
 
     def __repr__(self) -> str:
         return f"<TurnGroup waiting={len(self._waiting)}>"

@@ -9,9 +9,9 @@ from typing import Any, Final, Never, final
 from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, seconds
 from .._core.clock import milliseconds
 from .._core.engine import Engine
-from .._core.entries import Entries
+from .._core.open_blocks import OpenBlocks
 from .._core.releasing import Releasing
-from .._core.shield import outlast
+from .._core.shield import wait_shielded
 from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Command, Released
@@ -69,7 +69,7 @@ class Turnstile:
         self._window = seconds("window", window, least=SHORTEST_TTL)
         # The entries that `async with` on this very object has made, by task, so that its exit finds them;
         # nothing else.
-        self._entered: Entries[_Passage] = Entries()
+        self._entered: OpenBlocks[_Passage] = OpenBlocks()
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ class _Passage:
         until = engine.now() + engine.settings.command_timeout
         releasing = Releasing(engine, self._ending, until=min(until, self._over_at))
         cancelled_by = body_raised if isinstance(body_raised, asyncio.CancelledError) else None
-        await outlast(releasing.ended, cancelled_by=cancelled_by)
+        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         fault = releasing.fault
         if fault is not None and body_raised is None and engine.now() < self._over_at:
             raise fault.error

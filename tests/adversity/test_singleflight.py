@@ -105,7 +105,7 @@ async def test_callers_of_one_session_join_without_a_request(session: Session) -
     others = [begin(SingleFlight(session, ttl=5, keep=5).do("k", work)) for _ in range(100)]
     await asyncio.sleep(0.02)
     assert session._engine is not None
-    assert repr(session._engine.shared["singleflight", "k"]) == "<Flight 'k' waiters=101>"
+    assert repr(session._engine.in_progress["singleflight", "k"]) == "<Flight 'k' waiters=101>"
     work.end.set()
     value = await first
     assert [await other for other in others] == [{"a": 1}] * 100
@@ -243,7 +243,7 @@ async def test_a_call_that_waits_for_itself_by_way_of_others_is_told(session: Se
     for end in await within(5, *asking):
         assert isinstance(end, RuntimeError)
         assert str(end).endswith("waits for itself")
-    assert session._engine.shared == {}
+    assert session._engine.in_progress == {}
 
 
 async def test_what_a_call_leaves_behind_may_ask_for_it_later(session: Session) -> None:
@@ -474,7 +474,7 @@ async def test_all_gone_nothing_is_left(start: Start, keys: Keys) -> None:
     call.cancel()
     await eventually(lambda: keys() == [])
     assert work.cancelled == 1
-    assert here._engine.shared == there._engine.shared == {}
+    assert here._engine.in_progress == there._engine.in_progress == {}
 
 
 @TRACKING
@@ -807,7 +807,7 @@ async def far(connect: Connect, through: Proxy) -> Session:
 def nothing_left(keys: Keys, session: Session) -> Callable[[Shot], Any]:
     async def check(_: Shot) -> None:
         await eventually(lambda: keys() == [], within=2)
-        assert session._engine is None or session._engine.shared == {}
+        assert session._engine is None or session._engine.in_progress == {}
 
     return check
 
@@ -860,7 +860,7 @@ async def test_cancelled_at_any_time(far: Session, keys: Keys) -> None:
         shares = [(work, f"k{number}", longest * number / 80) for number, work in enumerate(works)]
         await asyncio.gather(*(leave_after(*share) for share in shares))
         await eventually(lambda: keys() == [], within=2)
-        assert far._engine.shared == {}
+        assert far._engine.in_progress == {}
         begun = sum(work.begun for work in works)
         longest *= 2
     assert begun < 80
@@ -887,7 +887,7 @@ async def test_the_end_of_the_session_is_the_end_of_the_call(
     assert [type(end) for end in ended] == [SessionClosedError] * 5
     assert [type(end) for end in await within(AT_ONCE, first)] == [LockLostError]
     assert running_work.cancelled == 1
-    assert ending._engine.shared == {}
+    assert ending._engine.in_progress == {}
     with pytest.raises(SessionClosedError):
         await SingleFlight(ending).do("k", running_work)
     waiting_work.end.set()

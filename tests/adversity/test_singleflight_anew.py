@@ -330,7 +330,7 @@ async def test_a_reader_cancelled_at_every_await_leaves_nothing_held(
         assert await flight.do("k", made("new")) in ("old", "new")
 
     async def nothing_is_left(_: Shot) -> None:
-        await eventually(lambda: far._engine.shared == {}, within=5)
+        await eventually(lambda: far._engine.in_progress == {}, within=5)
         assert not await redis.exists(RUN)
         await redis.hset(VALUE, mapping={"fresh": 1, "again": 0})
 
@@ -347,7 +347,7 @@ async def test_the_end_of_the_session_ends_what_is_made_anew_and_another_session
             await old_value(cached(ending), redis)
             assert await cached(ending).do("k", work) == "old"
             await running(work, ending)
-        await eventually(lambda: ending._engine.shared == {})
+        await eventually(lambda: ending._engine.in_progress == {})
     assert work.cancelled == 1
     assert [record for record in caplog.records if "made again" in record.getMessage()] == []
     assert not await redis.exists(RUN)

@@ -85,7 +85,7 @@ async def test_who_is_told_to_lead_and_leaves_passes_it_on(session: Session) -> 
     calls = [begin(turned(flight, end)) for _ in range(3)]
     await eventually(lambda: session.statistics().leases_held == 1)
     calls[0].cancel()
-    while not any(waiter.done() for waiter in session._engine.shared["turn", "t"]._waiting):
+    while not any(waiter.done() for waiter in session._engine.in_progress["turn", "t"]._waiting):
         await asyncio.sleep(0)
     calls[1].cancel()
     end.set()
@@ -98,7 +98,7 @@ async def test_a_turn_is_entered_once(session: Session) -> None:
     async with turn as entered:
         assert entered is turn
         assert repr(turn) == "<Turn first=True>"
-        (group,) = session._engine.shared.values()
+        (group,) = session._engine.in_progress.values()
         assert repr(group) == "<TurnGroup waiting=0>"
     with pytest.raises(RuntimeError, match="entered once"):
         async with turn:

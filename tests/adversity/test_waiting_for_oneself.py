@@ -240,7 +240,7 @@ async def test_a_turn_in_itself(redis_: Redis) -> None:
 
 
 async def test_a_session_forgets_what_was_left(redis_: Redis) -> None:
-    entered = Session.of(redis_)._admit().entered
+    entered = Session.of(redis_)._usable_engine().entered
     async with Lock(redis_, "a"), Lock(redis_, "b"):
         assert len(entered._of) == 1
     lease = await Lock(redis_, "a").acquire()

@@ -208,7 +208,7 @@ async def test_a_new_schedule_runs_nothing_before_its_next_tick(session) -> None
     for name, misfire in (("a", "latest"), ("b", "all"), ("c", "skip")):
         schedule, runs = pair(session, name=name, every=HOUR, misfire=misfire)
         async with schedule:
-            await eventually(lambda name=name: session._admit().ask is not None, within=1)
+            await eventually(lambda name=name: session._usable_engine().ask is not None, within=1)
             await asyncio.sleep(0.05)
         assert runs.ticks == []
 
@@ -565,7 +565,7 @@ async def test_a_guarded_call_heeds_the_overlap(session, overlap) -> None:
 async def test_a_run_that_never_began_is_taken_back_and_run_by_another(session) -> None:
     """Its task was cancelled before its first step."""
     schedule = Schedule(session, "a", every=10, ttl=HOUR)
-    told, engine = schedule._settings, session._admit()
+    told, engine = schedule._settings, session._usable_engine()
     arguments = (engine, told.name, told.dues, told.options, told.policy)
     run = await claim_nearest(*arguments)
     assert isinstance(run, Run)
@@ -644,4 +644,4 @@ async def test_idle_it_sends_nothing(session) -> None:
     assert session.statistics().commands_sent == sent
     for schedule in schedules:
         await schedule.__aexit__(None, None, None)
-    assert session._admit().shared == {}
+    assert session._usable_engine().in_progress == {}

@@ -309,7 +309,7 @@ def test_an_answer_corrects_it(steady: Steady, told: int, round_trip: float, the
 
 
 async def test_schedules_of_a_session_share_it(session) -> None:
-    engine = session._admit()
+    engine = session._usable_engine()
     with server_clock(engine, "a") as one, server_clock(engine, "b") as other:
         assert one is other
-    assert engine.shared == {}
+    assert engine.in_progress == {}

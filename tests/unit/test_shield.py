@@ -1,4 +1,4 @@
-"""`outlast`: clean-up is waited for, a cancellation is held up for a second at most, and never swallowed."""
+"""`wait_shielded`: clean-up is waited for. A cancellation is held up for a second at most."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from aiolocks._core.shield import outlast
+from aiolocks._core.shield import wait_shielded
 
 
 class CleanUp:
@@ -36,7 +36,7 @@ def clean_up() -> CleanUp:
 def waiting(clean_up) -> Callable[..., asyncio.Task[None]]:
     def start(*, hurried: bool) -> asyncio.Task[None]:
         cancelled_by = asyncio.CancelledError() if hurried else None
-        return asyncio.create_task(outlast(clean_up.ended, cancelled_by=cancelled_by))
+        return asyncio.create_task(wait_shielded(clean_up.ended, cancelled_by=cancelled_by))
 
     return start
 
@@ -112,9 +112,9 @@ async def test_a_cancellation_that_passes_several_clean_ups_is_held_up_for_a_sec
 
     async def unwinding() -> None:
         try:
-            await outlast(clean_up.ended, cancelled_by=None)
+            await wait_shielded(clean_up.ended, cancelled_by=None)
         except asyncio.CancelledError as error:
-            await outlast(clean_up.ended, cancelled_by=error)
+            await wait_shielded(clean_up.ended, cancelled_by=error)
             raise
 
     task = asyncio.create_task(unwinding())
@@ -134,7 +134,7 @@ async def test_a_cancelled_anyio_scope_is_held_up_without_spinning(clock, clean_
     began = clock.now()
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await outlast(clean_up.ended, cancelled_by=None)
+        await wait_shielded(clean_up.ended, cancelled_by=None)
 
     assert scope.cancelled_caught
     assert clock.now() - began == pytest.approx(1)
@@ -147,7 +147,7 @@ async def test_a_hurried_wait_in_a_cancelled_anyio_scope_leaves_the_cancelling_t
     asyncio.get_running_loop().call_later(0.3, clean_up.done)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await outlast(clean_up.ended, cancelled_by=asyncio.CancelledError())
+        await wait_shielded(clean_up.ended, cancelled_by=asyncio.CancelledError())
         ended_at = clock.now()
         await anyio.sleep(60)
 

@@ -7,16 +7,16 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from aiolocks import Lock
-from aiolocks._core.statistics import BOUNDS, Tally
+from aiolocks._core.statistics import BOUNDS, Counters
 from tests.unit.fakes import NO_WAKEUPS, generous, hold
 
 
 def counts(*durations: float) -> dict[float, int]:
     """How often each bucket was hit, by its upper bound."""
-    tally = Tally()
+    counters = Counters()
     for duration in durations:
-        tally.wait.add(duration)
-    histogram = tally.snapshot(leases_held=0, waiters=0, commands_sent=0).wait_seconds
+        counters.wait.add(duration)
+    histogram = counters.snapshot(leases_held=0, waiters=0, commands_sent=0).wait_seconds
     bounds = [*histogram.bounds, float("inf")]
     return {bound: count for bound, count in zip(bounds, histogram.counts, strict=True) if count}
 
@@ -34,21 +34,21 @@ def test_bounds_rise() -> None:
 
 
 def test_a_histogram_knows_sum_and_count() -> None:
-    tally = Tally()
-    tally.hold.add(0.5)
-    tally.hold.add(2.5)
-    histogram = tally.snapshot(leases_held=0, waiters=0, commands_sent=0).hold_seconds
+    counters = Counters()
+    counters.hold.add(0.5)
+    counters.hold.add(2.5)
+    histogram = counters.snapshot(leases_held=0, waiters=0, commands_sent=0).hold_seconds
 
     assert histogram.count == 2
     assert histogram.total == 3
 
 
 def test_a_snapshot_does_not_change_any_more() -> None:
-    tally = Tally()
-    before = tally.snapshot(leases_held=1, waiters=2, commands_sent=3)
-    tally.acquisitions += 1
-    tally.wakeups["poll"] += 1
-    tally.wait.add(1)
+    counters = Counters()
+    before = counters.snapshot(leases_held=1, waiters=2, commands_sent=3)
+    counters.acquisitions += 1
+    counters.wakeups["poll"] += 1
+    counters.wait.add(1)
 
     assert (before.acquisitions, before.wakeups, before.wait_seconds.count) == (0, NO_WAKEUPS, 0)
     with pytest.raises(FrozenInstanceError):

@@ -137,13 +137,13 @@ class Waiter(Acquiring):
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
         if woken:
             self._gate.watch_no_more(self)
-            self._engine.events.tally.wakeups["local"] += 1
+            self._engine.events.counters.wakeups["local"] += 1
         self._ask(in_turn=in_turn, passing=woken)
 
     def prompt(self, way: str, *, in_turn: bool) -> None:
         """The gate: it may be free now; `way` is how we know."""
         if self.stage is Stage.SLEEPING:
-            self._engine.events.tally.wakeups[way] += 1
+            self._engine.events.counters.wakeups[way] += 1
             self._ask(in_turn=in_turn, passing=True)
         elif self.stage is Stage.ASKING:
             self._ask_again = True  # a refusal under way may have been decided before
@@ -327,7 +327,7 @@ class Waiter(Acquiring):
 
     def _slept(self) -> None:
         self._sleep_timer = None
-        self._engine.events.tally.wakeups["poll"] += 1
+        self._engine.events.counters.wakeups["poll"] += 1
         self._ask(in_turn=self._gate.yielding)
 
     def _tell_waiting(self) -> None:

@@ -60,11 +60,11 @@ class ServerClock:
 def server_clock(engine: Engine, name: str) -> Generator[ServerClock]:
     """The clock that the schedules of a session share; in a cluster, each name has that of its own node."""
     key: Hashable = ("server clock", name if engine.by_slot else "")
-    clock: ServerClock = engine.shared.setdefault(key, ServerClock(engine.now))
+    clock: ServerClock = engine.in_progress.setdefault(key, ServerClock(engine.now))
     clock.users += 1
     try:
         yield clock
     finally:
         clock.users -= 1
-        if not clock.users and engine.shared.get(key) is clock:
-            del engine.shared[key]
+        if not clock.users and engine.in_progress.get(key) is clock:
+            del engine.in_progress[key]

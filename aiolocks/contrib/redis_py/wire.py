@@ -10,7 +10,7 @@ import redis.exceptions as driver
 
 from ..._core.engine import Engine
 from ..._core.releasing import Releasing
-from ..._core.shield import outlast
+from ..._core.shield import wait_shielded
 from ..._transport import Call, Command, Fault, ignore
 from ..._transport.commands.redis_py import RedisPyCommands
 from .failures import as_redis_py, driver_error
@@ -94,7 +94,7 @@ class Wire:
         releasing = Releasing(engine, self.commands.release(token), until=until, on_end=ended)
         task = asyncio.current_task()
         cancelled_by = asyncio.CancelledError() if task is not None and task.cancelling() else None
-        await outlast(releasing.ended, cancelled_by=cancelled_by)
+        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             raise driver_error(releasing.fault.error)
         if not releasing.ended().done():

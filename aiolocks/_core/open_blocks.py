@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @final
-class Entries(Generic[T]):
+class OpenBlocks(Generic[T]):
     """Finds what an exit belongs to: any number of tasks enter the object, each any number of times."""
 
     __slots__ = ("_of",)
