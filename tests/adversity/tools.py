@@ -348,12 +348,6 @@ def asleep(session: Session, *, number: int = 1) -> bool:
     return sum(one.stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
 
 
-def at_rest(session: Session, *, number: int) -> bool:
-    """Whether `number` of the session wait, each of them asleep, its bell heard, or after one of them."""
-    waiting = waiting_in(session)
-    return len(waiting) == number and all(map(rests, waiting))
-
-
 def waiting_in(session: Session) -> set[Any]:
     return set() if session._engine is None else set(session._engine.waiting)
 
