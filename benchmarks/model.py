@@ -153,8 +153,11 @@ class Report:
     results: list[Result]
 
     def save(self, path: Path) -> None:
-        """Writes it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        """Writes it as JSON with a line for each workload: a diff shows those that were measured again."""
+        report = asdict(self)
+        results = ",\n".join(map(json.dumps, report.pop("results")))
+        head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in report.items())
+        path.write_text(f'{{\n{head}"results": [\n{results}\n]}}\n')
 
     def updated(self, anew: Report) -> Report:
         """With the workloads that were measured again, whole, in their places; new ones at the end."""
