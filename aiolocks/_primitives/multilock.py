@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Final, Never, cast, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, Seconds, lock_name
-from .._core.claim import Commands, Resource
+from .._core.claim import Resource
 from .._core.clock import milliseconds
+from .._core.commands import Commands
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import OnLost, Options

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, final
 from ..._transport import Call, Fault
 
 if TYPE_CHECKING:
-    from ..claim import Claim, Commands
+    from ..claim import Claim
+    from ..commands import Commands
     from ..engine import Engine
 
 
