@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aiolocks._transport import Command, LockCommands, several
-from aiolocks._transport.commands.base import Steps
+from aiolocks._transport.commands.base import NameCommands
 from aiolocks._transport.commands.leadership import LeadershipCommands
 from aiolocks._transport.commands.multi import MultiCommands
 from aiolocks._transport.commands.permits import PermitCommands
@@ -49,7 +49,7 @@ async def said(ear: Ear, command: Command[Any]) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("asking", ["renew", "owned"])
 async def test_each_later_change_of_its_key_is_told_once(redis, prefix, kind, asking) -> None:
-    steps: Steps = KINDS[kind](prefix)
+    steps: NameCommands = KINDS[kind](prefix)
     acquire: Command[Any] = steps.acquire(TOKEN, MINUTE, "{}")  # type: ignore[attr-defined]
     # A connection is told nothing of what it does itself; so another one deletes.
     async with LockScripts(redis, prefix).listening() as ear:

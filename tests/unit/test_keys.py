@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from aiolocks._transport.requests.keys import ANY_KEY, Place, every_key, key, parse, prefix_of, slot_of
+from aiolocks._transport.requests.keys import ANY_KEY, ParsedKey, every_key, key, parse, prefix_of, slot_of
 
 # Short, and made of what could be mistaken for our own punctuation: collisions are near if there are any.
 tricky = st.text(alphabet="a:{}%#.5B7D3A", min_size=1, max_size=8)
@@ -86,7 +86,7 @@ def test_odd_names_have_a_hash_tag_of_their_own(name) -> None:
 
 @given(prefixes, kinds, names, roles | st.just("bell.0123.r.-inf_inf"))
 def test_a_key_tells_what_it_is_the_key_of(prefix, kind, name, role) -> None:
-    assert parse(prefix, key(prefix, kind, name, role)) == Place(kind, role, name)
+    assert parse(prefix, key(prefix, kind, name, role)) == ParsedKey(kind, role, name)
 
 
 @given(prefixes, st.binary(max_size=20) | tricky.map(str.encode))
