@@ -226,11 +226,11 @@ def test_a_request_has_one_slot_and_no_more_than_a_hundred(by_slot: bool, sizes:
 def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int) -> None:
     names = ["a", "b"]
     commands = commands_of("p", names, retention_ms=1000, session="s")
-    course = commands.listener("t" * 32).course()  # type: ignore[union-attr]
+    saga = commands.listener("t" * 32).saga()  # type: ignore[union-attr]
 
-    requests = next(course)
+    requests = next(saga)
     with pytest.raises(StopIteration) as ended:
-        course.send([[answer] for answer in answers])
+        saga.send([[answer] for answer in answers])
 
     assert [len(request.keys) for request in requests] == [1, 1]
     assert ended.value.value == told
