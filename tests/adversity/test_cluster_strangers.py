@@ -14,7 +14,7 @@ from redis.asyncio.cluster import ClusterNode
 
 from aiolocks import BackendError, LeaseState, Lock, Session
 from aiolocks._transport.client.connectors import NodeConnectors
-from aiolocks._transport.cluster import clustered as transport
+from aiolocks._transport.cluster import connections
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import Surroundings, blocking
 from tests.support.clusters import CLUSTER, Cluster, node_port, take_all_slots
@@ -182,7 +182,7 @@ async def test_a_cluster_whose_nodes_were_all_replaced_is_followed(
     """One by one, while the session needed no table: it asks for the nodes from time to time all the same."""
     if server_kind.executable is None or server_kind.is_simulated:
         pytest.skip(f"not with {server_kind}: it starts clusters of its own")
-    monkeypatch.setattr(transport, "_ROLL_CALL", 0.05)
+    monkeypatch.setattr(connections, "_ROLL_CALL", 0.05)
     with Cluster(server_kind.executable, masters=1) as cluster:
         first = cluster.masters[0]
         # The user's address for the cluster, as a name that always leads to one of its nodes.
