@@ -37,7 +37,7 @@ class Nodes:
         self._knows = knows
         self._asked = 0
 
-    def door(self, _: Address) -> Node:
+    def connector(self, _: Address) -> Node:
         self._asked += 1
         if self._asked == NODES:
             self.go.set()
@@ -75,7 +75,7 @@ class One:
     def __init__(self) -> None:
         self.asked: list[Address] = []
 
-    def door(self, address: Address) -> Any:
+    def connector(self, address: Address) -> Any:
         self.asked.append(address)
         there = address == ("there", 1) or len(self.asked) == len(self.seeds)
         go = asyncio.Event()
