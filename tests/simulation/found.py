@@ -125,6 +125,15 @@ FOUND: dict[str, Schedule] = {
             busy=0.0005,
         ),
     ),
+    # p1 begins; p2.w0 has not heard of that yet, and p2.w1 comes.
+    "a job is a duplicate of one of its process that is turned away itself": schedule(
+        "uniquejob",
+        97001018,
+        1.0,
+        crew("poll", NEAR, one("p0.w0.r0", 0.0, 0.1), poll=0.5),
+        crew("poll", NEAR, one("p1.w0.r0", 0.01, 0.5), poll=0.5),
+        crew("poll", NEAR, one("p2.w0.r0", 0.1, 0.0), one("p2.w1.r0", 0.15, 0.0), poll=0.5),
+    ),
     "a waiter that gets in takes along the bell of one that has sat down since": schedule(
         "fairlock",
         3000383,

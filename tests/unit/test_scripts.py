@@ -116,7 +116,7 @@ FROZEN = {
     "shared/nest": "48b2060bdfabbd2a71390a067144e95432626c80",
     "shared/permits": "d17274637f39645195e2c828c9eb9d439b51edea",
     "shared/queue": "b59e8d255c03a90efa9e677c26718887388dd1b6",
-    "shared/room": "44133b6a7d053a3fe0d098b6fda1614442c42ef7",
+    "shared/room": "d4ea4ddca759451212d306559e6190cc789250ab",
     "shared/runs": "a8beef3a2a972bfe5a5af680329b55f59e0c5fd1",
     "shared/spans": "249406b96178096f8e9173a6ca627c41077ae077",
     "shared/mid_move_terms": "7fcf777a093ef49deb91217b866aee626c6b0896",

@@ -4,9 +4,11 @@
 -- - seen is a hash of those that stand in the queue and have asked: for one that may wait, the number of its last
 --   question; for one that has yet to make sure, less than 0, that of its first. It holds as well how many there were,
 --   and after how many of them a run began last. Numbers, for the server's clock may be set back;
--- - a newcomer is turned away only because of others that have asked, or begun, after it came: the dead stand there
---   for a while, and their jobs may be delivered again before that is over;
--- - a newcomer that has to make sure of that stands there as well, after them.
+-- - a newcomer is turned away only because of others that may wait and have asked, or of a run that has begun, after
+--   it came: the dead stand there for a while, and their jobs may be delivered again before that is over;
+-- - a newcomer that has to make sure of that stands there as well, after them;
+-- - one that has yet to make sure takes no newcomer's place, not in its own session either: it may be turned away itself,
+--   because of a run that began before the newcomer came, and then nothing would run for that newcomer.
 local SEEN_TTL = 600000  -- far longer than anybody sleeps between two tries
 
 local function noted(seen, field) return tonumber(redis.call('HGET', seen, field) or 0) end
@@ -17,7 +19,7 @@ local function note(seen, field, sign)
 end
 
 -- 'f' for one too many; 'w' for one that may wait; 'd' for one that has to make sure, and the bells at which it has
--- knocked. Those of its own session live.
+-- knocked. Those of its own session live, and need not be asked once they may wait.
 local function standing(seen, room, entry, session)
   local number = noted(seen, entry)
   if room == '' or number > 0 then return 'w', {} end
@@ -26,7 +28,8 @@ local function standing(seen, room, entry, session)
   for rank = 0, room - 1 do
     local other = living(queue, rank)
     if not other or other == entry then return 'w', {} end
-    local lives = number < 0 and noted(seen, other) > -number or string.find(other, session, 1, true)
+    local asked = noted(seen, other)
+    local lives = number < 0 and asked > -number or asked > 0 and string.find(other, session, 1, true)
     if not lives then unsure[#unsure + 1] = bell_of(queue, other) end
   end
   for _, bell in ipairs(unsure) do
