@@ -43,7 +43,8 @@ class Detector:
 
     Invariants:
     - its published record is taken back in the step in which the last of these waits ends, and is written
-      again where others remain;
+      again where others remain: each request replaces the record of the last one that was sent, for what was
+      forgotten before it was sent has replaced nothing;
     - one request of it is under way at most, but for the one that takes back.
     """
 
@@ -56,6 +57,7 @@ class Detector:
         "_occupants",
         "_published",
         "_record",
+        "_replaced",
         "_rests_until",
         "_timer",
         "_timer_at",
@@ -69,6 +71,7 @@ class Detector:
         self._waits: dict[Waiter, None] = {}
         self._published: dict[str, Waiter] = {}  # by the id of the wait
         self._record = ""  # the last
+        self._replaced = ""  # the one before it
         self._beat = 0
         self._before: Beats = {}  # of what was found last
         self._told: set[str] = set()  # waits of this session of which was told
@@ -135,16 +138,21 @@ class Detector:
                     waits[wait.id] = wait
                     self._published[wait.id] = acquisition
         self._beat += 1
+        self._forget_last()
         record, replaces = record_of(waits.values(), self._beat) if waits else "", self._record
         if not record and not replaces:
             return
-        self._record = record
+        self._record, self._replaced = record, replaces
         command = publish(engine.settings.prefix, record, replaces=replaces)
         on_told = self._read if read and record else _nothing
-        if self._call is not None:
-            engine.forget(self._call)  # to a server that does not know its script, it would be sent again
         self._call = Call(command, on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN)
         engine.send(self._call)
+
+    def _forget_last(self) -> None:
+        """Forgets the last request: to a server that does not know its script, it would be sent again."""
+        if self._call is not None and not self._engine.forget(self._call):
+            self._record = self._replaced  # the server still has that one
+        self._call = None
 
     def _failed(self, fault: Fault) -> None:
         if fault.transient:

@@ -1,4 +1,4 @@
-"""Schedules that found a defect of locks of several names; see `found.py`."""
+"""Schedules that found a defect of locks of several names, or of tasks with several locks; see `found.py`."""
 
 from __future__ import annotations
 
@@ -64,6 +64,47 @@ IN_SETS: dict[str, Schedule] = {
             one("p4.w1.r1", 0.0, 0.08029, want=ALL),
             rate=0.99635,
             busy=0.0005,
+        ),
+        jitter=0.1,
+    ),
+    # The wait of p3.w1.r0 ends in the turn in which its session writes its record again.
+    "a record of a long wait that was never sent counts as the one that the server has": schedule(
+        "rings",
+        97001956,
+        5.0,
+        crew(
+            "tracking",
+            NEAR,
+            one("p0.w1.r0", 0.0087, 0.0014394373154131763),
+            one("p0.w1.r1", 0.1625, 0.00193249544984271),
+            one("p0.w2.r0", 0.005, 0.0),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            NEAR,
+            one("p1.w0.r0", 0.0, 0.0013953356449293724),
+            one("p1.w0.r1", 0.2146, 5.151191983970213),
+            one("p1.w1.r0", 0.0046, 0.0027557230341175),
+            one("p1.w1.r1", 0.0, 0.09577470474639026),
+            busy=0.01,
+        ),
+        crew(
+            "tracking",
+            NEAR,
+            one("p2.w0.r0", 0.2909, 0.0),
+            one("p2.w1.r0", 0.0, 0.004090502595262711),
+            busy=0.01,
+        ),
+        crew(
+            "plain",
+            NEAR,
+            one("p3.w0.r0", 0.0019, 0.030598822262281434),
+            one("p3.w0.r1", 0.0009, 0.0),
+            one("p3.w1.r0", 0.0333, 0.0),
+            one("p3.w2.r0", 0.0011, 0.0),
+            poll=0.064,
+            busy=0.01,
         ),
         jitter=0.1,
     ),
