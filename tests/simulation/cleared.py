@@ -73,4 +73,28 @@ CLEARED: dict[str, Schedule] = {
         ),
         jitter=0.1,
     ),
+    # Both connections of p2 are taken when the lease of p2.w1.r0 is due; a third one takes six round trips.
+    "a grace may begin where a renewal must connect first": schedule(
+        "grace",
+        97002325,
+        1.0,
+        crew(
+            "plain",
+            STEADY_FAR,
+            one("p1.w1.r1", 0.0, 0.024441082266087648),
+            poll=0.064,
+            busy=0.01,
+        ),
+        crew(
+            "plain",
+            STEADY_FAR,
+            one("p2.w0.r0", 0.06108829182809422, 1.294573805942994),
+            one("p2.w1.r0", 0.0, 0.03928640552994818),
+            one("p2.w2.r0", 0.023956205355994957, 0.9823417007348232),
+            one("p2.w3.r0", 0.05266149818970053, 1.0926799672447185),
+            poll=0.064,
+            busy=0.01,
+        ),
+        jitter=0.1,
+    ),
 }

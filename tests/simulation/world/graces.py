@@ -21,6 +21,8 @@ RENEWED: Final = 1 / 3
 """The part of the ttl after which a renewal is sent, at the latest."""
 ROUND_TRIP: Final = 0.1
 """The part of a session's patience in which a request is answered, where it is connected."""
+CONNECTING: Final = 0.6
+"""The same, where redis-py connects first: that is one round trip, and its four questions are one each."""
 SLACK: Final = 0.1
 """Seconds by which a body may be told late: some turns of its loop."""
 KINDS: Final[tuple[Callable[..., Any], ...]] = (
@@ -48,12 +50,16 @@ class Body:
 class Graces:
     """All bodies of one schedule.
 
+    Args:
+        pooled: Processes in which each request takes a connection of a pool, which may have to be made.
+
     Attributes:
         told: Bodies that were told to stop.
     """
 
-    def __init__(self, referee: Referee, rng: random.Random) -> None:
+    def __init__(self, referee: Referee, rng: random.Random, *, pooled: frozenset[str]) -> None:
         self._referee = referee
+        self._pooled = pooled
         self._kind = rng.choice(KINDS)
         self._share = rng.choice(SHARES)
         self._bodies: list[Body] = []
@@ -86,7 +92,8 @@ class Graces:
         except LockLostError as error:
             if body is not None and "`grace` began" not in error.reason and not self._stood_still(body):
                 self._referee.wrong(f"{one.part} was not told to stop before its lease ended: {error.reason}")
-            hasty = ttl - RENEWED * ttl - grace < ROUND_TRIP * patience
+            answered = CONNECTING if one.part.partition(".")[0] in self._pooled else ROUND_TRIP
+            hasty = ttl - RENEWED * ttl - grace < answered * patience
             if not (hasty and "its last renewal was not confirmed" in error.reason):
                 raise
 

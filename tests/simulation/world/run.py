@@ -87,7 +87,8 @@ class Run:
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
-        self.ledger = Ledger(self.referee, *parts, travel=travel)
+        pooled = frozenset(crew.part for crew in schedule.crews if crew.wakeup == "plain")
+        self.ledger = Ledger(self.referee, *parts, travel=travel, pooled=pooled)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
