@@ -232,6 +232,13 @@ DEFECTS = (
         "94000164",
         "506bf4b",
     ),
+    Defect(
+        "A long wait that is over stands among those that sessions publish for 2 s more: its record is not "
+        "taken back where the next one was never sent.",
+        "rings",
+        "97001956",
+        "75be94b",
+    ),
 )
 
 
