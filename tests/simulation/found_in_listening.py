@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.simulation.small import crew, fault, one, schedule
-from tests.simulation.world.kinds import Want
+from tests.simulation.world.kinds import KINDS, Want
 from tests.simulation.world.network import FAR, NEAR, SPIKY
 from tests.simulation.world.schedule import Schedule
 
 IN_LISTENING: dict[str, Schedule] = {
+    # The server does not know the script. p1.w1.r1 asks once more when the bell is found to be gone.
+    "a waiter that asks for its seat twice and gives up is seated again by the first request": replace(
+        schedule(
+            "steals",
+            97001714,
+            2.0,
+            crew(
+                "keyspace",
+                FAR,
+                one("p1.w0.r0", 0.0, 0.17, cancel=0.148, steal=True),
+                one("p1.w0.r1", 0.0, 2.256, cancel=0.049, steal=True),
+                one("p1.w0.r2", 0.041, 0.013),
+                one("p1.w1.r0", 0.281, 0.033, steal=True),
+                one("p1.w1.r1", 0.0, 0.014, cancel=0.019),
+                busy=0.01,
+            ),
+        ),
+        kind=replace(KINDS["steals"], lock=KINDS["fairlock"].lock, strict=True),
+    ),
     "a session that connects to a server out of memory is told nothing while that connection lasts": schedule(
         "lock",
         93000984,

@@ -858,6 +858,25 @@ async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make
     await cancel(head)
 
 
+async def test_a_cancelled_waiter_stops_each_request_for_its_seat(make_session, transport) -> None:
+    """Sent again to a server that does not know the script, either would come after the undo."""
+    session = make_session(backoff=SLOW)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    first = await transport.asked("arm")
+    transport.on_rung("keyspace", None)  # the bell may be gone
+    await transport.asked("permits_acquire")
+    second = await transport.asked("arm")
+    assert first.command.lane == second.command.lane
+    assert not first.done
+
+    await cancel(behind)
+
+    assert [first.done, second.done] == [True, True]
+    assert (await transport.asked("permits_release")).command.lane == first.command.lane
+    await cancel(head)
+
+
 async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:
     transport.ordered = False
     session = make_session(backoff=SLOW)

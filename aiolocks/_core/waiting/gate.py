@@ -407,15 +407,15 @@ class Gate:
 
     def _take_seat(self, acquisition: Waiter) -> None:
         """In a strict queue, also of one that does not ask yet."""
-        former = acquisition.arming
-        if former is not None and former.unconfirmed:
-            # Its connection has ended, and this one takes its place. Sent again to a server that does not
-            # know its script, it could come after the undo of an acquisition that has ended.
-            self._engine.forget(former)
+        former = tuple(arming for arming in acquisition.armings if not arming.done)
+        for arming in former:
+            if arming.unconfirmed:  # its connection has ended, and the new one takes its place
+                self._engine.forget(arming)
         acquisition.seated = True
         self.take_place()
         until = self._engine.now() + self._engine.settings.command_timeout
-        acquisition.arming = self.place.arm(acquisition.claim, self._seated, until=until)
+        armed = self.place.arm(acquisition.claim, self._seated, until=until)
+        acquisition.armings = (*former, armed)
 
     def _seated(self, was: int) -> None:
         if not self.awaited:

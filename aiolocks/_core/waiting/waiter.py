@@ -36,7 +36,11 @@ _LONG: Final = 10.0
 class Waiter(Acquiring):
     """An acquire that waits: it asks when it is its turn here, and sleeps until it is woken.
 
-    Invariant: in a stage other than `ASKING` it has no request under way but the one for its seat.
+    Invariants:
+    - in a stage other than `ASKING` it has no request under way but those for its seat;
+    - `armings` holds each of those that is under way, also one that a later one followed because the bell was
+      lost meanwhile: sent again to a server that does not know its script, any of them could come after the
+      undo, and leave a seat of nobody.
     """
 
     __slots__ = (
@@ -52,7 +56,7 @@ class Waiter(Acquiring):
         "_sleep_timer",
         "_told",
         "_warned",
-        "arming",
+        "armings",
         "seated",
     )
 
@@ -72,7 +76,7 @@ class Waiter(Acquiring):
         )
         self._naps = Naps()
         self._needless = False  # there is nothing to wait for, as the server says
-        self.arming: Call[int] | None = None  # of a seat of its own
+        self.armings: tuple[Call[int], ...] = ()  # of a seat of its own
         self._kept_before = 0  # undos that had left the place to others when it asked
         self.seated = False  # it may have a seat of its own, where each waiter has one
         self._ask_again = False
@@ -241,8 +245,8 @@ class Waiter(Acquiring):
 
     @property
     def _arming_pends(self) -> bool:
-        """Whether the request for its seat may come behind what it asks."""
-        return self.arming is not None and not self.arming.done
+        """Whether a request for its seat may come behind what it asks."""
+        return any(not arming.done for arming in self.armings)
 
     # -- who is in the way
 
@@ -266,7 +270,7 @@ class Waiter(Acquiring):
 
     def _settle_place(self) -> None:
         """A waiter that gets in has left the queue."""
-        if self.arming is not None and self._arming_pends:
+        if self.armings and self._arming_pends:
             # The server did not know its script, and so it came behind the try that left the queue.
             self._gate.give_up_seat(self)
         elif self._standing & (SEATED | STAYING) == SEATED and self._kept_before == self._gate.place.kept:
@@ -379,9 +383,10 @@ class Waiter(Acquiring):
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
         gate = self._gate
-        if self.arming is not None and self._arming_pends:
-            # If the server does not know its script, it must not be sent again, after the undo.
-            self._engine.forget(self.arming)
+        if self.armings and self._arming_pends:
+            # If the server does not know their script, they must not be sent again, after the undo.
+            for arming in self.armings:
+                self._engine.forget(arming)
             gate.not_armed()
         executed = self._end_unsettled()
         if executed:
@@ -401,7 +406,7 @@ class Waiter(Acquiring):
 
     def _end(self) -> None:
         super()._end()
-        self.arming = None
+        self.armings = ()
         if self._sleep_timer is not None:
             self._cancel_sleep()
         if self._deadline_timer is not None:

@@ -40,7 +40,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A bell that is hung up again after its waiter got in is taken down.",
         python(
             "_core.waiting.waiter:Waiter._settle_place",
-            without="self.arming is not None and self._arming_pends",
+            without="self.armings and self._arming_pends",
             instead="False",
         ),
         ("fairlock", "fair-semaphore"),
