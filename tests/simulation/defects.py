@@ -239,6 +239,19 @@ DEFECTS = (
         "97001956",
         "75be94b",
     ),
+    Defect(
+        "A job's call is a duplicate of one of its process that is turned away itself, and an update "
+        "is lost.",
+        "uniquejob",
+        "97001018",
+        "d2a252e",
+    ),
+    Defect(
+        "A waiter that has asked for its seat twice and gives up is seated again by the first request.",
+        "steals",
+        "97001714",
+        "1838f92",
+    ),
 )
 
 
