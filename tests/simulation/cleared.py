@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.small import crew, fault, one, schedule
-from tests.simulation.world.network import FAR, SPIKY, STEADY_FAR
+from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Schedule
 
@@ -96,5 +96,29 @@ CLEARED: dict[str, Schedule] = {
             busy=0.01,
         ),
         jitter=0.1,
+    ),
+    # p2.w0.r0 gives up while its request makes a connection, and p2.w0.r1 asks over another one and is
+    # refused. The first request comes after that, gets in by the place of both, and is undone: p2.w1.r1 asks
+    # and gets in before p2.w0.r1 has asked again.
+    "a writer whose place another one of its process has used has none until it asks again": schedule(
+        "sentinel-rwlock",
+        97001772,
+        1.0,
+        crew(
+            "keyspace",
+            NEAR,
+            one("p1.w0.r0", 0.03929, 0.0, want=READER, cancel=0.12844, doing="adopt"),
+            busy=0.01,
+        ),
+        crew(
+            "plain",
+            FAR,
+            one("p2.w0.r0", 0.0, 0.01137, cancel=0.01018),
+            one("p2.w0.r1", 0.0, 0.02197),
+            one("p2.w1.r0", 0.03782, 0.0, want=READER, cancel=0.55023),
+            one("p2.w1.r1", 0.01446, 0.01214, want=READER, cancel=0.13046),
+            poll=0.064,
+            busy=0.01,
+        ),
     ),
 }

@@ -360,10 +360,12 @@ class Run:
                     if not is_fence(key) and not self._may_stay(key) and not self._outlasts(key):
                         referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
         kind, trace = self.schedule.kind, world.trace
+        plain = {crew.part for crew in self.schedule.crews if crew.wakeup == "plain"}
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.writers() if kind.spans else [],
             trace.readers() if kind.phased else [],
+            trace.writers_asked(plain) if kind.phased else [],
             limited.Turns(trace.of_limits() if kind.limited else ()),
         )
 
