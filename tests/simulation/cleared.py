@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Schedule
@@ -120,5 +121,24 @@ CLEARED: dict[str, Schedule] = {
             poll=0.064,
             busy=0.01,
         ),
+    ),
+    # Each answer takes 20 - 40 ms and the turns of the loop. The two acquires of p0 make six connections,
+    # most of them one after the other, and each node is sent each script a second time, in full.
+    "a new session with the plain transport may take longer than a short ttl to have two slots": (
+        schedule(
+            "cluster-multilock",
+            97002043,
+            1.0,
+            crew(
+                "plain",
+                STEADY_FAR,
+                one("p0.w0.r0", 0.07867, 0.04832, want=Want(names=("y", "z"))),
+                one("p0.w1.r0", 0.0, 0.05108, want=Want(names=("z",)), cancel=0.40919),
+                one("p0.w1.r1", 0.27641, 0.03437, want=Want(names=("z",))),
+                poll=0.064,
+                rate=1.00127,
+                busy=0.01,
+            ),
+        )
     ),
 }

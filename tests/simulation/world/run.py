@@ -106,6 +106,7 @@ class Run:
             self.mains[crew.part] = main = process.start(self._live(crew), crew.part)
             main.add_done_callback(partial(self._ended, crew.part))
             self._living += 1
+            self._excuse_connecting(crew)
         for fault in self.schedule.faults:
             world.clockwork.at(fault.at, self._strike, fault)
         try:
@@ -171,6 +172,21 @@ class Run:
                     self.referee.wrong(f"left behind: {key.decode()} of {name}")
 
     # -- what befalls it
+
+    def _excuse_connecting(self, crew: Crew) -> None:
+        """Over several slots of a cluster, a new session with the plain transport makes its connections one
+        after the other, between the steps of its first acquire. With a ttl of less than some dozens of round
+        trips, which the docs advise against, that takes longer than a ttl: a wait without a time-out ends, or
+        a lease comes with little time left, and others wait for what was taken in vain.
+
+        It explains what begins so early, and no more. A rare spike does not make all of it late.
+        """
+        kind, ttl = self.schedule.kind, self.schedule.ttl
+        takes = CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
+        if crew.wakeup == "plain" and kind.topology == "cluster" and kind.stepwise and takes > ttl:
+            first = min((worker.rounds[0].after for worker in crew.workers), default=0.0)
+            self.referee.excuses.give(Excused.ERROR, crew.part, 0.0, first + takes - ttl)
+            self.referee.excuses.give(Excused.IDLE, None, 0.0, first + takes)
 
     def _strike(self, fault: Fault) -> None:
         process = self.processes.get(fault.target)
