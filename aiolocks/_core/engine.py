@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import threading
 import weakref
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Command, OnRung, Transport, clocks, whereabouts
+from .._transport import Command, OnRung, Transport, clocks
 from ..errors import SessionClosedError
 from .convoys import Convoys
+from .description import Description
 from .ending import UNWINDING, Ending
 from .entered import Entered
 from .events import Events
@@ -39,8 +39,6 @@ T = TypeVar("T")
 _READING: Final = 0.001
 """Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
-_quote: Final = json.encoder.encode_basestring_ascii
-
 _MOST_BOUND: Final = 256
 """Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
 
@@ -58,7 +56,6 @@ class Engine:
         "_closing_task",
         "_ending",
         "_gates",
-        "_holder",
         "_single",
         "_thread",
         "_transport",
@@ -66,6 +63,7 @@ class Engine:
         "closed",
         "closing",
         "convoys",
+        "describe",
         "detector",
         "entered",
         "events",
@@ -119,7 +117,7 @@ class Engine:
         self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
         self.pid = current_pid()
         self._thread = threading.get_ident()
-        self._holder = whereabouts(self.pid)
+        self.describe = Description(loop, self.pid).text
         self.token = Tokens().take
         self.bells = Bells(loop)
         self.tracked = Tracked(loop, self.bells.rung)
@@ -280,15 +278,6 @@ class Engine:
 
             self.detector = Detector(self)
         self.detector.add(waiter)
-
-    def describe(self, user: str, more: str = "") -> str:
-        """The metadata that stand on the server beside a lease, as JSON: its holder, and what the user adds.
-
-        `more` is further fields of it, each with a comma before it.
-        """
-        task = asyncio.current_task(self.loop)
-        name = "" if task is None else task.get_name()
-        return f'{{{self._holder},"task":{_quote(name)},"user":{user}{more}}}'
 
     def statistics(self) -> SessionStatistics:
         return self.events.counters.snapshot(
