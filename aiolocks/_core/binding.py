@@ -142,7 +142,7 @@ class Binding(Generic[LeaseT]):
             sent=sent,
             grace=options.grace,
         )
-        self._gate.entrusted(claim, self.engine.watchdog.watch(possession))
+        self._gate.here.entrust(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
         if grant.lost:
             self._seized(claim, grant)  # again: a task may have been granted it here in the same turn

@@ -7,17 +7,17 @@ that waits has one single point at which it can be cancelled, and is woken once.
 from __future__ import annotations
 
 import asyncio
-import enum
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING
 
 from ..._transport import OWING, Call, Granted
 from ...errors import DeadlockError, LockError, LockTimeoutError
 from ..clock import dependable
 from .obstacles import holders, own_in_the_way
 from .replicas import Acknowledgement
+from .stages import Grant, Stage
 
 if TYPE_CHECKING:
     from ..._holders import HolderInfo
@@ -29,33 +29,6 @@ if TYPE_CHECKING:
     from ..possession import Possession
     from .gate import Gate
     from .replicas import Outcome
-
-
-class Stage(enum.Enum):
-    """Where an acquire stands.
-
-    `QUEUED`: others of its session ask. `ASKING`: a request of its own is under way, or its grant is on the
-    way to replicas. `SLEEPING`: it was refused, and asks again when it is woken. `ENDED`: it was granted, or
-    has given up.
-    """
-
-    QUEUED = enum.auto()
-    ASKING = enum.auto()
-    SLEEPING = enum.auto()
-    ENDED = enum.auto()
-
-
-@final
-class Grant(NamedTuple):
-    """A grant of the server.
-
-    Attributes:
-        sent, sent_steady: When the request for it was sent, as `Call` has it.
-    """
-
-    answer: Granted
-    sent: float
-    sent_steady: float
 
 
 class Acquiring(ABC):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from ..._transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
 
 if TYPE_CHECKING:
-    from .gate import Gate
+    from .stand import Stand
 
 log = logging.getLogger("aiolocks.session")
 
@@ -43,7 +43,7 @@ class Bells:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: Transport | None = None
-        self._gates: dict[bytes, Gate] = {}
+        self._gates: dict[bytes, Stand] = {}
         self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
         self._left: dict[bytes, None] = {}  # in the order in which they were left
         self._timer: asyncio.TimerHandle | None = None
@@ -53,14 +53,14 @@ class Bells:
         """That is the way on which they are heard."""
         self._transport = transport
 
-    def add(self, gate: Gate) -> None:
+    def add(self, gate: Stand) -> None:
         for bell in gate.place.bells:
             self._gates[bell] = gate
             self._left.pop(bell, None)
         if self._timer is None:
             self._wind_up()
 
-    def discard(self, gate: Gate) -> None:
+    def discard(self, gate: Stand) -> None:
         for bell in gate.place.bells:
             del self._gates[bell]
             self._left[bell] = None
@@ -118,7 +118,7 @@ class Bells:
             return
         self._wind_up()
         until = self._loop.time() + _ANSWERED_WITHIN
-        listeners: dict[Listener, Gate] = {}
+        listeners: dict[Listener, Stand] = {}
         for gate in self._each():
             listener = gate.listener()
             if isinstance(listener, Listener):
@@ -128,7 +128,7 @@ class Bells:
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
-    def listen_for(self, gate: Gate, listener: Listener | Command[int]) -> None:
+    def listen_for(self, gate: Stand, listener: Listener | Command[int]) -> None:
         """At once: its bell hangs since a moment ago."""
         until = self._loop.time() + _ANSWERED_WITHIN
         if isinstance(listener, Listener):
@@ -136,12 +136,12 @@ class Bells:
         else:
             self._ask_apart(listener, gate, until)
 
-    def _ask_apart(self, listener: Command[int], gate: Gate, until: float) -> None:
+    def _ask_apart(self, listener: Command[int], gate: Stand, until: float) -> None:
         assert self._transport is not None
         failed = functools.partial(self._unheard, (gate,))
         self._transport.send(Call(listener, gate.listened, failed, until=until))
 
-    def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
+    def _ask(self, listeners: Mapping[Listener, Stand], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())
 
         def told(answers: Sequence[int]) -> None:
@@ -159,10 +159,10 @@ class Bells:
         command = listening(tuple(listeners), first=first)
         self._transport.send(Call(command, told, failed, until=until))
 
-    def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
+    def _unheard(self, gates: Iterable[Stand], fault: Fault) -> None:
         self.refused(fault)
         for gate in gates:
             gate.unheard()
 
-    def _each(self) -> tuple[Gate, ...]:
+    def _each(self) -> tuple[Stand, ...]:
         return tuple(dict.fromkeys(self._gates.values()))

@@ -1,4 +1,4 @@
-"""How long who was refused sleeps before it asks again: arithmetic, and nothing else."""
+"""How long a waiter that was refused sleeps before it asks again: arithmetic, and nothing else."""
 
 from __future__ import annotations
 

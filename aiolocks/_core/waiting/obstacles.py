@@ -25,7 +25,7 @@ def own_in_the_way(
     """
     own = [one for one in held(inside, lasting=lasting) if one.claim.owner != claim.owner]
     for possession in own:
-        if gate.kept_by(possession.claim):
+        if gate.here.closed and possession.claim in gate.here:
             return possession
     newest = gate.refusal or refusal
     if newest is None or not claim.excluded_by([possession.claim for possession in own], newest):
@@ -39,7 +39,7 @@ def holders(
     """The holders that the claim waits for: a task of this session, or those that the last refusal named."""
     from ..holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
 
-    here, newest = gate.holder_here(), gate.refusal or refusal
-    if here is not None:
-        return (held_here(*here, now),)
+    here, newest = gate.here, gate.refusal or refusal
+    if here.closed and here.first is not None:
+        return (held_here(here.first, here.possession, now),)
     return () if newest is None else told_by(kind, claim, newest)

@@ -26,7 +26,7 @@ class Turns:
     than `_RUN_SECONDS` after the first grant, follow each other here (or, where nobody hears, none that
     begins later than `_DEAF_RUN` times the longest sleep).
 
-    `longest_sleep` is that of who does not hear; None where bells are heard.
+    `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
 
     __slots__ = ("_giving", "_others", "_run", "_since", "_yielding_until", "owed")

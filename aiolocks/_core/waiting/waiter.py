@@ -1,23 +1,16 @@
-"""A wait, from the call to the grant or to giving up.
-
-```
-          start           take_turn            refused
-  (new) ───────► QUEUED ◄───────────► ASKING ◄─────────► SLEEPING
-                    │                   │  granted           │
-                    └───────────────────┴──────► ENDED ◄─────┘   leave · deadline · fault · close
-```
-"""
+"""A wait, from the call to the grant or to giving up."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from ..._transport import IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call
-from ...errors import BackendError, LockTimeoutError, SessionClosedError
+from ...errors import LockTimeoutError, SessionClosedError
 from ..clock import seconds
-from .acquiring import Acquiring, Grant, Stage
 from .naps import Naps
+from .patience import Patient
+from .stages import Grant, Stage
 
 if TYPE_CHECKING:
     from ..._transport import Answer, Fault, Refused
@@ -26,15 +19,19 @@ if TYPE_CHECKING:
     from ..options import Options
     from .gate import Gate
 
-_SILENCE: Final = 0.1
-"""Seconds without an answer that are no silence yet."""
-_LONG: Final = 10.0
-"""Seconds after which a wait is logged."""
-
 
 @final
-class Waiter(Acquiring):
+class Waiter(Patient):
     """An acquire that waits: it asks when it is its turn here, and sleeps until it is woken.
+
+    | from | to | when |
+    |---|---|---|
+    | `QUEUED`, as it is made | `ASKING` | its gate lets it ask: at once, or when its turn has come |
+    | `ASKING` | `SLEEPING` | refused as the head of its gate, or not answered |
+    | `ASKING` | `QUEUED` | refused, and another waiter is the head |
+    | `ASKING` | `ASKING` | woken while it asked; or replicas cannot say whether they have it |
+    | `SLEEPING` | `ASKING` | woken, or its nap is over |
+    | `QUEUED`, `ASKING`, `SLEEPING` | `ENDED` | granted; or its task, its patience or the session has ended |
 
     Invariants:
     - in a stage other than `ASKING` it has no request under way but those for its seat;
@@ -43,22 +40,7 @@ class Waiter(Acquiring):
       undo, and leave a seat of nobody.
     """
 
-    __slots__ = (
-        "_ask_again",
-        "_behind",
-        "_deadline",
-        "_deadline_timer",
-        "_fault",
-        "_kept_before",
-        "_logged",
-        "_naps",
-        "_needless",
-        "_sleep_timer",
-        "_told",
-        "_warned",
-        "armings",
-        "seated",
-    )
+    __slots__ = ("_ask_again", "_kept_before", "_needless", "_told", "_warned", "armings", "seated")
 
     def __init__(
         self,
@@ -82,27 +64,12 @@ class Waiter(Acquiring):
         self._ask_again = False
         self._told = False
         self._logged = False
-        self._behind = False  # it began to wait while somebody here held it
+        self._behind = False
         self._warned = False  # of a refusal that no release ends
         self._fault: Fault | None = None
         self._sleep_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline = None if blocking_timeout is None else self.started + blocking_timeout
-
-    @property
-    def asleep(self) -> bool:
-        """Whether no request is under way."""
-        return self.stage is Stage.SLEEPING
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, by any way."""
-        return self.stage is Stage.ENDED
-
-    @property
-    def unanswered(self) -> bool:
-        """Whether its last question has had no answer yet, or only a failure."""
-        return self._call is not None or self._fault is not None
 
     # -- steps from outside
 
@@ -116,11 +83,12 @@ class Waiter(Acquiring):
 
     def _wait_behind(self) -> None:
         """Somebody else asks for it."""
+        assert self._call is None, "a request is under way"
         self.stage = Stage.QUEUED
         if self._deadline is not None and self._engine.now() >= self._deadline:
             self._out_of_time()  # its timer did nothing: the question that was refused now was under way
             return
-        self._behind = self._behind or self._gate.held_here
+        self._behind = self._behind or self._gate.here.held
         self._tell_waiting()
         if self._inside and self._deadline is None:
             self._gate.watch_for_itself(self)
@@ -128,17 +96,9 @@ class Waiter(Acquiring):
                 return
         self._listen_on()
 
-    def _listen_on(self) -> None:
-        """Until there may be something to say: of a long wait, or of a silence that ends it."""
-        long = self.started + _LONG
-        looks = [] if self._logged or (self._deadline is not None and self._deadline <= long) else [long]
-        if self._deadline is None:
-            looks.append(self._silence_ends())
-        if looks:
-            self._sleep_timer = self._engine.loop.call_at(min(looks), self._listen)
-
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
+        assert self.stage is Stage.QUEUED, "a waiter that is not queued has its turn already"
         if woken:
             self._gate.watch_no_more(self)
             self._engine.events.counters.wakeups["local"] += 1
@@ -151,15 +111,6 @@ class Waiter(Acquiring):
             self._ask(in_turn=in_turn, passing=True)
         elif self.stage is Stage.ASKING:
             self._ask_again = True  # a refusal under way may have been decided before
-
-    def _listen(self) -> None:
-        """Queued: those in front may be willing to wait for longer than we are."""
-        now = self._engine.now()
-        self._log_long_wait(now)
-        if self._deadline is None and self._gate.silent_since is not None and now >= self._silence_ends():
-            self._give_up(BackendError(f"Redis did not answer for {self._options.ttl:g} s"))
-        else:
-            self._listen_on()
 
     # -- asking
 
@@ -175,22 +126,6 @@ class Waiter(Acquiring):
             standing |= PASSING
         self._kept_before = self._gate.place.kept
         self._send(standing, patient=True)
-
-    def _ask_until(self) -> float:
-        return self._silence_ends() if self._deadline is None else self._deadline
-
-    def _silence_ends(self) -> float:
-        """When the server will have said neither yes nor no for a ttl, to us or to who asked before us."""
-        since = self._gate.silent_since
-        if since is None:
-            since = self._engine.now()
-        return max(self.started, since) + self._options.ttl
-
-    def _wait_ends(self) -> float | None:
-        """When to give up, as things stand; None while there is no reason to."""
-        if self._deadline is None and self._fault is not None:
-            return self._silence_ends()
-        return self._deadline
 
     def _let_in(self, call: Call[Answer]) -> None:
         self._fault = None
@@ -259,11 +194,6 @@ class Waiter(Acquiring):
             self._give_up(deadlock)
         return deadlock is not None
 
-    def _log_long_wait(self, now: float) -> None:
-        if not self._logged and now >= self.started + _LONG:
-            self._logged = True
-            self._engine.events.waits_long(self.kind, self.name, now - self.started, self._holders(now))
-
     def _have(self, grant: Grant, now: float) -> None:
         self._gate.gone(self)
         super()._have(grant, now)
@@ -286,53 +216,6 @@ class Waiter(Acquiring):
             self._sleep()
         else:
             self._give_up(fault.error)
-
-    def _sleep(self) -> None:
-        """Backs off, never past the end of the holder's lease, and not quite to the end of the wait."""
-        self._tell_waiting()
-        self.stage = Stage.SLEEPING
-        now, end = self._engine.now(), self._wait_ends()
-        if end is not None and now >= end:
-            self._out_of_time()
-            return
-        wake = self._naps.next(
-            now,
-            self._engine.settings.backoff,
-            heard=self._gate.place.heard,
-            yielding_until=self._gate.yielding_until,
-            end=end,
-            silence=self._gate.manner.silence,
-        )
-        self._sleep_until(wake, end)
-
-    def need_not_ask(self, until: float | None) -> None:
-        """The gate: before that time, nothing that the server knows of comes to its end."""
-        self._naps.refused_until = until
-        now, end = self._engine.now(), self._wait_ends()
-        self._log_long_wait(now)
-        if self.stage is Stage.SLEEPING:
-            wake = self._naps.again(now, yielding_until=self._gate.yielding_until, end=end)
-            self._sleep_until(wake, end)
-
-    def sleep_unheard(self) -> None:
-        """The gate: nobody will tell it when to ask."""
-        if self.stage is Stage.SLEEPING:
-            now, end, backoff = self._engine.now(), self._wait_ends(), self._engine.settings.backoff
-            wake = self._naps.unheard(now, backoff, yielding_until=self._gate.yielding_until, end=end)
-            self._sleep_until(wake, end)
-
-    def _sleep_until(self, wake: float | None, end: float | None) -> None:
-        self._cancel_sleep()
-        if wake is None:
-            assert end is not None
-            self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time)
-        else:
-            self._sleep_timer = self._engine.loop.call_at(wake, self._slept)
-
-    def _slept(self) -> None:
-        self._sleep_timer = None
-        self._engine.events.counters.wakeups["poll"] += 1
-        self._ask(in_turn=self._gate.yielding)
 
     def _tell_waiting(self) -> None:
         if not self._told:
@@ -357,29 +240,6 @@ class Waiter(Acquiring):
 
     # -- the end
 
-    def _out_of_time(self) -> None:
-        if self.stage is Stage.ENDED or self._call is not None or self._acknowledgement is not None:
-            return  # a call under way ends at the same time, and knows why it was not answered
-        refused = self.answered_at > float("-inf")
-        # Where no question has been open for long, what was known last still stands.
-        since, now = self._gate.silent_since, self._engine.now()
-        silent = since is not None and now - since >= _SILENCE
-        held_until = self._gate.refused_until  # as the head was told, which has not asked since
-        held = held_until is not None and now < held_until
-        known = self._gate.answered_at > float("-inf") if self._fault is None else self._behind or held
-        said = self._fault is not None and not self._fault.unknown
-        refused_before_us = (
-            self._gate.held_here
-            or self._gate.answered_at >= self.started
-            or (known and not silent and not said)
-        )
-        if self._timeout is not None and (refused or refused_before_us):
-            self._give_up(self.timed_out(self._timeout))
-        elif self._fault is not None:
-            self._give_up(self._fault.error)
-        else:  # queued behind somebody who has had no answer either
-            self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
-
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
         gate = self._gate
@@ -391,7 +251,7 @@ class Waiter(Acquiring):
         executed = self._end_unsettled()
         if executed:
             gate.take_place()  # it may have been refused
-        last = gate.unsettled and gate.is_last(self)
+        last = gate.unsettled and not gate.others_wait(self)
         own_seat = gate.manner.strict and self.seated  # which goes in any case
         # Where requests overtake each other, this one may be seated after others of this session have come or
         # gone.
@@ -417,11 +277,6 @@ class Waiter(Acquiring):
             if self._engine.detector is not None:
                 self._engine.detector.discard(self)
             self._tell_waited()
-
-    def _cancel_sleep(self) -> None:
-        if self._sleep_timer is not None:
-            self._sleep_timer.cancel()
-            self._sleep_timer = None
 
     def __repr__(self) -> str:
         return f"<Waiter for {self.label} {self.name!r} {self.stage.name} naps={self._naps.taken}>"

@@ -69,7 +69,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
-        python("_core.waiting.gate:Gate.not_ours", without="self.place.armed = False", instead="pass"),
+        python("_core.waiting.stand:Stand.not_ours", without="self.place.armed = False", instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
         faulty=True,
         covered_by="heartbeat",
@@ -83,19 +83,19 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
-        python("_core.waiting.gate:Gate.listened", without="self._missed()", instead="pass"),
+        python("_core.waiting.stand:Stand.listened", without="self._missed()", instead="pass"),
         ("lock", "fairlock", "rwlock"),
         faulty=True,
     ),
     "listening: rung": Safeguard(
         "A bell that was rung while nobody heard it is found by listening.",
-        python("_core.waiting.gate:Gate.listened", without='self.rung("poll")', instead="pass"),
+        python("_core.waiting.stand:Stand.listened", without='self.rung("poll")', instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
     ),
     "listening: ask": Safeguard(
         "A waiter asks when the server tells it to.",
         python(
-            "_core.waiting.gate:Gate.listened",
+            "_core.waiting.stand:Stand.listened",
             without='self._head.prompt("poll", in_turn=False)',
             instead="self._head.need_not_ask(None)",
         ),
@@ -106,7 +106,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "seats while held here": Safeguard(
         "The seats of those that wait behind a holder of their own session live on.",
         python(
-            "_core.waiting.gate:Gate.listener",
+            "_core.waiting.stand:Stand.listener",
             without="self._head or self._first_seated",
             instead="self._head",
         ),
@@ -134,7 +134,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
         python(
-            "_core.waiting.gate:Gate.give_up_place",
+            "_core.waiting.stand:Stand.give_up_place",
             without="self._engine.undo(self._nobody(), of_use, leave=True)",
             instead="pass",
         ),
@@ -300,7 +300,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that is found rung": Safeguard(
         "A heartbeat that finds the bell rung, or gone, makes the head ask.",
-        python("_core.waiting.gate:Gate._missed", without='self.lost("poll")', instead="pass"),
+        python("_core.waiting.stand:Stand._missed", without='self.lost("poll")', instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="after a new connection",

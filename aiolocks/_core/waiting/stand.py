@@ -1,0 +1,258 @@
+"""The stand of a session in the queue on the server: its place there, its bell, and seats."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG
+from ..claim import Claim
+from ..clock import seconds
+from .here import Here
+from .place import Place
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from ..._transport import Command, Listener
+    from ..claim import Resource
+    from ..engine import Engine
+    from .waiter import Waiter
+
+_UNSEATED: Final = 3
+"""The times in a row that a bell may be gone as soon as it is listened for: it was rung. Or else the server
+does not let it hang, and its waiters poll."""
+
+
+class Stand:
+    """The waiters of one gate, as the server sees them: one place in the queue, one bell.
+
+    Invariants:
+    - the session knows of the bell exactly while the place may stand in the queue;
+    - a bell that is rung, or gone, makes the head ask; where a task here excludes all waiters, it is hung up
+      again for the first that has a seat, and nobody asks;
+    - a place that nobody needs is given up.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_beside",
+        "_engine",
+        "_entering",
+        "_head",
+        "_queue",
+        "_resource",
+        "_turns",
+        "here",
+        "manner",
+        "place",
+    )
+
+    def __init__(self, engine: Engine, resource: Resource) -> None:
+        self._engine = engine
+        self._resource = resource
+        self.manner = resource.manner
+        self.place = Place(engine, resource.commands)
+        self.here = Here(exclusive=resource.manner.exclusive)
+        self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
+        self._head: Waiter | None = None
+        # Those that ask beside the head. Most gates never have such a waiter.
+        self._beside: dict[Waiter, None] | None = None
+        self._turns = Turns()
+        self._entering = False  # one got in by the place here, and those who waited then come along
+
+    # -- those who wait
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits here."""
+        return self._head is not None or bool(self._queue)
+
+    @property
+    def _asking_beside(self) -> Collection[Waiter]:
+        return self._beside or ()
+
+    def others_wait(self, acquisition: Waiter) -> bool:
+        """Whether anybody else does."""
+        others = len(self._queue) + (self._head is not None) + len(self._asking_beside)
+        itself = acquisition is self._head or acquisition in self._queue or acquisition in self._asking_beside
+        return others > (1 if itself else 0)
+
+    @property
+    def yielding_until(self) -> float:
+        """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
+        return self._turns.yielding_until if self.manner.quiet else 0.0
+
+    # -- the place in the queue on the server
+
+    def take_place(self) -> None:
+        """Somebody of here may be seated."""
+        if not self.place.taken:
+            self.place.taken = True
+            self._engine.bells.add(self)
+
+    def left(self) -> None:
+        """The place was taken away, or is about to be."""
+        self._entering = False
+        if self.place.taken:
+            self.place.taken = self.place.armed = False
+            self._engine.bells.discard(self)
+
+    def leaves_late(self) -> Callable[[], bool]:
+        """Whether the undo of one that has left is to leave the queue; asked when the undo is written.
+
+        Where requests overtake each other, the one that is undone may be executed late, and take the place
+        that others of this session have by then, or have had. While others wait, they keep it, with its turn;
+        it is given up when they have got in or have left.
+        """
+        gate = weakref.ref(self)
+
+        def leaves() -> bool:
+            here = gate()
+            if here is None or not here.needs_place:
+                return True
+            here.take_place()
+            here.place.kept += 1
+            return False
+
+        return leaves
+
+    @property
+    def needs_place(self) -> bool:
+        """Whether anybody waits here, or asks beside the head and would wait."""
+        waiters = (self._head, *self._queue, *self._asking_beside)
+        return any(one is not None and not one.over for one in waiters)
+
+    def give_up_place(self) -> None:
+        """The place may stand there although nobody needs it any more."""
+        of_use = self.place.given_up_within(1.0)
+        self.left()
+        self._engine.undo(self._nobody(), of_use, leave=True)
+
+    def give_up_seat(self, acquisition: Waiter) -> None:
+        """An arming may have put this one's seat back after it got in.
+
+        In a strict queue the server keeps the bell for the other seats of this session, and only for these.
+        """
+        leaves = not self.others_wait(acquisition)
+        if leaves:
+            self.left()
+        self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
+
+    def _nobody(self, seat: str = "") -> Claim:
+        """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
+        return Claim(self._resource.commands, seat, "", 1000)
+
+    # -- its bell
+
+    def listen(self, acquisition: Waiter) -> None:
+        """The head was refused, and so its bell hangs: the session listens for it."""
+        if not self.place.armed:
+            self.place.listened_for()
+            self._engine.bells.listen_for(self, acquisition.claim.listener())
+
+    def not_armed(self) -> None:
+        """A request is not sent any more by which the bell would have been heard."""
+        self.place.armed = False
+        if self._head is not None and self._head.asleep:
+            self.listen(self._head)
+
+    def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
+        """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""
+        others = [bell for bell in rung if bell not in self.place.bells]
+        if len(others) < len(rung):
+            self.place.armed = False
+        return others
+
+    def listener(self) -> Listener | Command[int] | None:
+        """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
+        waiter = self._head or self._first_seated
+        if waiter is None or not (self.place.armed or waiter.asleep or waiter is not self._head):
+            return None
+        if not self.place.armed:
+            self.place.listened_for()
+        self.place.unseated = 0  # with each heartbeat at least, a waiter whose bell is gone again asks
+        return waiter.claim.listener()
+
+    def listened(self, answer: int) -> None:
+        """The server's answer about the waiters here: a time, or the reason why the head must ask."""
+        if not self.place.armed:
+            return  # something newer is known
+        if answer in (GONE, NOT_OURS):
+            self._missed()
+            return
+        self.place.answered = True
+        self.place.unseated = 0
+        if answer == BELL_RUNG:
+            self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
+        elif self._head is None:
+            return
+        elif answer == ASK and not self.yielding_until:
+            self._head.prompt("poll", in_turn=False)
+        else:
+            until = None if answer in (ASK, NO_END) else self._engine.now() + seconds(answer)
+            self._head.need_not_ask(until)
+
+    def unheard(self) -> None:
+        """Whether the bell hangs is not known: the server has not answered, or has refused to."""
+        if self.place.armed:
+            self.place.armed = False
+            if self._head is not None and self._head.asleep and not self.here.closed:
+                if self.place.answered:
+                    self._head.prompt("poll", in_turn=False)
+                else:  # it has just asked, and would again be told nothing
+                    self._head.sleep_unheard()
+
+    def rung(self, way: str) -> None:
+        """The bell was rung; `way` is how we know. Somebody here is to try."""
+        self.place.armed = False
+        if self._head is None:
+            if (first := self._first_seated) is not None:
+                self._take_seat(first)  # its bell is to hang again
+        elif not self.here.closed:
+            self._head.prompt(way, in_turn=False)
+
+    def lost(self, way: str) -> None:
+        """The bell may be gone, and other processes may have taken this one for dead.
+
+        The head asks, and is seated if it is refused; its waiters take their seats again behind it, in order.
+        """
+        self.place.armed = False
+        if self._head is not None and not self.here.closed:
+            self._head.prompt(way, in_turn=False)
+        if self.manner.strict:
+            for acquisition in self._queue:
+                self._take_seat(acquisition)
+
+    def _missed(self) -> None:
+        """The bell does not hang, and the news of why was lost, or is on its way."""
+        if self.place.answered or self.place.unseated < _UNSEATED:
+            self.place.unseated += not self.place.answered
+            self.lost("poll")
+        else:
+            self.unheard()
+
+    @property
+    def _first_seated(self) -> Waiter | None:
+        """Of those who wait for their turn to ask, the first that has a seat of its own."""
+        return next(iter(self._queue), None) if self.manner.strict else None
+
+    def _take_seat(self, acquisition: Waiter) -> None:
+        """In a strict queue, also of one that does not ask yet."""
+        former = tuple(arming for arming in acquisition.armings if not arming.done)
+        for arming in former:
+            if arming.unconfirmed:  # its connection has ended, and the new one takes its place
+                self._engine.forget(arming)
+        acquisition.seated = True
+        self.take_place()
+        until = self._engine.now() + self._engine.settings.command_timeout
+        armed = self.place.arm(acquisition.claim, self._seated, until=until)
+        acquisition.armings = (*former, armed)
+
+    def _seated(self, was: int) -> None:
+        if not self.awaited:
+            return
+        self.take_place()  # one that got in meanwhile may have taken it along
+        self.place.armed = self.place.answered = True
+        if was == WAS_RUNG and self._head is not None:
+            self._head.prompt("local", in_turn=False)
