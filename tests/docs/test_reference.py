@@ -96,7 +96,8 @@ OPTIONS = list(inspect.signature(Lock).parameters.values())[2:-1]
 
 def option_texts(kind: type) -> dict[str, str]:
     """The texts of those options that the docstring describes."""
-    found = re.findall(r"^        (\w+): (.+(?:\n {9,}.+)*)", kind.__doc__ or "", re.MULTILINE)
+    text = inspect.cleandoc(kind.__doc__ or "")  # from Python 3.13 on, it has no indentation of its own
+    found = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", text, re.MULTILINE)
     names = {option.name for option in OPTIONS}
     return {name: text for name, text in found if name in names}
 
