@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import secrets
-import time
 import tracemalloc
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from redis.asyncio import Redis
 
@@ -21,6 +18,7 @@ from ..desk import Desk
 from ..model import Figure, Sample
 from ..settings import Address, Settings
 from ..targets import at_most
+from ..usage import load, resident
 from .base import Measure, Workload
 
 _USUAL = 10_000
@@ -132,16 +130,3 @@ async def _held(session: Session, leases: int) -> AsyncGenerator[None]:
     yield
     for lease in held:
         await lease.release()
-
-
-async def load(seconds: float) -> float:
-    """The share of one core that this process uses meanwhile."""
-    began, used = time.monotonic(), time.process_time()
-    await asyncio.sleep(seconds)
-    return (time.process_time() - used) / (time.monotonic() - began)
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

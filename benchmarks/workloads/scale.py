@@ -23,9 +23,9 @@ from ..desk import Desk
 from ..model import FLOOR, Figure, Sample
 from ..settings import Address
 from ..targets import at_least, at_most
+from ..usage import load, resident
 from .base import Measure, Workload
 from .crowd import AT_ONCE, TTL
-from .held import load, resident
 
 _EACH = 10
 """Waiters of one name."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 from redis.asyncio import Redis
 
@@ -19,6 +16,7 @@ from ..desk import Desk
 from ..model import Figure, Sample
 from ..settings import Address
 from ..targets import at_most
+from ..usage import load, resident
 from .base import Measure, Workload
 
 _DAY = 86_400.0
@@ -84,14 +82,14 @@ async def keep_idle(desk: Desk, number: int, seconds: float) -> dict[str, float]
         async with _kept(session, "warm", 1, every=_DAY):
             await asyncio.sleep(0.1)  # connected, imported, warm
         gc.collect()
-        resident = _resident()
+        before = resident()
         async with _kept(session, "idle", number, every=_DAY):
             await _quiet(session)
             gc.collect()
-            each = (_resident() - resident) / number / 1024
-            sent, load = session.statistics().commands_sent, await _load(seconds)
+            each = (resident() - before) / number / 1024
+            sent, share = session.statistics().commands_sent, await load(seconds)
             requests = (session.statistics().commands_sent - sent) / seconds
-    return {"resident": each, "cpu": load * 100, "requests": requests}
+    return {"resident": each, "cpu": share * 100, "requests": requests}
 
 
 async def keep_ticking(desk: Desk, number: int, period: float) -> dict[str, float]:
@@ -104,9 +102,9 @@ async def keep_ticking(desk: Desk, number: int, period: float) -> dict[str, floa
     ):
         await asyncio.sleep(period / 2)  # all have had their first answers
         sent, began = session.statistics().commands_sent, len(ran)
-        load = await _load(period)
+        share = await load(period)
         requests = session.statistics().commands_sent - sent
-    return {"ticking": load * 100, "each": requests / max(1, len(ran) - began)}
+    return {"ticking": share * 100, "each": requests / max(1, len(ran) - began)}
 
 
 @asynccontextmanager
@@ -131,14 +129,3 @@ async def _quiet(session: Session) -> None:
     while sent < session.statistics().commands_sent:
         sent = session.statistics().commands_sent
         await asyncio.sleep(_QUIET)
-
-
-async def _load(seconds: float) -> float:
-    began, used = time.monotonic(), time.process_time()
-    await asyncio.sleep(seconds)
-    return (time.process_time() - used) / (time.monotonic() - began)
-
-
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
