@@ -90,7 +90,7 @@ class Convoys:
             gathered = [possession for possession in gathered if possession.watch is not None]
         for company in self.companies:
             if company == watches and company.hears is self.hears:
-                return [Convoy(engine, gathered, None, company.renewal, hears=self.hears)]
+                return [Convoy(engine, gathered, [], hears=self.hears, again=company.renewal)]
         convoys: list[Convoy] = []
         members: list[Possession] = []
         renewals: list[Command[Kept]] = []
@@ -101,10 +101,10 @@ class Convoys:
             renewals.append(renewal)
             size += len(renewal.keys) * len(renewal.keys[0])
             if size >= _LONGEST:
-                convoys.append(Convoy(engine, members, renewals, several(renewals), hears=self.hears))
+                convoys.append(Convoy(engine, members, renewals, hears=self.hears))
                 members, renewals, size = [], [], 0
         if members:
-            convoys.append(Convoy(engine, members, renewals, several(renewals), hears=self.hears))
+            convoys.append(Convoy(engine, members, renewals, hears=self.hears))
         return convoys
 
 
@@ -119,9 +119,9 @@ class Convoy:
       written again.
 
     Args:
-        renewals: The renewal of each; None if `together` has renewed these leases before.
-        together: All of them in one.
+        renewals: The renewal of each; none with `again`.
         hears: Whether the server tells of changes.
+        again: The request that has renewed just these leases before.
     """
 
     __slots__ = ("_call", "_engine", "_hears", "_members", "_number", "_renewals", "_together")
@@ -130,25 +130,25 @@ class Convoy:
         self,
         engine: Engine,
         members: list[Possession],
-        renewals: list[Command[Kept]] | None,
-        together: Command[list[Any]],
+        renewals: list[Command[Kept]],
         *,
         hears: bool,
+        again: Command[list[Any]] | None = None,
     ) -> None:
         self._engine = engine
         self._members = members
         self._number = len(members)  # that have not left
         self._renewals = renewals
-        self._together = together
         self._hears = hears
         self._call: Call[Any]
         for possession in members:
             possession.renewal = self
-        if renewals is not None and self._number == 1:
+        if again is None and self._number == 1:
             self._call = members[0].renew_alone(renewals[0])
             return
+        self._together: Command[list[Any]] = several(renewals) if again is None else again
         until = max([possession.term.deadline for possession in members])
-        self._call = Call(together, self._answered, self._failed, until=until, make=self._as_of_now)
+        self._call = Call(self._together, self._answered, self._failed, until=until, make=self._as_of_now)
         engine.send(self._call)
 
     def left(self) -> None:
@@ -187,7 +187,7 @@ class Convoy:
             if not reply:
                 possession.taken_away(reply)
                 continue
-            watched = possession.watched if self._renewals is None else self._renewals[number].watched
+            watched = self._renewals[number].watched if self._renewals else possession.watched
             if renewed:
                 possession.confirmed_with(renewed[0], watched if hears else ())
             else:
