@@ -121,7 +121,8 @@ class UniqueJob:
 
         Args:
             waiting: How many may wait while `limit` run, 0 to 1000; None for any number. One is enough for a
-                job that looks at the present state. They run in the order in which they came.
+                job that looks at the present state. They run in the order in which they came. Waiters with
+                a ticket do not count: such a waiter runs nothing if another delivery does its ticket.
             metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:

@@ -26,10 +26,10 @@ if not permits then
   local first, busy = living(queue, 0), busy_until()
   local in_turn = not first or bell_of(queue, first) == bell
   if not duplicate and (busy or free() < 1 or not in_turn) then
-    local stands, rung = standing(KEYS[9], ARGV[7], entry, ARGV[10])
+    local stands, rung = standing(KEYS[9], ARGV[7], entry, ARGV[10], ticket)
     if stands ~= 'f' then
       rung[#rung + 1] = sit_down(queue, bell, seat, has(flags, 'q'))
-      be_seen(KEYS[9], entry, stands == 'w', rung)
+      be_seen(KEYS[9], entry, stands, rung)
       rung[#rung + 1] = wake(true, 0, entry)[1]
       if has(flags, 'h') then table.insert(rung, 1, told()) end
       local ends = busy or (free() < 1 and redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
@@ -47,6 +47,6 @@ if not permits then
 end
 go(token, minted, metadata, ARGV[11], ttl, ARGV[3])
 stand_up(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
-be_gone(KEYS[9], entry, true)
+be_gone(KEYS[9], entry, not permits)
 local rung = wake(true, 0)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, 0, unpack(rung)}

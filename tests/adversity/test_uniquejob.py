@@ -356,6 +356,21 @@ async def test_a_newcomer_never_passes_who_waits(session: Session, connect: Conn
         await (await asyncio.wait_for(waiting, SOON)).release()
 
 
+async def test_an_update_is_not_lost_beside_a_delivery_that_finds_its_ticket_done(
+    session: Session, connect: Connect
+) -> None:
+    """The delivery waits, and runs nothing; the update came after the run of its ticket had begun."""
+    here, there = UniqueJob(session, KEY), UniqueJob(connect(), KEY)
+    ticket = await here.enqueue("until_executed")
+    async with here.perform(ticket):
+        again = await waiter(Session.of(there._source), there.try_perform(ticket))
+        update = await waiter(session, here.run(waiting=1))
+        assert await asyncio.wait_for(here.try_run(waiting=1), SOON) is None  # of that update
+    assert await asyncio.wait_for(again, SOON) is None
+    async with await asyncio.wait_for(update, SOON):
+        assert await there.try_run(waiting=0) is None
+
+
 async def test_while_executing_all_run_one_by_one_in_their_order(
     session: Session, connect: Connect, by_hand: ByHand
 ) -> None:

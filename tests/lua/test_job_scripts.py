@@ -307,6 +307,36 @@ async def test_one_of_its_own_session_that_has_to_make_sure_takes_no_place_from_
     assert await jobs.may_wait() == {seat(FOURTH)}
 
 
+async def test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run(jobs) -> None:
+    """The update of the one after it came during the run, and no run would follow for it."""
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.wait(OTHER, ticket=OLD, begin="k")
+
+    assert (await jobs.acquire(THIRD, room=1, session=OTHER))[2:] == []
+    await jobs.arm(THIRD, seat=seat(THIRD))
+    assert await jobs.may_wait() == {seat(THIRD)}
+    assert await jobs.acquire(FOURTH, room=1, session=THIRD) == [2, b"f"]  # that one does run
+
+    await jobs.release(ME, "rdf", ticket=OLD)
+    assert await jobs.perform(OTHER, OLD, flags="wql") == [2, b"d", jobs.bell(THIRD)]
+    assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 1
+
+
+async def test_a_ticket_that_waits_tells_that_it_is_one(jobs) -> None:
+    """One that has not asked yet is taken for a waiter like any other, until it does."""
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.arm(OTHER, seat=seat(OTHER))
+    await jobs.wait(THIRD, room=1)
+    assert await jobs.may_wait() == set()
+
+    refused = await jobs.perform(OTHER, OLD, flags="wqlp")
+    assert jobs.bell(THIRD) in refused[2:]
+    assert (await jobs.acquire(THIRD, room=1, flags="wqlp"))[0] == 0
+    assert await jobs.may_wait() == {seat(THIRD)}
+
+
 async def test_who_waits_may_go_on_waiting(jobs) -> None:
     await jobs.acquire(ME, room=1)
     await jobs.wait(OTHER, room=1)
@@ -336,6 +366,18 @@ async def test_a_run_that_begins_after_he_came_is_his_as_well(jobs) -> None:
 
     assert await jobs.acquire(THIRD, room=1, flags="wql") == [2, b"f"]
     assert (await jobs.acquire(FOURTH, room=1))[0] == 0  # a newcomer now waits for one of its own
+
+
+async def test_a_run_that_asks_again_began_when_it_did(jobs) -> None:
+    """Its first answer was lost; another one came meanwhile, to whom that run is of no use."""
+    await jobs.acquire(ME, room=1)
+    await jobs.wait(OTHER, room=1)
+    await jobs.wait(THIRD, room=1)
+    assert (await jobs.acquire(ME, room=1))[0] == 1
+    await jobs.die(OTHER)
+
+    assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 0
+    assert seat(THIRD) in await jobs.may_wait()
 
 
 async def test_who_comes_after_a_run_began_is_not_one_of_those_who_came_before(jobs) -> None:
@@ -1217,7 +1259,7 @@ MUTATIONS = [
         "test_who_comes_after_a_run_began_is_not_one_of_those_who_came_before",
     ),
     Mutation(
-        "shared/room", "rank = 0, room - 1", "rank = 0, room",
+        "shared/room", "tonumber(room)", "tonumber(room) + 1",
         "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
     ),
     Mutation(
@@ -1243,6 +1285,18 @@ MUTATIONS = [
         "test_one_of_its_own_session_that_has_to_make_sure_takes_no_place_from_it",
     ),
     Mutation(
+        "shared/room", "if ticket ~= '' then return 't', {} end", "",
+        "test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run",
+    ),
+    Mutation(
+        "shared/room", "if redis.call('HGET', seen, other) ~= '0' then", "do",
+        "test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run",
+    ),
+    Mutation(
+        "shared/room", "if redis.call('HGET', seen, other) ~= '0' then", "if noted(seen, other) ~= 0 then",
+        "test_a_ticket_that_waits_tells_that_it_is_one",
+    ),
+    Mutation(
         "shared/room", "if redis.call('GET', bell) == '' then", "do",
         "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
     ),
@@ -1265,8 +1319,12 @@ MUTATIONS = [
         "test_a_duplicate_that_leaves_is_no_run",
     ),
     Mutation(
-        "job_acquire", "be_gone(KEYS[9], entry, true)", "be_gone(KEYS[9], entry, false)",
+        "job_acquire", "be_gone(KEYS[9], entry, not permits)", "be_gone(KEYS[9], entry, false)",
         "test_a_run_that_begins_after_he_came_is_his_as_well",
+    ),
+    Mutation(
+        "job_acquire", "be_gone(KEYS[9], entry, not permits)", "be_gone(KEYS[9], entry, true)",
+        "test_a_run_that_asks_again_began_when_it_did",
     ),
     Mutation(
         "job_acquire", "free() < 1 or not in_turn)", "free() < 1)",
@@ -1281,7 +1339,7 @@ MUTATIONS = [
         "test_a_ticket_is_a_duplicate_at_once_although_another_runs",
     ),
     Mutation(
-        "job_acquire", "stands == 'w', rung)", "true, rung)",
+        "job_acquire", "entry, stands, rung)", "entry, 'w', rung)",
         "test_one_who_has_to_make_sure_is_no_sign_of_life_to_another",
     ),
     Mutation(
@@ -1315,7 +1373,7 @@ MUTATIONS = [
         )
         for file, behind in (
             ("job_acquire", "    be_gone(KEYS[9], entry, false)"),
-            ("job_acquire", "be_gone(KEYS[9], entry, true)"),
+            ("job_acquire", "be_gone(KEYS[9], entry, not permits)"),
             ("job_release", "local rung"),
         )
     ),

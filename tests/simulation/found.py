@@ -134,6 +134,15 @@ FOUND: dict[str, Schedule] = {
         crew("poll", NEAR, one("p1.w0.r0", 0.01, 0.5), poll=0.5),
         crew("poll", NEAR, one("p2.w0.r0", 0.1, 0.0), one("p2.w1.r0", 0.15, 0.0), poll=0.5),
     ),
+    # p1 waits until p0 has done their ticket, and p2 comes meanwhile.
+    "a job is a duplicate of a ticket that waits and is done by another delivery": schedule(
+        "uniquejob",
+        98500542,
+        1.0,
+        crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.5, doing="perform")),
+        crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.0, doing="perform")),
+        crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.0)),
+    ),
     "a waiter that gets in takes along the bell of one that has sat down since": schedule(
         "fairlock",
         3000383,

@@ -26,7 +26,7 @@ LONGEST_STEP, LONGEST_SHARED = 60, 200
 # tests/lua again.
 FROZEN = {
     "bell_try": "81924979e4bbd78c274d902713606588a28250d6",
-    "job_acquire": "9906ab8396002f3aee871f93eab70ca9385da7af",
+    "job_acquire": "4a02c1eadc32cb976dcbe78180df742d85920e40",
     "job_enqueue": "8119bfbc6a93eeda3edf698301a2ec4c58de5b9d",
     "job_release": "84e299e29cff1ac06f01f49c92fd30a41c28b336",
     "job_renew": "8f4f3af13be63684210222da0889abe27410a1ef",
@@ -116,7 +116,7 @@ FROZEN = {
     "shared/nest": "48b2060bdfabbd2a71390a067144e95432626c80",
     "shared/permits": "d17274637f39645195e2c828c9eb9d439b51edea",
     "shared/queue": "b59e8d255c03a90efa9e677c26718887388dd1b6",
-    "shared/room": "d4ea4ddca759451212d306559e6190cc789250ab",
+    "shared/room": "84c6ce14c37ae515d05269bebce17388b4b417ee",
     "shared/runs": "a8beef3a2a972bfe5a5af680329b55f59e0c5fd1",
     "shared/spans": "249406b96178096f8e9173a6ca627c41077ae077",
     "shared/mid_move_terms": "7fcf777a093ef49deb91217b866aee626c6b0896",

@@ -8,6 +8,7 @@ from .of_client import OF_CLIENT
 from .of_convoys import OF_CONVOYS
 from .of_deadlocks import OF_DEADLOCKS
 from .of_graces import OF_GRACES
+from .of_jobs import OF_JOBS
 from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
@@ -20,6 +21,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_SCRIPTS,
     **OF_LIMITS,
     **OF_SCHEDULES,
+    **OF_JOBS,
     **OF_THEFTS,
     **OF_GRACES,
     **OF_CONVOYS,

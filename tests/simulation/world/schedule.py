@@ -26,7 +26,7 @@ class Round:
         timeout: How long it waits; None: for ever; 0: it asks once.
         cancel: When it is cancelled, counted from when it asks; None: never.
         hold: How long it holds it.
-        doing: The act beside holding.
+        doing: The act beside holding; of a job: `perform`, a delivery of a ticket and no update.
     """
 
     part: str

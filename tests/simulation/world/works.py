@@ -24,6 +24,7 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
+from aiolocks._primitives.tickets import Ticket
 from aiolocks.errors import StaleFenceError
 
 from .checkers import Referee
@@ -174,11 +175,13 @@ async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patie
 
 
 async def _update(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
-    """An update: one run that begins after it sees it."""
-    ledger.version += 1
+    """An update: one run that begins after it sees it. Or a delivery of the ticket, which is none."""
+    job, performs = UniqueJob(session, "x", ttl=ttl), one.doing == "perform"
+    ticket = Ticket("x", "until_executed", 60_000, one.part[-1] * 22).encode()  # of several deliveries
+    ledger.version += not performs
     async with asyncio.timeout(one.timeout or None):
         try:
-            async with UniqueJob(session, "x", ttl=ttl).run(waiting=1):
+            async with job.perform(ticket) if performs else job.run(waiting=1):
                 seen = ledger.version
                 await ledger.execute(one.part, one.hold)
                 ledger.processed = max(ledger.processed, seen)
