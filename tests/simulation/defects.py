@@ -252,6 +252,13 @@ DEFECTS = (
         "97001714",
         "1838f92",
     ),
+    Defect(
+        "A job's call is a duplicate of a ticket that waits and is done by another delivery, and an update "
+        "is lost.",
+        "uniquejob",
+        "98500542",
+        "7111962",
+    ),
 )
 
 
