@@ -7,13 +7,15 @@ published. If these waits could make a ring, it looks at the locks of that ring 
 
 The records are not of one moment. So a deadlock counts when it was found twice with the same waits, each of
 which its session has confirmed in between (`beat`): a task that waits does not enter anything, so that what
-was there both times was there all the time, and at one moment everything of it was.
+was there both times was there all the time, and at one moment everything of it was. A writer that holds
+nothing publishes nothing, and may be part of a ring by its reservation: it is confirmed when the deadline of
+its reservation has moved, as it does each time that its session says that it still waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from .._deadlocks import Deadlock, DeadlockedTask
@@ -21,7 +23,7 @@ from .._transport import Command
 from .._transport.commands.families.snapshots import Snapshot
 from .._transport.commands.waits import publish
 from .infos import KindAndName
-from .knots import Edges, Occupants, in_order, knots, may_wait_for, stuck
+from .knots import Occupants, in_order, knots, may_wait_for, stuck
 from .looking import pages
 from .waits import Wait, waits_in
 
@@ -33,36 +35,51 @@ PATIENCE: Final = 0.4
 EVERY: Final = 0.6
 """Seconds between two requests of a session; records last three times as long."""
 
-Beats = Mapping[str, int]
+Beats = Mapping[str | bytes, int]
+"""Heartbeats of waits, by id, and deadlines of reservations, by bell: they rise while the waiter lives."""
 
 
 @final
 class Found:
-    """The result of one look: the deadlocks as things stood then."""
+    """The result of one look: the deadlocks as things stood then.
 
-    __slots__ = ("_edges", "_knots", "waits")
+    Args:
+        waits: Those that could be part of one.
+        occupants: The holders and waiters of what they wait for.
+    """
 
-    def __init__(self, waits: Mapping[str, Wait], edges: Edges) -> None:
+    __slots__ = ("_edges", "_occupants", "knots", "waits")
+
+    def __init__(self, waits: Mapping[str, Wait], occupants: Mapping[KindAndName, Occupants]) -> None:
         self.waits = waits
-        self._edges = edges
-        self._knots = knots(edges)
+        self._occupants = occupants
+        self._edges = stuck(waits, occupants)
+        self.knots = knots(self._edges)
 
-    @classmethod
-    def of(cls, waits: Mapping[str, Wait], occupants: Mapping[KindAndName, Occupants]) -> Found:
-        """Of the waits that could be part of one, and the holders and waiters of what they wait for."""
-        return cls(waits, stuck(waits, occupants))
+    def since(self, before: Beats, told: Collection[str] = ()) -> Beats:
+        """The beats with which all that may be part of a deadlock was found first; empty where there is none.
 
-    def beats(self) -> dict[str, int]:
-        """The heartbeats of the waits that are part of one, by id."""
-        return {one: self.waits[one].beat for knot in self._knots for one in knot}
+        Args:
+            before: Those of the look before.
+            told: Waits whose deadlock does not count, since it is known.
+        """
+        beats: dict[str | bytes, int] = {
+            one: self.waits[one].beat for knot in self.knots for one in knot if one not in told
+        }
+        if beats:
+            for occupants in self._occupants.values():
+                beats |= {one.bell: one.until_ms for one in occupants.reservations}
+        return {one: min(beat, before.get(one, beat)) for one, beat in beats.items()}
 
-    def confirmed(self, before: Beats) -> list[frozenset[str]]:
-        """The deadlocks that were found before, and whose waits all go on since then."""
-        return [
-            knot
-            for knot in self._knots
-            if all(self.waits[one].beat > before.get(one, _NEVER) for one in knot)
-        ]
+    def confirmed(self, before: Beats) -> Found:
+        """The same, of those alone that were there before, and have said since that they still wait."""
+
+        def counts(one: str | bytes, beat: int) -> bool:
+            return beat > before.get(one, _NEVER)
+
+        waits = {one: wait for one, wait in self.waits.items() if counts(one, wait.beat)}
+        occupants = {place: there.of_waiters(counts) for place, there in self._occupants.items()}
+        return Found(waits, occupants)
 
     def in_order(self, knot: frozenset[str]) -> list[str]:
         """Each waits for the next one; the youngest waiter comes first."""
@@ -115,16 +132,15 @@ def occupants_in(
 
 async def deadlocks(engine: Engine) -> list[Deadlock]:
     """See `Session.deadlocks`."""
-    before = (await _look(engine)).beats()
-    confirmed: dict[frozenset[str], Deadlock] = {}
+    before, deadlocks = (await _look(engine)).since({}), dict[frozenset[str], Deadlock]()
     until = engine.now() + 2 * EVERY + PATIENCE
     while before and engine.now() < until:
         await asyncio.sleep(EVERY / 2)
         found = await _look(engine)
-        confirmed |= {knot: found.described(knot) for knot in found.confirmed(before)}
-        left = found.beats().keys() - {one for knot in confirmed for one in knot}
-        before = {one: beat for one, beat in before.items() if one in left}
-    return list(confirmed.values())
+        confirmed = found.confirmed(before)
+        deadlocks |= {knot: confirmed.described(knot) for knot in confirmed.knots}
+        before = found.since(before, frozenset[str]().union(*deadlocks))
+    return [one for knot, one in deadlocks.items() if not any(knot < other for other in deadlocks)]
 
 
 async def _look(engine: Engine) -> Found:
@@ -134,4 +150,4 @@ async def _look(engine: Engine) -> Found:
     for kind, names, command in looks_at(engine, suspects):
         snapshots = await engine.ask(command)
         occupants |= occupants_in(kind, names, snapshots)
-    return Found.of(suspects, occupants)
+    return Found(suspects, occupants)

@@ -204,13 +204,11 @@ class Detector:
         self._calls = [call for call in self._calls if not call.done]
         if self._calls:
             return
-        found = Found.of(suspects, self._occupants)
-        before, self._before = self._before, found.beats()
-        for one, beat in before.items():
-            if one in self._before:
-                self._before[one] = min(beat, self._before[one])
-        for knot in found.confirmed(before):
-            self._tell(found, knot)
+        found = Found(suspects, self._occupants)
+        confirmed = found.confirmed(self._before)
+        self._before = found.since(self._before)
+        for knot in confirmed.knots:
+            self._tell(confirmed, knot)
 
     def _tell(self, found: Found, knot: frozenset[str]) -> None:
         """All waiters of this session that are part of it; one of them gets an error, if it is to."""

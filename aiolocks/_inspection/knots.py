@@ -12,7 +12,7 @@ writer out is in the reader's way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, final
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ class Occupants(NamedTuple):
             for holder in snapshot.holders
         }
         return cls(leases, snapshot.value, snapshot.reservations)
+
+    def of_waiters(self, counts: Callable[[bytes, int], bool]) -> Occupants:
+        """The same, with the reservations alone that count: by their bells and deadlines."""
+        left = tuple(one for one in self.reservations if counts(one.bell, one.until_ms))
+        return self._replace(reservations=left)
 
 
 def may_wait_for(waits: Mapping[str, Wait]) -> Edges:

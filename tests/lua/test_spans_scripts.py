@@ -416,6 +416,16 @@ async def test_a_reservation_that_came_to_its_end_goes_to_the_next_writer(spans)
     assert await spans.mark("y") == "p"
 
 
+async def test_what_a_dead_writer_had_reserved_keeps_no_waiter_out_that_is_the_first(spans) -> None:
+    """Its marks outlast its bell, and nothing would wake a waiter when they end."""
+    await spans.acquire(ME, "r")
+    await spans.wait("x", "w", marks=MINUTE)
+    await spans.redis.delete(spans.bell("x"))
+
+    assert await spans.mark("x") == "p"
+    assert (await spans.come("y", "r", flags="w"))[0] == 1
+
+
 async def test_marks_last_for_as_long_as_they_are_to(spans) -> None:
     await spans.acquire(ME, "r")
     await spans.wait("x", "w", marks=MINUTE)
@@ -1738,6 +1748,12 @@ MUTATIONS = [
         "\nsettle(0, rung)\n",
         "\n",
         "test_who_was_woken_and_comes_by_himself_passes_it_on_too",
+    ),
+    Mutation(
+        "shared/spans",
+        "(living(queue, 0) or of .. seat) == of .. seat",
+        "living(queue, 0) == of .. seat",
+        "test_what_a_dead_writer_had_reserved_keeps_no_waiter_out_that_is_the_first",
     ),
     Mutation(
         "spans_adopt",

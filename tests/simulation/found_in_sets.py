@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.small import crew, one, schedule
+from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import NEAR
 from tests.simulation.world.schedule import Schedule
@@ -107,5 +107,21 @@ IN_SETS: dict[str, Schedule] = {
             busy=0.01,
         ),
         jitter=0.1,
+    ),
+    # The writer of p0 stands between two readers of p1, and its process is killed: its place lasts 2 s more.
+    "a writer whose process was killed counts as a part of a deadlock": schedule(
+        "rings",
+        99000366,
+        1.0,
+        crew("keyspace", NEAR, one("p0.w1.r0", 0.00477, 0.0), busy=0.0005),
+        crew(
+            "keyspace",
+            NEAR,
+            one("p1.w2.r0", 0.0, 0.055126),
+            one("p1.w3.r0", 0.0, 0.0),
+            busy=0.0005,
+        ),
+        jitter=0.1,
+        faults=(fault("kill", "p0", 0.032241),),
     ),
 }

@@ -126,6 +126,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
     ),
+    "deadlocks: a writer between lives": (
+        FOUND["a writer whose process was killed counts as a part of a deadlock"],
+        "told of a deadlock that there was not",
+    ),
     # Tasks of p0 wait in line, and then the one of p1 asks, which is of another tenant.
     "limits: turns": (
         schedule(

@@ -91,13 +91,36 @@ def test_a_permit_of_a_task_that_goes_on_soon_will_do() -> None:
 def test_a_deadlock_counts_when_each_wait_was_confirmed_since_it_was_found_first() -> None:
     def look(first: int, second: int) -> Found:
         waits = by_id(wait("1", ("b",), ("a",), beat=first), wait("2", ("a",), ("b",), beat=second))
-        return Found(waits, stuck(waits, on_server(waits)))
+        return Found(waits, on_server(waits))
 
-    before = look(3, 7).beats()
+    before = look(3, 7).since({})
     assert before == {"1": 3, "2": 7}
-    assert look(3, 7).confirmed({}) == []
-    assert look(4, 7).confirmed(before) == [], "the second one may have ended since"
-    assert look(4, 8).confirmed(before) == [frozenset({"1", "2"})]
+    assert look(3, 7).confirmed({}).knots == []
+    assert look(4, 7).confirmed(before).knots == [], "the second one may have ended since"
+    assert look(4, 8).confirmed(before).knots == [frozenset({"1", "2"})]
+    assert look(4, 8).since(before) == before
+    assert look(4, 8).since(before, {"1"}) == {"2": 7}
+    assert look(4, 8).since(before, {"1", "2"}) == {}
+
+
+@pytest.mark.parametrize(("until", "found"), [(2000, False), (2001, True)])
+def test_a_writer_between_counts_when_it_has_said_since_that_it_lives(until: int, found: bool) -> None:
+    """It publishes no wait of its own, for it holds nothing."""
+
+    def look(beat: int, until_ms: int) -> Found:
+        waits = by_id(
+            wait("1", ("r",), ("x",), mode="r", span=EVERYTHING, beat=beat),
+            wait("2", ("x",), ("r",), beat=beat),
+        )
+        occupants = on_server(waits)
+        occupants["lock", "r"].leases["2 has r"] = Lease(1, "r", EVERYTHING)
+        writer = Reservation(b"bell", until_ms, EVERYTHING, "")
+        occupants["lock", "r"] = occupants["lock", "r"]._replace(reservations=(writer,))
+        return Found(waits, occupants)
+
+    before = look(1, 2000).since({})
+    assert before == {"1": 1, "2": 1, b"bell": 2000}
+    assert look(2, until).confirmed(before).knots == [frozenset({"1", "2"})] * found
 
 
 @pytest.mark.parametrize(

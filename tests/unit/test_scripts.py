@@ -118,7 +118,7 @@ FROZEN = {
     "shared/queue": "b59e8d255c03a90efa9e677c26718887388dd1b6",
     "shared/room": "84c6ce14c37ae515d05269bebce17388b4b417ee",
     "shared/runs": "a8beef3a2a972bfe5a5af680329b55f59e0c5fd1",
-    "shared/spans": "249406b96178096f8e9173a6ca627c41077ae077",
+    "shared/spans": "3003a818be0aa4b1942ec11b04f75df431468b57",
     "shared/mid_move_terms": "7fcf777a093ef49deb91217b866aee626c6b0896",
     "shared/terms": "7febbb828d3f6e3857fc1337681400af91a8faa9",
     "shared/ticks": "5ee9d519a8048c356211bc942fc5787ad28354d5",

@@ -142,7 +142,8 @@ end
 -- Ms that one of the leases in the way has left, as far as one is found at once; -2 when it is others who wait.
 local function remaining(mode, a, b, under) return in_the_way(mode, a, b, under, 1, {})[2] or -2 end
 
-local function is_first(of, seat) return living(queue, 0) == of .. seat end
+-- Also of a newcomer where all that waited are dead: their marks outlast their bells, and no step wakes it for these.
+local function is_first(of, seat) return (living(queue, 0) or of .. seat) == of .. seat end
 
 -- Whether it gets its turn, waiting for a writer inside or one that has just left. No upgradable gets it from an
 -- upgrade: then others could come and go for ever before a writer.

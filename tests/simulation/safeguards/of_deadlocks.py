@@ -19,7 +19,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: read on the server": Safeguard(
         "The locks that tasks hold, and whether these are in the way of others, are read on the server.",
         python(
-            "_inspection.deadlocks:Found.of",
+            "_inspection.deadlocks:Found.__init__",
             without="stuck(waits, occupants)",
             instead="may_wait_for(waits)",
         ),
@@ -38,6 +38,16 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
         "A reader waits for the tasks that keep out the writer before it.",
         python("_inspection.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
         _KINDS,
+    ),
+    "deadlocks: a writer between lives": Safeguard(
+        "A writer that holds nothing is part of a deadlock only if it has said since that it waits.",
+        python(
+            "_inspection.knots:Occupants.of_waiters",
+            without="if counts(one.bell, one.until_ms)",
+        ),
+        _KINDS,
+        faulty=True,
+        sorts=("kill",),
     ),
     "deadlocks: one gives way": Safeguard(
         "The youngest waiter gets an error.",
