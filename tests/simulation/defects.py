@@ -259,6 +259,13 @@ DEFECTS = (
         "98500542",
         "7111962",
     ),
+    Defect(
+        "A reader is told of a deadlock through a writer whose process was killed; a waiter that comes after "
+        "all others have died is kept out by what they had reserved.",
+        "rings",
+        "99000366",
+        "b5f681d",
+    ),
 )
 
 
