@@ -788,14 +788,15 @@ async def test_each_master_shows_it_and_is_freed_by_itself(five: Masters) -> Non
         sessions = [await stack.enter_async_context(Session(client)) for client in five.clients()]
         with pytest.raises(LockLostError, match="no longer has it"):
             async with lock as lease:
-                for number, session in enumerate(sessions):
+                for session in sessions:
                     (shown,) = await session.inspect()
                     assert (shown.kind, shown.name, shown.problem) == ("redlock", "a", "")
                     (holder,) = shown.holders
                     assert holder.fencing_token == lease.fencing_token
-                    if number < 3:
-                        assert len(await session.force_release("a", kind="redlock")) == 1
-                await asyncio.sleep(10)
+                async with asyncio.timeout(30):
+                    while True:  # until a majority is free at one moment: its holder puts it back on a few
+                        for session in sessions[:3]:
+                            await session.force_release("a", kind="redlock")
 
 
 async def test_beside_a_lock_of_the_same_name(five: Masters) -> None:
