@@ -374,7 +374,9 @@ class Run:
             for store in node.server.stores.values():
                 for key in map(bytes.decode, store.present()):
                     if not is_fence(key) and not self._may_stay(key) and not self._outlasts(key):
-                        referee.wrong(f"left behind: {key} for {store.ends.get(key.encode(), -1)} ms")
+                        end = store.ends.get(key.encode())
+                        left = "ever" if end is None else f"{end - node.server.now_us // 1000} ms"
+                        referee.wrong(f"left behind: {key} for {left}")
         kind, trace = self.schedule.kind, world.trace
         plain = {crew.part for crew in self.schedule.crews if crew.wakeup == "plain"}
         referee.judge(
