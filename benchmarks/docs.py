@@ -5,12 +5,12 @@ The page of benchmarks as a whole; in other pages, tables between two marks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from . import page, plots
 from .markdown import table
-from .model import Report, Result
+from .model import Figure, Report, Result, Standing
 from .rows import NONE
 
 _ASSETS = Path("assets/benchmarks")
@@ -44,39 +44,62 @@ def texts(report: Report, docs: Path) -> dict[Path, str]:
     reference = docs / "reference/benchmarks.md"
     return {
         reference: page.text(report, reference.parent, docs / _ASSETS),
-        **_with(docs / "explanation/performance.md", "costs", _costs(by_title.get("costs"))),
-        **_with(docs / "explanation/comparison.md", "speed", _speed(by_title)),
+        docs / "explanation/performance.md": _performance(docs / "explanation/performance.md", by_title),
+        docs / "explanation/comparison.md": _with(
+            (docs / "explanation/comparison.md").read_text(encoding="utf-8"), "speed", _speed(by_title)
+        ),
     }
 
 
-def _with(path: Path, name: str, lines: Iterator[str]) -> dict[Path, str]:
+def _performance(path: Path, by_title: Mapping[str, Result]) -> str:
+    text = path.read_text(encoding="utf-8")
+    for name, lines in (("costs", _costs), ("profile", _profile)):
+        text = _with(text, name, lines(by_title[name]) if name in by_title else _not_yet(name))
+    return text
+
+
+def _with(text: str, name: str, lines: Iterator[str]) -> str:
     """The page, with these lines between its marks of this name."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"{path} has no marks {begin} and {end}")
-    return {path: "\n".join([before + begin, "", *lines, end + after])}
+        raise ValueError(f"a page has no marks {begin} and {end}")
+    return "\n".join([before + begin, "", *lines, end + after])
 
 
-def _costs(result: Result | None) -> Iterator[str]:
-    if result is None:
-        yield "The table is not there yet: `python -m benchmarks costs` measures it.\n"
-        return
+def _not_yet(name: str) -> Iterator[str]:
+    yield f"The table is not there yet: `python -m benchmarks {name}` measures it.\n"
+
+
+def _costs(result: Result) -> Iterator[str]:
+    """A line for each kind of lock."""
     kinds = [
-        (
-            standing.contender,
-            *(
-                f"{standing.figures[figure.key].median:.{figure.digits}f}"
-                if figure.key in standing.figures
-                else NONE
-                for figure in result.figures
-            ),
-        )
+        (standing.contender, *(_median(standing, figure) for figure in result.figures))
         for standing in result.standings
     ]
     yield from table(("", *(figure.label for figure in result.figures)), kinds)
-    yield f"Measured on {result.date}: {result.work}.\n"
+    yield _measured(result)
+
+
+def _profile(result: Result) -> Iterator[str]:
+    """A line for each part of a cycle."""
+    parts = [
+        (figure.label, *(_median(standing, figure) for standing in result.standings))
+        for figure in result.figures
+    ]
+    yield from table(("", *(standing.contender for standing in result.standings)), parts)
+    yield _measured(result)
+
+
+def _median(standing: Standing, figure: Figure) -> str:
+    if figure.key not in standing.figures:
+        return NONE
+    return f"{standing.figures[figure.key].median:.{figure.digits}f}"
+
+
+def _measured(result: Result) -> str:
+    return f"Measured on {result.date}: {result.work}.\n"
 
 
 def _speed(by_title: dict[str, Result]) -> Iterator[str]:

@@ -21,6 +21,9 @@ times are others; the relations hold.
 _COMMAND = "python -m benchmarks --docs docs"
 """All of it, again."""
 
+_ELSEWHERE = {"costs": "the-cost-of-a-lock", "profile": "where-the-time-goes"}
+"""Tables of the page on performance, and their headings there."""
+
 _SUMMARY = """\
 `Lock` of redis-py polls, has no fencing token, and does not renew its lease. *All* in the last column:
 redis-py let some tasks in not once.
@@ -89,8 +92,9 @@ def _workload(result: Result, here: Path, plots: Path) -> Iterator[str]:
     yield f"## {result.title}\n"
     work = result.work[0].upper() + result.work[1:]
     yield f"{work}. Floor: {result.floor}. Measured on {result.date}, in {result.seconds:.0f} s.\n"
-    if result.name == "costs":
-        yield "The table is on the page [Performance](../explanation/performance.md#the-cost-of-a-lock).\n"
+    if result.name in _ELSEWHERE:
+        heading = _ELSEWHERE[result.name]
+        yield f"The table is on the page [Performance](../explanation/performance.md#{heading}).\n"
         return
     yield from table(HEADINGS[1:], [row.all_cells[1:] for row in rows(result)])
     for name, _ in pictures(result):

@@ -29,6 +29,7 @@ from .limits import NoisyTenant
 from .lock_or_watch import LockOrWatch
 from .loss import Flush, Loss
 from .many import Many, ManyNew
+from .profile import Profile
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock, RedlockAlone
 from .rw import ReaderAmongReaders
@@ -41,6 +42,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "costs": [Costs],
     "many": [Many],
     "many-new": [ManyNew],
+    "profile": [Profile],
     "drain": [Drain],
     "drain-processes": [DrainProcesses],
     "handover": [Handover, LongHandover],
