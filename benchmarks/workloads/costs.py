@@ -103,7 +103,7 @@ class Costs(Workload):
         Figure("wait", "requests: a wait for another process, more", 1),
         Figure("handover", "requests: after a task of the same process", 1),
         Figure("renewal", "requests: a renewal", 1),
-        Figure("renewals", f"requests: a renewal, of {_TOGETHER} leases", 1),
+        Figure("renewals", f"requests: a renewal, of {_TOGETHER} leases", 2),
         Figure("client", "client: µs of CPU a cycle"),
         Figure("server", "server: µs of CPU a cycle"),
         Figure("memory", "client: KiB a lease", 1),

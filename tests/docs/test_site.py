@@ -150,7 +150,7 @@ async function look() {
     const inside = frame.contentDocument;
     if (inside.documentElement.scrollWidth > width) found.push(`${page}: the page itself`);
     if (width > 1000)
-      for (const one of inside.querySelectorAll("pre > code"))
+      for (const one of inside.querySelectorAll("pre > code, .md-typeset table:not([class])"))
         if (one.scrollWidth > one.clientWidth) found.push(`${page}: ${one.textContent.slice(0, 60)}`);
   }
 }
