@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from aiolocks import (
     FairLock,
     Lock,
+    LockError,
     LockEvent,
     MultiLock,
     RangeLock,
@@ -75,7 +76,7 @@ async def one_after_the_other(url: str, seed: int) -> None:
 
     async def task(session: Session) -> None:
         while True:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, LockError):  # a process that was stopped has lost what it held
                 async with asyncio.timeout(rng.uniform(0.2, 8.0)):
                     await take(wanted(session, rng))
 
