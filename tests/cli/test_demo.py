@@ -1,4 +1,4 @@
-"""`aiolocks demo`: all four acts, on a terminal and in a pipe, and how it ends."""
+"""`aiolocks demo`: all four acts, what it says of broken promises, and how it ends."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
+from aiolocks.cli.demo.acts import Act
 from tests.cli.conftest import Aiolocks, gone
 from tests.conftest import OwnServer
 from tests.support.servers import Server
@@ -21,17 +24,17 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 def with_acts(acts: str, before: str = "", *, workers: int = 4) -> tuple[str, ...]:
-    """The command, its demo made shorter or worse. In the expression, `acts` is its module.
+    """The command, its demo made shorter or worse. In the expressions, `acts` and `Worker` are its own.
 
     Acts that have no use for four workers do with fewer: each is a process.
     """
     program = f"""
-import dataclasses
 from aiolocks.cli import main
-from aiolocks.cli.demo import acts, checks, performance
+from aiolocks.cli.demo import acts, command
+from aiolocks.cli.demo.worker import Worker
 {before}
-performance.ACTS = {acts}
-performance.WORKERS = {workers}
+command.ACTS = {acts}
+command.WORKERS = {workers}
 main()
 """
     return (sys.executable, "-c", program)
@@ -41,64 +44,22 @@ async def test_in_a_pipe_it_is_plain_lines(aiolocks: Aiolocks) -> None:
     invocation = await aiolocks("demo", url="embedded:")
     ended = await invocation.end(within=60)
     assert (ended.status, ended.err) == (0, "")
-    assert CONTROL.search(ended.out) is None
-    assert re.findall(r"^\d  .{8}", ended.out, re.MULTILINE) == [heading[:11] for heading in HEADINGS]
-    lost = re.search(r"The counter says (\d+), not 1000: (\d+) updates were lost", ended.out)
-    assert lost is not None
-    assert int(lost[1]) + int(lost[2]) == 1000
-    assert int(lost[2]) > 0
-    assert "The counter says 1000." in ended.out
-    assert_that_holders_take_turns(ended.out, "█")
-    after = re.search(r"took over (\d\.\d\d) s after worker 4 was killed; the ttl is 1 s", ended.out)
-    assert after is not None
-    assert "LockLostError" in ended.out
-    assert re.search(r"^All 12 checks passed, in \d+\.\d s\.$", ended.out, re.MULTILINE)
-    assert max(map(len, ended.out.splitlines())) <= 80
-    await gone(invocation)
-
-
-def assert_that_holders_take_turns(out: str, full: str) -> None:
-    """In the picture of the second act, one after the other fills columns, but no two the same one."""
-    act = out.partition("  With Lock")[2].partition("The counter says")[0]
-    rows = re.findall(r"^   worker \d  (.*)  250 of 250$", act, re.MULTILINE)
-    assert len(rows) == 4
-    assert max(sum(cell == full for cell in column) for column in zip(*rows, strict=True)) == 1
-    assert f"30 ms of it   {full} holds" in act
-
-
-async def test_on_a_terminal_it_moves(aiolocks: Aiolocks, server: Server) -> None:
-    # On a server of the user's. That it leaves no key there, the fixtures see to.
-    invocation = await aiolocks("demo", "--redis", server.url, terminal=True)
-    await invocation.says("All 12 checks passed", within=60)
-    ended = await invocation.end()
-    assert ended.status == 0
-    assert "\x1b[1A" in ended.out  # the cursor goes up, to draw again
-    assert len(set(re.findall(r" (\d+) of 250", ended.out))) > 5
-    assert {"\x1b[?25l", "\x1b[?25h"} <= set(re.findall(r"\x1b\[\?25[lh]", ended.out))
-    await gone(invocation)
-
-
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"])
-async def test_without_colours_a_terminal_gets_plain_lines(
-    aiolocks: Aiolocks, environment: dict[str, str]
-) -> None:
-    invocation = await aiolocks(
-        "demo", program=with_acts("acts.ACTS[:1]"), terminal=True, environment=environment
-    )
-    ended = await invocation.end()
-    assert ended.status == 0
-    assert CONTROL.search(ended.out.replace("\r\n", "\n")) is None
-
-
-async def test_where_unicode_cannot_be_written_it_is_ascii(aiolocks: Aiolocks) -> None:
-    environment = {"PYTHONIOENCODING": "ascii"}
-    ended = await (await aiolocks("demo", program=with_acts("acts.ACTS[1:2]"), environment=environment)).end(
-        within=60
-    )
-    assert (ended.status, ended.err) == (0, "")
     assert ended.out.isascii()
-    assert re.search(r"worker 1  [-=# ]+250 of 250\n", ended.out)
-    assert_that_holders_take_turns(ended.out, "#")
+    assert CONTROL.search(ended.out) is None
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert re.findall(r"^\d  .{8}", ended.out, re.MULTILINE) == [heading[:11] for heading in HEADINGS]
+    counted = re.findall(r"the counter says (\d+): (\d+) updates were lost", ended.out)
+    assert [int(counter) + int(lost) for counter, lost in counted] == [200, 200]
+    assert int(counted[0][1]) > 0
+    assert counted[1][1] == "0"
+    assert re.search(
+        r"worker 3 gets SIGKILL; .*\n.*worker 4 holds 'job', with fencing token \d+\n", ended.out
+    )
+    assert re.search(r"worker 1 gets SIGSTOP; .*\n.*worker 2 holds 'report', with fencing tok", ended.out)
+    assert "worker 1 is cancelled: LockLostError: " in ended.out
+    assert "the store says 'second': StaleFenceError: " in ended.out
+    assert ended.out.endswith("\n\nAll 12 checks passed.\n")
+    await gone(invocation)
 
 
 async def test_json(aiolocks: Aiolocks) -> None:
@@ -106,49 +67,86 @@ async def test_json(aiolocks: Aiolocks) -> None:
     assert (ended.status, ended.err) == (0, "")
     summary = json.loads(ended.out)
     assert summary["passed"] is True
-    assert [act["counter"] == 1000 for act in summary["acts"]] == [False, True]
+    assert [len(act["checks"]) for act in summary["acts"]] == [1, 3]
     assert all(check["passed"] for act in summary["acts"] for check in act["checks"])
 
 
 # -- what is not as it should be
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
-async def test_a_check_that_fails(aiolocks: Aiolocks, options: tuple[str, ...]) -> None:
-    program = with_acts(
-        "(dataclasses.replace(acts.ACTS[0], play=unlucky),)",
-        "async def unlucky(stage, scene): scene.checks.append(checks.exact(999, 1000))",
-        workers=1,
-    )
-    ended = await (await aiolocks("demo", *options, program=program)).end()
+def act() -> Act:
+    unused: Any = None
+    return Act("title", unused, "prefix", [], print)
+
+
+@pytest.mark.parametrize(
+    ("holds", "failed"),
+    [
+        ([(1, 2, 1), (2, 3, 2), (0, 1, 0)], []),
+        (
+            [(1, 2, 1), (1.9, 3, 2), (2.9, 4, 3)],
+            ["no two held the lock at the same time - but 2 entered too early"],
+        ),
+        (
+            [(0, 1, 5), (1, 2, 5), (2, 3, 6)],
+            ["each fencing token is larger than the one before - but 1 are not"],
+        ),
+    ],
+)
+def test_a_history_of_holds_is_checked(holds: list[tuple[float, float, int]], failed: list[str]) -> None:
+    judged = act()
+    judged.check_holds(holds)
+    assert [check["text"] for check in judged.checks if not check["passed"]] == failed
+
+
+async def test_a_lock_that_does_not_lock(aiolocks: Aiolocks) -> None:
+    before = """
+write = Worker.write
+Worker.write = lambda self, **given: write(self, **(given | {"lock": False}))
+"""
+    ended = await (await aiolocks("demo", program=with_acts("acts.ACTS[1:2]", before))).end()
     assert ended.status == 1
-    assert ended.err == (
-        "aiolocks: not as it should be: act 1: with the lock, the counter is exactly 1000 - but it is 999\n"
-    )
-    if options:
-        assert json.loads(ended.out)["passed"] is False
-    else:
-        assert "✗ with the lock, the counter is exactly 1000 - but it is 999" in ended.out
-        assert "passed" not in ended.out
+    assert "passed" not in ended.out
+    texts = [
+        "counter is exactly 200 - but it is ",
+        "no two held the lock at the same time - but ",
+        "fencing token",
+    ]
+    failed = re.findall("^   FAILED    (.*)$", ended.out, re.MULTILINE)
+    assert len(failed) == len(texts)
+    assert all(text in line for text, line in zip(texts, failed, strict=True))
+    assert ended.err == f"aiolocks: not as it should be: {'; '.join(failed)}\n"
+
+
+async def test_a_late_write_that_never_comes(aiolocks: Aiolocks) -> None:
+    before = """
+write = Worker.write
+Worker.write = lambda self, **given: write(self, **(given | {"late": False} if given else given))
+"""
+    ended = await (await aiolocks("demo", "--json", program=with_acts("acts.ACTS[3:]", before))).end()
+    assert ended.status == 1
+    failed = "the store refused the late write - but it says 'second'"
+    assert ended.err == f"aiolocks: not as it should be: {failed}\n"
+    summary = json.loads(ended.out)
+    assert summary["passed"] is False
+    assert {"text": failed, "passed": False} in summary["acts"][0]["checks"]
 
 
 @pytest.mark.parametrize(
     ("play", "message"),
     [
-        (
-            "w = stage.begin(1, 'hold', name='', ttl=1); await w.until('holds')",
-            "worker 1 failed: ValueError: ",
-        ),
-        ("w = stage.crew[2]; w.kill(); await w.until('done')", "worker 2 ended by itself, with status -9"),
+        ("w.write(part='count', key='none', rounds=1, lock=True)", "worker 1 failed: TypeError: "),
+        ("w.signal(9)", "worker 1 ended by itself, with status -9"),
     ],
 )
 async def test_a_worker_that_fails(aiolocks: Aiolocks, play: str, message: str) -> None:
-    program = with_acts(
-        "(dataclasses.replace(acts.ACTS[0], play=unlucky),)",
-        f"async def unlucky(stage, scene): {play}",
-        workers=2,
-    )
-    invocation = await aiolocks("demo", program=program)
+    before = f"""
+async def unlucky(act):
+    w = act.workers[0]
+    {play}
+    await w.until('done')
+"""
+    invocation = await aiolocks("demo", program=with_acts("(('Bad luck', unlucky),)", before, workers=2))
     ended = await invocation.end()
     assert ended.status == 1
     assert ended.err.startswith(f"aiolocks: {message}")
@@ -171,17 +169,16 @@ async def test_a_server_that_dies(aiolocks: Aiolocks, own_server: OwnServer) -> 
 # -- an early end
 
 
-@pytest.mark.parametrize("act", [1, 3])
-async def test_ctrl_c(aiolocks: Aiolocks, act: int) -> None:
-    program = with_acts(f"acts.ACTS[{act}:]")
+@pytest.mark.parametrize("number", [1, 3])
+async def test_ctrl_c(aiolocks: Aiolocks, number: int) -> None:
+    program = with_acts(f"acts.ACTS[{number}:]")
     invocation = await aiolocks("demo", url="embedded:", terminal=True, program=program)
-    await invocation.says(HEADINGS[act][1:])
+    await invocation.says(HEADINGS[number][1:])
     await asyncio.sleep(0.5)
     await invocation.type("\x03")
     ended = await invocation.end(within=3)
     assert ended.status == 128 + signal.SIGINT
     assert "Traceback" not in ended.out
-    assert ended.out.endswith("\x1b[?25h")  # the cursor is there again
     await gone(invocation)
 
 
@@ -198,12 +195,16 @@ async def test_term_leaves_no_keys(
     await gone(invocation)
 
 
-async def test_kill_leaves_no_process(aiolocks: Aiolocks) -> None:
-    invocation = await aiolocks("demo", url="embedded:", program=with_acts("acts.ACTS[3:]"))
-    await invocation.says(HEADINGS[3][1:])
-    await asyncio.sleep(0.7)  # one of them is stopped by now
+async def test_kill_leaves_no_process_and_keys_that_expire(aiolocks: Aiolocks, server: Server) -> None:
+    invocation = await aiolocks("demo", program=with_acts("acts.ACTS[3:]"))
+    await invocation.says("SIGSTOP")
     invocation.send(signal.SIGKILL)
     await gone(invocation)
+    with Redis.from_url(server.url) as redis:
+        left = list(redis.scan_iter("aiolocks-demo-*"))
+        assert any(b":fencedregister:" in key for key in left)
+        assert [key for key in left if redis.pttl(key) == -1] == []
+        redis.delete(*left)
 
 
 async def test_whoever_reads_may_leave(aiolocks: Aiolocks) -> None:

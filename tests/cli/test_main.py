@@ -40,7 +40,7 @@ async def test_version(aiolocks: Aiolocks) -> None:
 @pytest.mark.parametrize("missing", ["click", "rich"])
 async def test_without_the_extra_it_says_what_to_install(aiolocks: Aiolocks, missing: str) -> None:
     without = f"import sys; sys.modules[{missing!r}] = None; from aiolocks.cli import main; main()"
-    ended = await (await aiolocks("demo", program=(sys.executable, "-c", without))).end()
+    ended = await (await aiolocks("top", program=(sys.executable, "-c", without))).end()
     assert (ended.status, ended.out) == (1, "")
     assert ended.err == "aiolocks: the command line needs click and rich: pip install 'aiolocks[cli]'\n"
 

@@ -1,7 +1,6 @@
-"""One of the demo's worker processes: `python -m aiolocks.cli.demo.worker`.
+"""The demo's worker processes: the demo's end of their pipes, and `python -m aiolocks.cli.demo.worker`.
 
-It takes commands from stdin, one JSON object a line, and tells on stdout what happens, in the same form.
-Times are those of the monotonic clock, which all processes of a machine share.
+Each line in either direction is a JSON object. Times are those of the monotonic clock, which all share.
 """
 
 from __future__ import annotations
@@ -10,162 +9,145 @@ import asyncio
 import ctypes
 import json
 import logging
+import os
 import signal
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from importlib import resources
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from ... import Lease, Lock, LockLostError, Session
-from .. import demo
-from ..server import open_client
+from ... import FencedRegister, Lock, LockLostError, Session, StaleFenceError
+from ..exits import AMISS, CommandError
+from ..server import PREFIX_VARIABLE, VARIABLE, open_client
 
-KEEP: Final = 60
-"""Seconds after which the demo's keys are gone, should it not come to remove them."""
-_PATIENCE: Final = 20.0
-_REPORT_EVERY: Final = 10
+Event = dict[str, Any]  # its name as `event`, when it was (`at`), and further fields
 
 
-def tell(event: str, **details: object) -> None:
-    """Tells the demo that something has happened."""
-    print(json.dumps({"event": event, "at": monotonic(), **details}), flush=True)
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process, seen from the demo, in which it has a number."""
 
+    number: int
+    _process: Process
 
-# -- the acts, as the workers play them; `prefix` is what all keys begin with
+    def write(self, **arguments: object) -> None:
+        """Has it play a `part`, or go on."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps(arguments)}\n".encode())
 
+    async def until(self, event: str) -> Event:
+        """Waits for an event, or raises a CommandError when the worker failed or ended."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            told: Event = json.loads(line)
+            if told["event"] == "failed":
+                raise CommandError(f"worker {self.number} failed: {told['error']}", AMISS)
+            if told["event"] == event:
+                return told
+        status = await self._process.wait()
+        raise CommandError(f"worker {self.number} ended by itself, with status {status}", AMISS)
 
-async def count(*, url: str, prefix: str, key: str, rounds: int, lock: bool) -> None:
-    """Adds 1 to a counter, many times, with a lock or without."""
-    async with _session(url, prefix) as (redis, session):
-        one = Lock(session, "counter", ttl=5)
-        holds: list[tuple[float, float]] = []
-        for done in range(1, rounds + 1):
-            if lock:
-                async with one as lease:
-                    entered = monotonic()
-                    await _note_entry(redis, f"{prefix}:entries", lease)
-                    await _add_one(redis, key)
-                    holds.append((entered, monotonic()))
-            else:
-                await _add_one(redis, key)
-            if done % _REPORT_EVERY == 0 or done == rounds:
-                tell("progress", done=done, holds=holds)
-                holds = []
-
-
-async def _add_one(redis: Redis, key: str) -> None:
-    value = int(cast("bytes", await redis.get(key)))
-    await asyncio.sleep(0.0005)  # the work of a program between reading and writing
-    await redis.set(key, value + 1, keepttl=True)
-
-
-async def _note_entry(redis: Redis, key: str, lease: Lease) -> None:
-    async with redis.pipeline() as pipeline:
-        pipeline.rpush(key, lease.fencing_token)
-        pipeline.expire(key, KEEP)
-        await pipeline.execute()
-
-
-async def hold(*, url: str, prefix: str, name: str, ttl: float) -> None:
-    """Holds a lock, until it is killed."""
-    async with _session(url, prefix) as (_, session):
-        asked = monotonic()
-        async with Lock(session, name, ttl=ttl) as lease:
-            tell("holds", asked=asked, fencing_token=lease.fencing_token)
-            await asyncio.sleep(_PATIENCE)
-
-
-async def take(*, url: str, prefix: str, name: str, seconds: float) -> None:
-    """Waits for a lock, writes, and leaves again."""
-    async with _session(url, prefix) as (_, session):
-        tell("waits")
-        async with Lock(session, name, blocking_timeout=_PATIENCE) as lease:
-            tell("holds", fencing_token=lease.fencing_token)
-            tell("wrote", accepted=_write(url, f"{prefix}:store", "successor", lease))
-            await asyncio.sleep(seconds)
-            tell("leaves")
-
-
-async def write_late(*, url: str, prefix: str, name: str, ttl: float) -> None:
-    """Holds a lock, writes, and writes again when its time has passed without its knowing."""
-    try:
-        async with _session(url, prefix) as (_, session):
-            asked = monotonic()
-            async with Lock(session, name, ttl=ttl) as lease:
-                tell("holds", asked=asked, fencing_token=lease.fencing_token)
-                tell("wrote", accepted=_write(url, f"{prefix}:store", "first", lease))
-                # A long computation, say: nothing else of this event loop runs before the write that follows,
-                # and so nothing here can know that the time has passed. In here the process is stopped.
-                _wait_for_word()
-                tell("wrote late", accepted=_write(url, f"{prefix}:store", "late", lease))
-                try:
-                    await asyncio.sleep(_PATIENCE)
-                except asyncio.CancelledError:
-                    tell("cancelled")
-                    raise
-    except LockLostError as error:
-        tell("lost", error=type(error).__name__, message=str(error))
-
-
-def _write(url: str, key: str, value: str, lease: Lease) -> bool:
-    """Blocks, so that what comes before and after it in the program does so in time."""
-    script = resources.files(demo).joinpath("fenced_write.lua").read_text()
-    with BlockingRedis.from_url(url) as store:  # pyright: ignore[reportUnknownMemberType]
-        return bool(store.eval(script, 1, key, value, str(lease.fencing_token), str(KEEP * 1000)))
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal, if it lives."""
+        if self._process.returncode is None:
+            # Not Process.send_signal: before 3.13 it may reap the process itself, and asyncio then misses it.
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
 
 @asynccontextmanager
-async def _session(url: str, prefix: str) -> AsyncGenerator[tuple[Redis, Session], None]:
-    async with open_client(url) as redis, Session(redis, prefix=prefix) as session:
-        yield redis, session
+async def working(number: int, url: str, prefix: str) -> AsyncGenerator[Worker, None]:
+    """Starts a worker, and kills it at the end of the scope. Its first event is `ready`."""
+    # From wherever this process has its modules; -P, or the current directory would come first.
+    path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "aiolocks.cli.demo.worker"),
+        env=os.environ | {"PYTHONPATH": path, VARIABLE: url, PREFIX_VARIABLE: prefix},
+        stdin=PIPE,
+        stdout=PIPE,
+        start_new_session=True,  # Ctrl-C is for the demo, which kills it
+    )
+    worker = Worker(number, process)
+    try:
+        yield worker
+    finally:
+        worker.signal(signal.SIGKILL)
+        await process.communicate()  # asyncio lets go of a process only when its output has ended
 
 
-# -- the process
+# From here on in the worker's process.
+def _tell(event: str, **details: object) -> None:
+    print(json.dumps({"event": event, "at": monotonic(), **details}), flush=True)
 
 
-def _wait_for_word() -> str:
-    return sys.stdin.readline()
+async def _count(redis: Redis, session: Session, *, key: str, rounds: int, lock: bool) -> Event:
+    """Adds 1 to a counter, many times, with a lock or without."""
+    turn: Lock | nullcontext[None] = Lock(session, "counter", ttl=5) if lock else nullcontext()
+    holds: list[tuple[float, float, int, int]] = []
+    for _ in range(rounds):
+        async with turn as lease:
+            entered = monotonic()
+            value = int(cast("bytes", await redis.get(key)))
+            await asyncio.sleep(0.0005)  # the work of a program between reading and writing
+            await redis.set(key, value + 1, keepttl=True)
+            holds.append((entered, monotonic(), lease.fencing_token if lease else 0, value))
+    return {"holds": holds}
 
 
-def _end_with_parent() -> None:
-    """Its end is the end of our input; inside an act and while stopped, only the kernel can see to it."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+async def _hold(
+    _: Redis, session: Session, *, name: str, value: str, ttl: float, seconds: float, late: bool
+) -> Event:
+    """Holds a lock and writes to a register. A late holder writes once more, when it is told to go on."""
+    register = FencedRegister(session, name)
+    late_write: asyncio.Task[None] | None = None
+    lost = refusal = ""
+    asked = monotonic()
+    _tell("waits")
+    try:
+        async with Lock(session, name, ttl=ttl) as lease:
+            entered = monotonic()
+            await register.write(value, lease.fencing_token)
+            _tell("holds", asked=asked, entered=entered, token=lease.fencing_token)
+            if late:
+                # As a long computation: the event loop does not run, and nothing here sees that time passes.
+                sys.stdin.readline()
+                # A task of its own: the request is sent and answered although the body is cancelled.
+                late_write = asyncio.create_task(register.write("late", lease.fencing_token))
+            await asyncio.sleep(seconds)
+    except LockLostError as error:
+        lost = f"LockLostError: {error}"
+    try:
+        await (late_write or asyncio.sleep(0))
+    except StaleFenceError as error:
+        refusal = f"StaleFenceError: {error}"
+    return {"lost": lost, "refusal": refusal, "value": await register.read()}
 
 
-_ACTS: Final[dict[str, Callable[..., Awaitable[None]]]] = {
-    "count": count,
-    "hold": hold,
-    "take": take,
-    "write_late": write_late,
-}
+async def _play(part: str, **arguments: Any) -> Event:
+    parts: dict[str, Callable[..., Awaitable[Event]]] = {"count": _count, "hold": _hold}
+    redis = open_client(os.environ[VARIABLE])
+    async with redis, Session(redis, prefix=os.environ[PREFIX_VARIABLE]) as session:
+        return await parts[part](redis, session, **arguments)
 
 
-def main() -> None:
-    """Plays whatever act it is told to, until its input ends."""
+def _main() -> None:
+    """Plays the parts that it is told to, until its input ends."""
     logging.getLogger("aiolocks").addHandler(logging.NullHandler())  # a loss is part of the play
-    _end_with_parent()
-    tell("ready")
-    while line := _wait_for_word():
-        command: dict[str, Any] = json.loads(line)
-        act = _ACTS[command.pop("act")]
+    if sys.platform == "linux":  # stopped, it cannot see that its input ends: it dies with the demo
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    _tell("ready")
+    while line := sys.stdin.readline():
         try:
-            asyncio.run(_play(act, command))
+            _tell("done", **asyncio.run(_play(**json.loads(line))))
         except Exception as error:  # noqa: BLE001 - whatever it is, the demo says it
-            tell("failed", error=f"{type(error).__name__}: {error}")
-        else:
-            tell("done")
-
-
-async def _play(act: Callable[..., Awaitable[None]], arguments: dict[str, Any]) -> None:
-    await act(**arguments)
+            _tell("failed", error=f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    _main()
