@@ -24,9 +24,10 @@ local permits, minted, metadata = lease_of(token)
 if not permits then
   local duplicate = ticket ~= '' and is_duplicate(owner, over, ticket)
   local first, busy = living(queue, 0), busy_until()
-  local in_turn = not first or bell_of(queue, first) == bell
-  if not duplicate and (busy or free() < 1 or not in_turn) then
-    local stands, rung = standing(KEYS[9], ARGV[7], entry, ARGV[10], ticket)
+  local in_turn, slot = not first or bell_of(queue, first) == bell, not busy and free() > 0
+  if not duplicate and not (slot and in_turn) then
+    local room = slot and ARGV[7] == '0' and '1' or ARGV[7]  -- no run is in its way, and the first may have none to begin
+    local stands, rung = standing(KEYS[9], room, entry, ARGV[10], ticket)
     if stands ~= 'f' then
       rung[#rung + 1] = sit_down(queue, bell, seat, has(flags, 'q'))
       be_seen(KEYS[9], entry, stands, rung)

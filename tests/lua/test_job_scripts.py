@@ -323,6 +323,19 @@ async def test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run
     assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 1
 
 
+async def test_one_that_is_not_to_wait_for_a_run_waits_for_its_turn_where_a_slot_is_free(jobs) -> None:
+    """The one before it has a ticket, and may have nothing to run."""
+    await jobs.enqueue(OLD)
+    await jobs.perform(ME, OLD)
+    await jobs.wait(OTHER, ticket=OLD, begin="k")
+    assert await jobs.acquire(THIRD, room=0) == [2, b"f"]
+    await jobs.release(ME, "rdf", ticket=OLD)
+
+    assert (await jobs.acquire(THIRD, room=0))[:2] == [0, -2]
+    assert (await jobs.perform(OTHER, OLD, flags="wql"))[:2] == [2, b"d"]
+    assert (await jobs.acquire(THIRD, room=0, flags="wql"))[0] == 1
+
+
 async def test_a_ticket_that_waits_tells_that_it_is_one(jobs) -> None:
     """One that has not asked yet is taken for a waiter like any other, until it does."""
     await jobs.enqueue(OLD)
@@ -1285,6 +1298,14 @@ MUTATIONS = [
         "test_one_of_its_own_session_that_has_to_make_sure_takes_no_place_from_it",
     ),
     Mutation(
+        "job_acquire", "slot and ARGV[7] == '0' and '1' or ARGV[7]", "ARGV[7]",
+        "test_one_that_is_not_to_wait_for_a_run_waits_for_its_turn_where_a_slot_is_free",
+    ),
+    Mutation(
+        "job_acquire", "slot and ARGV[7] == '0' and '1' or ARGV[7]", "ARGV[7] == '0' and '1' or ARGV[7]",
+        "test_one_that_is_not_to_wait_for_a_run_waits_for_its_turn_where_a_slot_is_free",
+    ),
+    Mutation(
         "shared/room", "if ticket ~= '' then return 't', {} end", "",
         "test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run",
     ),
@@ -1327,15 +1348,15 @@ MUTATIONS = [
         "test_a_run_that_asks_again_began_when_it_did",
     ),
     Mutation(
-        "job_acquire", "free() < 1 or not in_turn)", "free() < 1)",
+        "job_acquire", "(slot and in_turn)", "slot",
         "test_nobody_passes_who_waits_and_he_is_woken",
     ),
     Mutation(
-        "job_acquire", "busy or free() < 1 or not", "busy or not",
+        "job_acquire", "not busy and free() > 0", "not busy",
         "test_the_second_waits_and_is_told_for_how_long",
     ),
     Mutation(
-        "job_acquire", "not duplicate and (busy", "(busy",
+        "job_acquire", "not duplicate and not (slot", "not (slot",
         "test_a_ticket_is_a_duplicate_at_once_although_another_runs",
     ),
     Mutation(
@@ -1469,7 +1490,7 @@ MUTATIONS = [
         "test_one_that_gave_up_its_key_runs_again_although_another_owns_it",
     ),
     Mutation(
-        "job_acquire", "(busy or free()", "(free()", "test_a_ticket_never_runs_beside_itself",
+        "job_acquire", "not busy and free() > 0", "free() > 0", "test_a_ticket_never_runs_beside_itself",
     ),
     Mutation(
         "job_acquire", "ends = busy or (", "ends = (", "test_a_ticket_never_runs_beside_itself",

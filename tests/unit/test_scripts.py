@@ -26,7 +26,7 @@ LONGEST_STEP, LONGEST_SHARED = 60, 200
 # tests/lua again.
 FROZEN = {
     "bell_try": "81924979e4bbd78c274d902713606588a28250d6",
-    "job_acquire": "4a02c1eadc32cb976dcbe78180df742d85920e40",
+    "job_acquire": "db024b5bd5e387d2408b5cf7595e6f124c82eac2",
     "job_enqueue": "8119bfbc6a93eeda3edf698301a2ec4c58de5b9d",
     "job_release": "84e299e29cff1ac06f01f49c92fd30a41c28b336",
     "job_renew": "8f4f3af13be63684210222da0889abe27410a1ef",
