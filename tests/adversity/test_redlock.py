@@ -295,7 +295,7 @@ async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
     five.servers[0].resume()
     bindings = [lock._binding for lock in locks]
     quorums: list[Any] = [binding.engine._transport for binding in bindings if binding is not None]
-    await eventually(lambda: not any(quorum.rounds or quorum.tails for quorum in quorums), within=3)
+    await eventually(lambda: not any(quorum.rounds or quorum.lanes for quorum in quorums), within=3)
 
 
 # -- while it is held

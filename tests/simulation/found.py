@@ -248,6 +248,16 @@ FOUND: dict[str, Schedule] = {
         ),
         clocks=(ServerClock(ahead=0.2177),),
     ),
+    # The extension and a renewal of p2 are under way together, and redis1 is free for both. The one that is
+    # decided first puts the lease there after it was released.
+    "of two renewals under way, one puts the lease back where it was released": schedule(
+        "redlock",
+        101000661,
+        2.0,
+        crew("keyspace", FAR, one("p1.w0.r0", 0.00559, 2.0, timeout=0.0)),
+        crew("keyspace", FAR, one("p2.w0.r0", 0.00836, 0.02586, doing="extend")),
+        jitter=0.1,
+    ),
     **IN_SPANS,
     **IN_GROUPS,
     **IN_LISTENING,

@@ -126,6 +126,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
     ),
+    "masters: one that was passed on": (
+        FOUND["of two renewals under way, one puts the lease back where it was released"],
+        "left behind",
+    ),
     "deadlocks: a writer between lives": (
         FOUND["a writer whose process was killed counts as a part of a deadlock"],
         "told of a deadlock that there was not",

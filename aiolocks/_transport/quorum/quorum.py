@@ -30,7 +30,7 @@ class Quorum:
         identify: Whether masters have to show, before they first vote, that they are servers of their own.
     """
 
-    __slots__ = ("closed", "labels", "loop", "masters", "rounds", "tails", "voters")
+    __slots__ = ("closed", "labels", "lanes", "loop", "masters", "rounds", "voters")
 
     by_slot = False
 
@@ -46,7 +46,7 @@ class Quorum:
         self.masters = [Master(label, transport) for label, transport in masters]
         self.voters = Voters(self.masters, loop) if identify else None
         self.rounds: dict[Call[Any], Round] = {}  # undecided
-        self.tails: dict[str, Round] = {}  # by lane: decided, and may have more to send
+        self.lanes: dict[str, Round] = {}  # the one that was sent last, while it may have more to send
         self.closed = False
 
     @property
@@ -73,15 +73,15 @@ class Quorum:
             return
         assert isinstance(command, QuorumCommand)
         creating: Sequence[Sent] = ()
-        if (tail := self.tails.pop(command.lane, None)) is not None:
-            creating = tail.creating()
-            tail.stop()  # a message that it would send by now might undo this
+        if (former := self.lanes.get(command.lane)) is not None:
+            creating = former.creating()
+            former.pass_on()  # a message that it would send by now might undo this
         call.sent_steady, call.sent = clocks.steady(), self.loop.time()
         call.written = True
         Round(self, call, command, creating).begin(at_once=at_once, more=more)
 
     def _settle(self, settling: Settling) -> None:
-        for round_ in (*self.tails.values(), *self.rounds.values()):
+        for round_ in dict.fromkeys((*self.lanes.values(), *self.rounds.values())):
             if round_.lane == settling.lane:
                 round_.settle(settling)
 

@@ -31,8 +31,10 @@ Sent = tuple[Master, Call[Any]]
 class Round:
     """One call under way.
 
-    Invariant: from its beginning to its end it is in the quorum's `rounds` (while undecided) or in its
-    `tails` (if it has a lane, and nobody came after it there).
+    Invariants:
+    - while undecided, it is in the quorum's `rounds`; from its beginning to its end, in `lanes`, if it has a
+      lane and no other came after it there;
+    - once another came after it in its lane, which may let the lease go, it puts that to no master any more.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class Round:
         "_command",
         "_creating",
         "_operation",
+        "_passed_on",
         "_quorum",
         "_stopped",
         "_until",
@@ -62,6 +65,7 @@ class Round:
         self._votes: dict[int, Call[Any]] = {}
         self._calls: dict[MasterRequest, Call[Any]] = {}  # sent, and not answered
         self._creating = creating  # unanswered when its lane went on
+        self._passed_on = False  # another one came after it in its lane
         self._stopped = False
 
     @property
@@ -70,6 +74,8 @@ class Round:
 
     def begin(self, *, at_once: bool, more: bool) -> None:
         self._quorum.rounds[self._call] = self
+        if self.lane:
+            self._quorum.lanes[self.lane] = self
         voters = self._quorum.voters if self._command.elects else None
         passed_over = self._silent() if voters is not None else ()
         for request in self._operation.open():
@@ -96,6 +102,12 @@ class Round:
                     patience=self._command.node_timeout or 0.0,
                 )
 
+    def pass_on(self) -> None:
+        """Another one comes after it in its lane: its caller still hears what is decided, and that is all."""
+        self._passed_on = True
+        if self._operation.decided:
+            self.stop()
+
     def stop(self) -> None:
         """Nothing more is sent for it, nor again by a transport whose server did not know the script."""
         self._stopped = True
@@ -104,6 +116,8 @@ class Round:
         self._applied.clear()
         for request, call in self._calls.items():
             self._quorum.masters[request.master].transport.forget(call)
+        if self._quorum.lanes.get(self.lane) is self:
+            del self._quorum.lanes[self.lane]
 
     def settle(self, settling: Settling) -> None:
         """The lease is handed over. A master that gets it for the old token after the adoption loses it.
@@ -264,14 +278,12 @@ class Round:
         # Before the caller is told: what it sends then is to go behind this.
         for request in requests:
             self._send(request)
-        quorum, call, lane = self._quorum, self._call, self._command.lane
-        if call in quorum.rounds and self._operation.decided:
-            del quorum.rounds[call]
-            if lane:
-                quorum.tails[lane] = self
+        if not self._operation.decided:
+            return
+        if self._quorum.rounds.pop(self._call, None) is not None:
             self._tell(self._operation.outcome)
-        if not (self._calls or self._applied) and quorum.tails.get(lane) is self:
-            del quorum.tails[lane]
+        if self._passed_on or not (self._calls or self._applied):
+            self.stop()
 
     def _tell(self, outcome: Any) -> None:
         # Some may have waited for their connection, but none was sent before this.

@@ -97,6 +97,15 @@ OF_MASTERS: dict[str, Safeguard] = {
         python(f"{_ACQUIRING}._leave_queues", without="self._leave is None", instead="True"),
         _REDLOCK,
     ),
+    "masters: one that was passed on": Safeguard(
+        "What a request would still send by itself is not sent once another one of its lease came after it.",
+        python(
+            "_transport.quorum.rounds:Round._go_on",
+            without="if self._passed_on or not",
+            instead="if not",
+        ),
+        _REDLOCK,
+    ),
     "masters: settled": Safeguard(
         "A vote that a lease gets after its adoption is taken back.",
         python("_transport.quorum.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
