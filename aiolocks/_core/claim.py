@@ -157,10 +157,11 @@ class Claim:
     def renewed_by(self) -> Script | None:
         return self._commands.renewed_by
 
-    def renew(self, ttl_ms: int, *, watch: bool = False) -> Command[Kept]:
-        """`watch`: the server is to tell of what changes after it."""
+    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Command[Kept]:
+        """`watch`: the server is to tell of what changes after it; `changed`: it has told just now."""
         self._ttl_ms = ttl_ms
-        command = self._commands.renew(self.token, ttl_ms)
+        renew = self._commands.renew_changed if changed else self._commands.renew
+        command = renew(self.token, ttl_ms)
         if watch:
             self._commands.watch(command)
         return command

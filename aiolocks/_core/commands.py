@@ -79,6 +79,10 @@ class Commands(Protocol):
         """Sets the ttl again if the token holds it; never creates."""
         ...
 
+    def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
+        """As `renew`, where another client has changed its key a moment ago: puts nothing back there."""
+        ...
+
     def release(self, token: str, ttl_ms: int, *, ring: bool, leave: bool) -> Command[Released]:
         """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
 

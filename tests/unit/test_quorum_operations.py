@@ -353,6 +353,14 @@ def test_a_renewal_puts_back_what_is_missing_with_what_another_carries() -> None
     assert operation.replied(0, TOLD, True) == []
 
 
+def test_nothing_is_put_back_by_a_renewal_that_a_change_has_caused() -> None:
+    """An operator may be freeing it, on one master after the other."""
+    operation = put(COMMANDS.renew_changed(TOKEN, 1000), THREE)
+    for master in range(3):
+        assert operation.replied(master, VOTE, master > 0) == []
+    assert operation.outcome is True
+
+
 def test_nothing_is_put_back_where_nobody_knows_what() -> None:
     operation = renewing(THREE)
     operation.replied(0, VOTE, False)

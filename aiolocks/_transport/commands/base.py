@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ..requests.answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Refused, Released
+from ..requests.answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Kept, Refused, Released
 from ..requests.calls import Argument, Command
 from ..requests.scripts import Script
 
@@ -65,6 +65,14 @@ class NameCommands:
     def renewed_by(self) -> Script | None:
         """The script that renews it, where that has a form for several; a renewal goes with others then."""
         return None
+
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+        """Sets the ttl again if the token holds it; never creates."""
+        raise NotImplementedError
+
+    def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
+        """As `renew`, where another client has changed its key a moment ago: puts nothing back there."""
+        return self.renew(token, ttl_ms)
 
     # -- who holds what was refused
 

@@ -72,9 +72,17 @@ class RedlockCommands(NameCommands):
         return QuorumCommand(partial(Listening, vote=listen), listen, node_timeout=self._node_timeout)
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+        return self._renew(token, ttl_ms, heals=True)
+
+    def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
+        # An operator may be about to free it on a majority of masters, one after the other.
+        return self._renew(token, ttl_ms, heals=False)
+
+    def _renew(self, token: str, ttl_ms: int, *, heals: bool) -> Command[Kept]:
         renew: Command[Any] = self._one.renew(token, ttl_ms)  # a thief is told of by no majority
         put = partial(
             Renewing,
+            heals=heals,
             vote=renew,
             look=Command(None, self._lock, ("GET", *self._lock), partial(_carried, token), lane=token),
             take=partial(self._one.acquire, token, ttl_ms),

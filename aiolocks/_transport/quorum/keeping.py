@@ -31,12 +31,13 @@ class Renewing(Voting):
     renewal creates nothing that is gone. It restores what further failures may take, not what has happened.
 
     Args:
+        heals: Whether it puts it back; if not, the next renewal does.
         look: Reads what a master carries of it.
         take: Acquires for the token, with that metadata.
         confirm: Writes the fencing token of the lease back.
     """
 
-    __slots__ = ("_carried", "_confirm", "_look", "_sources", "_take", "_taking")
+    __slots__ = ("_carried", "_confirm", "_heals", "_look", "_sources", "_take", "_taking")
 
     def __init__(
         self,
@@ -45,8 +46,11 @@ class Renewing(Voting):
         look: Command[Carried | None],
         take: Callable[[str], Command[Answer]],
         confirm: Callable[..., Command[bool]],
+        *,
+        heals: bool = True,
     ) -> None:
         super().__init__(labels, vote)
+        self._heals = heals
         self._look = look
         self._take = take
         self._confirm = confirm
@@ -57,7 +61,7 @@ class Renewing(Voting):
     def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
         if phase == VOTE:
             super().replied(master, phase, reply)
-            return self._heal() if self.outcome is True else []
+            return self._heal() if self._heals and self.outcome is True else []
         if phase == LOOK:
             if reply is None or not reply.written_back:
                 return self._look_further()
