@@ -4,6 +4,7 @@ python -m tests.simulation.world.many                     100 of each sort, with
 python -m tests.simulation.world.many --each 2500 --jobs  in as many processes as there are cores
 python -m tests.simulation.world.many lock --digest       a digest of the traces, to compare two machines
 python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md
+python -m tests.simulation.world.many lock --write        the rows of one kind, the others stay as they are
 
 It goes in rounds, of a piece of every sort, and writes after each: a run that is interrupted has come
 as far with every sort.
@@ -27,7 +28,7 @@ from .kinds import KINDS
 from .run import Runner
 from .schedule import drawn
 from .shrink import command
-from .table import number, put
+from .table import lines, number, put
 
 FIRST = 2_000_000
 """The first seed."""
@@ -67,11 +68,23 @@ class Count:
             digest=_hashed(self.digest, other.digest),
         )
 
+    @property
+    def sort(self) -> str:
+        """What its line begins with."""
+        return f"{self.kind}, with faults" if self.faulty else self.kind
+
+    @classmethod
+    def read(cls, line: str) -> Count:
+        """From a line of the table: of failures, only their number."""
+        sort, schedules, steps, faults, seconds, _, failed = (cell.strip() for cell in line.split("|")[1:-1])
+        kind, _, faulty = sort.partition(", ")
+        numbers = (int(cell.replace(" ", "")) for cell in (schedules, steps, faults, seconds))
+        return cls(kind, bool(faulty), *numbers, failures=("",) * int(failed))
+
     def __str__(self) -> str:
         """As a line of the table."""
-        sort = f"{self.kind}, with faults" if self.faulty else self.kind
         rate = self.schedules / max(self.seconds, 1e-9)
-        cells = [sort, *map(number, (self.schedules, self.steps, self.faults))]
+        cells = [self.sort, *map(number, (self.schedules, self.steps, self.faults))]
         cells += [f"{self.seconds:.0f}", f"{rate:.0f}"]
         return "| " + " | ".join([*cells, str(len(self.failures))]) + " |"
 
@@ -160,7 +173,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(KINDS):
         parser.error(f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    began, failures = time.perf_counter(), []
+    began, failures, before = time.perf_counter(), [], lines("schedules")
     work = list(
         rounds(options.kinds or list(KINDS), options.each, first=options.first, digest=options.digest)
     )
@@ -169,12 +182,26 @@ def main() -> int:
         failures += new
         total = reduce(Count.and_, sums, Count("all", faulty=False))
         if options.write:  # as far as it has come: it may be interrupted
-            put("schedules", [*HEAD, *map(str, sums), str(total), "", _how(options, began)])
+            put("schedules", _table(options, sums, began, before))
         print(*new, f"{number(total.schedules)} schedules", sep="\n", flush=True)
     print(
         *HEAD, *(f"{one} {one.digest}".rstrip() for one in (*sums, total)), "", _how(options, began), sep="\n"
     )
     return bool(failures)
+
+
+def _table(
+    options: argparse.Namespace, sums: Sequence[Count], began: float, before: Sequence[str]
+) -> list[str]:
+    """The rows of the sorts that were run; where these were named, the rows of the others as they were."""
+    how, rows = [_how(options, began)], {one.sort: str(one) for one in sums}
+    if options.kinds:
+        rows = {Count.read(line).sort: line for line in before[2:] if line.startswith("| ")} | rows
+        rows.pop("all", None)
+        how = [line for line in before if not line.startswith("|")]
+        how += [f"{', '.join(options.kinds)} after a change: {_how(options, began)}"]
+    total = reduce(Count.and_, map(Count.read, rows.values()), Count("all", faulty=False))
+    return [*HEAD, *rows.values(), str(total), "", *how]
 
 
 def _how(options: argparse.Namespace, began: float) -> str:
