@@ -5,16 +5,12 @@
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')
 -- Returns {1 when it was one of the owner's, or else 0, or the lease that has taken the owner's place, bells rung…}
 purge()
-local freed = 0
+local freed, free = 0, redis.call('EXISTS', lock) == 0
 if nested(ARGV[1]) then
   freed = 1
-  redis.call('ZREM', nest, ARGV[1])
   keep(fence, ARGV[2])
-  if latest() then
-    last_to_the_end()
-  else
-    redis.call('DEL', lock)
-  end
+  free = not take_out(ARGV[1])
+  if free then redis.call('DEL', lock) else last_to_the_end() end
 elseif not bell then  -- a waiter that leaves was never its owner
   freed = thief_of(owner_of(ARGV[1]))
 end
@@ -22,5 +18,5 @@ if bell then
   redis.call('ZREM', queue, bell)
   redis.call('DEL', bell)
 end
-if ARGV[3] == '1' and redis.call('EXISTS', lock) == 0 then return {freed, wake(queue)} end
+if ARGV[3] == '1' and free then return {freed, wake(queue)} end
 return {freed}

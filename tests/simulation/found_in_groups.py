@@ -30,6 +30,15 @@ IN_GROUPS: dict[str, Schedule] = {
         ),
         faults=(Fault(part="f0", at=0.1, lasts=1.0, what="move", target="c0"),),
     ),
+    # While a waiter stands there, all keys of the name are on the node that the slot leaves.
+    "a release of a reentrant lock while its slot moves stops between its token and its lock": schedule(
+        "cluster-reentrant",
+        1,
+        5.0,
+        crew("tracking", NEAR, one("p0.w0.r0", 0.02, 0.15)),
+        crew("tracking", NEAR, one("p1.w0.r0", 0.0, 0.1)),
+        faults=(Fault(part="f0", at=0.08, lasts=0.4, what="move", target="c0"),),
+    ),
     "a waiter that gives up while its slot moves leaves its reservation behind": schedule(
         "cluster-rwlock",
         1,

@@ -126,6 +126,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
     ),
+    "nest: looked at before": (
+        FOUND["a release of a reentrant lock while its slot moves stops between its token and its lock"],
+        "free for",
+    ),
     "masters: one that was passed on": (
         FOUND["of two renewals under way, one puts the lease back where it was released"],
         "left behind",

@@ -8,7 +8,6 @@ do
   local from = table.remove(ARGV)
   purge()
   if not nested(from) then return {-1} end
-  redis.call('ZREM', nest, from)
   keep(fence, ARGV[3])
-  if latest() then last_to_the_end() else redis.call('DEL', lock) end
+  if take_out(from) then last_to_the_end() else redis.call('DEL', lock) end
 end

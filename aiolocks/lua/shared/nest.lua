@@ -24,14 +24,22 @@ local function nested(token)
   return held_by(owner_of(token), redis.call('GET', lock)) and redis.call('ZSCORE', nest, token)
 end
 
--- The latest of its deadlines, or nil where there is none. Entries of other programs have none.
-local function latest()
+-- The latest of its deadlines, but for that of one token, or nil where there is none. Entries of other programs have none.
+local function latest(but)
   local rank = -1
   while true do
     local token, deadline = unpack(redis.call('ZRANGE', nest, rank, rank, 'WITHSCORES'))
-    if not token or is_token(token) then return deadline end
+    if not token or token ~= but and is_token(token) then return deadline end
     rank = rank - 1
   end
+end
+
+-- Takes a token out; whether another one of its owner lasts. It looks before that: where the slot moves, a script is stopped
+-- as it touches a key that it has emptied, and the lock would stay without any token.
+local function take_out(token)
+  local others = latest(token)
+  redis.call('ZREM', nest, token)
+  return others
 end
 
 -- The lock lasts until the latest of its deadlines.

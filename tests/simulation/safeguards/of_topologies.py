@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .taking import Safeguard, python
+from .taking import Safeguard, lua, python
 
 CLUSTERED = ("cluster-lock", "cluster-fairlock", "cluster-rwlock")
 WATCHED = ("sentinel-lock", "sentinel-fairlock")
@@ -26,6 +26,17 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         CLUSTERED,
         faulty=True,
+    ),
+    "nest: looked at before": Safeguard(
+        "A reentrant release does not touch the nest after it may have emptied it.",
+        lua(
+            "reentrant_release",
+            without="local others = latest(token)\n  redis.call('ZREM', nest, token)\n  return others",
+            instead="redis.call('ZREM', nest, token)\n  return latest()",
+        ),
+        ("cluster-reentrant",),
+        faulty=True,
+        sorts=("move",),
     ),
     "mid-move": Safeguard(
         "While a slot moves, the steps of a holder declare one key only.",

@@ -11,6 +11,8 @@ from aiolocks import Limits, Session
 from tests.support.history import Hold, Violation
 
 CAPS = {"all": 2, "a": 3, "b": 1, "c": 1}
+CALL_LASTS = 2.0
+"""Seconds that a waiter has to come once it was called, by the server's clock."""
 TENANTS = ("a", "a", "a", "a", "b", "c", "")
 """Of which tenant a task is: one of them is noisy, and some tasks want a permit of the total only."""
 
@@ -48,10 +50,12 @@ class Turns:
         self.granted: dict[str, float] = {}
         self._bell: dict[str, str] = {}  # of a token
         self._rung: dict[str, list[float]] = {}  # by bell
+        self._asked: dict[str, list[float]] = {}  # by bell
         self._ended: dict[str, list[tuple[float, str]]] = {}  # by line: a token was let in, or has left
         for when, script, keys, arguments, reply in requests:
             token, bell = arguments[0], keys[5]
             self._bell.setdefault(token, bell)
+            self._asked.setdefault(bell, []).append(when)
             for one in _bells(reply, *([bell] if script == "limits_acquire" and "q" in arguments[6] else [])):
                 self._rung.setdefault(one, []).append(when)
             if script == "permits_release" or reply[0] == 1:
@@ -72,13 +76,18 @@ class Turns:
             if when < at and other != token and seen.get(other[:16], queued) <= queued
         ]
         called = [
-            when
+            self._call_ended(bell, when)
             for bell, times in self._rung.items()
             if bell != own and _line_of(bell) == line
             for when in times
             if when < at
         ]
         return max([queued, *ended, *called])
+
+    def _call_ended(self, bell: str, when: float) -> float:
+        """Until when what it was called for was kept: a session that asks no more was killed."""
+        end = when + CALL_LASTS
+        return when if any(when < at <= end for at in self._asked.get(bell, ())) else end
 
     def called(self, token: str, begun: float) -> float:
         """When it was called: its permits are kept for it from then on."""
