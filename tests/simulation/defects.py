@@ -266,6 +266,18 @@ DEFECTS = (
         "99000366",
         "b5f681d",
     ),
+    Defect(
+        "Of two renewals of a `Redlock` under way as it is released, one puts the lease back on a master.",
+        "redlock",
+        "101000661",
+        "fd1082c",
+    ),
+    Defect(
+        "A release of a `ReentrantLock` whose slot moves takes the token and leaves the lock.",
+        "cluster-reentrant",
+        "101001701",
+        "2464fef",
+    ),
 )
 
 
