@@ -70,7 +70,7 @@ class Count:
 
     @property
     def sort(self) -> str:
-        """What its line begins with."""
+        """The first words of its line."""
         return f"{self.kind}, with faults" if self.faulty else self.kind
 
     @classmethod
