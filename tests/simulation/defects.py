@@ -270,13 +270,13 @@ DEFECTS = (
         "Of two renewals of a `Redlock` under way as it is released, one puts the lease back on a master.",
         "redlock",
         "101000661",
-        "fd1082c",
+        "c6671c5",
     ),
     Defect(
         "A release of a `ReentrantLock` whose slot moves takes the token and leaves the lock.",
         "cluster-reentrant",
         "101001701",
-        "2464fef",
+        "bb880dd",
     ),
 )
 
