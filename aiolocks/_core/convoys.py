@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from .._transport import Call, Command, Fault, Kept, clocks, several
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from .._transport import Script
     from .engine import Engine
     from .possession import Possession
-    from .watchdog import Watch
+    from .renewal import Renewal
+    from .watch import Watch
 
 _LONGEST: Final = 32_768
 """Bytes of keys in one request, about: it must not become a long one, which goes on another connection."""
@@ -73,10 +75,10 @@ class Convoys:
             gathered.append(possession)
         return True
 
-    def send(self) -> list[Convoy]:
+    def send(self) -> list[Convoy | Renewal]:
         """Sends all of them, also one that has no company."""
         engine = self._engine()
-        convoys: list[Convoy] = []
+        convoys: list[Convoy | Renewal] = []
         if engine is not None:
             for gathered in self._gathered.values():
                 convoys += self._send(engine, gathered)
@@ -84,28 +86,37 @@ class Convoys:
         self.companies.clear()
         return convoys
 
-    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy]:
+    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy | Renewal]:
         watches = [possession.watch for possession in gathered]
-        if not all(watches):  # a hook has let go of it in this turn
-            gathered = [possession for possession in gathered if possession.watch is not None]
         for company in self.companies:
             if company == watches and company.hears is self.hears:
-                return [Convoy(engine, gathered, [], hears=self.hears, again=company.renewal)]
-        convoys: list[Convoy] = []
+                return [Convoy(engine, company, gathered, [], hears=self.hears, again=company.renewal)]
+        convoys: list[Convoy | Renewal] = []
+        still: list[Watch] = []
         members: list[Possession] = []
         renewals: list[Command[Kept]] = []
         size = 0
-        for possession in gathered:
-            renewal = possession.renewal_now(hears=self.hears)
+        for watch, possession in zip(watches, gathered, strict=True):
+            if watch is None:
+                continue  # a hook has let go of it in this turn
+            renewal = watch.renewal_now(possession, hears=self.hears)
+            still.append(watch)
             members.append(possession)
             renewals.append(renewal)
             size += len(renewal.keys) * len(renewal.keys[0])
             if size >= _LONGEST:
-                convoys.append(Convoy(engine, members, renewals, hears=self.hears))
-                members, renewals, size = [], [], 0
+                convoys.append(self._together(engine, still, members, renewals))
+                still, members, renewals, size = [], [], [], 0
         if members:
-            convoys.append(Convoy(engine, members, renewals, hears=self.hears))
+            convoys.append(self._together(engine, still, members, renewals))
         return convoys
+
+    def _together(
+        self, engine: Engine, watches: list[Watch], members: list[Possession], renewals: list[Command[Kept]]
+    ) -> Convoy | Renewal:
+        if len(watches) == 1:
+            return watches[0].renew_alone(members[0], renewals[0])
+        return Convoy(engine, watches, members, renewals, hears=self.hears)
 
 
 @final
@@ -119,16 +130,18 @@ class Convoy:
       written again.
 
     Args:
+        watches: Of each.
         renewals: The renewal of each; none with `again`.
         hears: Whether the server tells of changes.
         again: The request that has renewed just these leases before.
     """
 
-    __slots__ = ("_call", "_engine", "_hears", "_members", "_number", "_renewals", "_together")
+    __slots__ = ("_call", "_engine", "_hears", "_members", "_number", "_renewals", "_together", "_watches")
 
     def __init__(
         self,
         engine: Engine,
+        watches: list[Watch],
         members: list[Possession],
         renewals: list[Command[Kept]],
         *,
@@ -136,19 +149,18 @@ class Convoy:
         again: Command[list[Any]] | None = None,
     ) -> None:
         self._engine = engine
+        self._watches = watches
         self._members = members
         self._number = len(members)  # that have not left
         self._renewals = renewals
         self._hears = hears
-        self._call: Call[Any]
-        for possession in members:
-            possession.renewal = self
-        if again is None and self._number == 1:
-            self._call = members[0].renew_alone(renewals[0])
-            return
+        for watch in watches:
+            watch.asked(self)
         self._together: Command[list[Any]] = several(renewals) if again is None else again
         until = max([possession.term.deadline for possession in members])
-        self._call = Call(self._together, self._answered, self._failed, until=until, make=self._as_of_now)
+        self._call: Call[Any] = Call(
+            self._together, self._answered, self._failed, until=until, make=self._as_of_now
+        )
         engine.send(self._call)
 
     def left(self) -> None:
@@ -159,14 +171,19 @@ class Convoy:
 
     def unanswered(self) -> list[Possession]:
         """The leases that still wait for the answer."""
-        if self._call.done:
-            return []
-        return [possession for possession in self._members if possession.renewal in (self, self._call)]
+        return [] if self._call.done else [possession for _, possession in self._waiting()]
+
+    def _waiting(self) -> Iterator[tuple[Watch, Possession]]:
+        for watch, possession in zip(self._watches, self._members, strict=True):
+            if watch.renewal is self:
+                yield watch, possession
 
     def _as_of_now(self) -> Command[list[Any]]:
         if self._number != len(self._members):
-            self._members = [possession for possession in self._members if possession.renewal is self]
-            self._renewals = [possession.renewal_now(hears=self._hears) for possession in self._members]
+            left: list[tuple[Watch, Possession]] = list(self._waiting())
+            self._watches = [watch for watch, _ in left]
+            self._members = [possession for _, possession in left]
+            self._renewals = [watch.renewal_now(possession, hears=self._hears) for watch, possession in left]
             self._together = several(self._renewals)
         return self._together
 
@@ -176,32 +193,31 @@ class Convoy:
         ahead = clocks.steady() - engine.now()
         hears = engine.hears
         renewed: list[Possession] = []
-        for number, possession in enumerate(self._members):
-            if possession.renewal is not self:
+        for number, (watch, possession) in enumerate(zip(self._watches, self._members, strict=True)):
+            if watch.renewal is not self:
                 continue
             reply = replies[number]
             if isinstance(reply, Exception):
-                possession.ask(changed=True)
+                watch.ask(possession, changed=True)
                 continue
-            possession.renewal = None
+            watch.answered()
             if not reply:
                 possession.taken_away(reply)
                 continue
-            watched = self._renewals[number].watched if self._renewals else possession.watched
             if renewed:
-                possession.confirmed_with(renewed[0], watched if hears else ())
+                possession.term.confirmed_with(renewed[0].term)
             else:
-                possession.confirmed(sent, ahead, watched if hears else ())
+                possession.term.confirmed(sent, ahead=ahead)
+            watched = self._renewals[number].watched if self._renewals else watch.watched
+            watch.arm(engine, watched if hears else ())
             renewed.append(possession)
         again = 1 < len(renewed) == len(self._members) and hears is self._hears
         engine.watchdog.watch_all(renewed, again=self._together if again else None, hears=hears)
         engine.events.renewed(renewed)
 
     def _failed(self, fault: Fault) -> None:
-        for possession in self._members:
-            if possession.renewal is not self:
-                continue
+        for watch, possession in self._waiting():
             if fault.transient:
-                possession.not_renewed(fault)
+                watch.not_renewed(possession, fault)
             else:
-                possession.ask(changed=True)
+                watch.ask(possession, changed=True)

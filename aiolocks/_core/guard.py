@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 if TYPE_CHECKING:
     from .term import Term
-    from .watchdog import Watch
+    from .watch import Watch
 
 GuardMode = Literal["log", "exit"] | None
 GUARD_MODES: Final = ("log", "exit", None)

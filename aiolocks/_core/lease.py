@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import LockError, LockLostError, LockNotOwnedError
 from .arguments import SHORTEST_TTL, Metadata, Seconds, check_at_least, check_grace, seconds, user_metadata
+from .changes import Changes
 from .clock import milliseconds
 from .handle import Handle
+from .letting_go import LettingGo
 from .misuse import AsyncOnly
-from .possession import LeaseState, Possession
 from .scope import LossScope
+from .states import DETACHED, LeaseState
 
 if TYPE_CHECKING:
     from .._transport import Granted
     from .binding import Binding
+    from .possession import Possession
 
 
 class Lease(AsyncOnly):
@@ -33,13 +36,15 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("_engine", "_metadata", "_on_lost", "_possession")
+    __slots__ = ("_changing", "_engine", "_letting_go", "_metadata", "_on_lost", "_possession")
 
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
         self._engine = binding.engine
         self._metadata = binding.metadata
         self._on_lost = binding.options.on_lost
         self._possession = possession
+        self._changing: Changes | None = None  # from the first change on
+        self._letting_go: LettingGo | None = None  # from the first try on
 
     @property
     def name(self) -> str:
@@ -121,7 +126,13 @@ class Lease(AsyncOnly):
         given = self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL)
         check_at_least(self._possession.claim.at_least_ms, milliseconds(given))
         check_grace(self._possession.term.grace, given)
-        await self._possession.extend(given)
+        await self._changes.extend(given)
+
+    @property
+    def _changes(self) -> Changes:
+        if self._changing is None:
+            self._changing = Changes(self._possession)
+        return self._changing
 
     async def annotate(self, metadata: Metadata) -> None:
         """Changes what stands beside the lease on the server, where `session.inspect()` and the CLI show it.
@@ -145,7 +156,7 @@ class Lease(AsyncOnly):
         settings = self._engine.settings
         user = {**settings.metadata, **user_metadata(metadata)}
         settings.user_json(user)
-        await self._possession.annotate({"user": user})
+        await self._changes.annotate({"user": user})
         self._metadata = user
 
     async def release(self) -> None:
@@ -161,9 +172,16 @@ class Lease(AsyncOnly):
             BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
         """
         self._possession.ensure_here()
-        error = await self._possession.let_go(cancelled_by=None)
+        error = await self._let_go(cancelled_by=None)
         if error is not None:
             raise error
+
+    def _let_go(
+        self, *, cancelled_by: asyncio.CancelledError | None
+    ) -> Coroutine[Any, Any, LockError | None]:
+        if self._letting_go is None:
+            self._letting_go = LettingGo(self._possession)
+        return self._letting_go.done(cancelled_by=cancelled_by)
 
     async def wait_lost(self) -> None:
         """Returns when the lease is lost. For one that was let go it never does: cancel it then."""
@@ -237,19 +255,20 @@ class Lease(AsyncOnly):
 
     async def _release_on_exit(self, exc: BaseException | None) -> LockError | None:
         possession = self._possession
-        if not possession.live and possession.state is LeaseState.DETACHED:
+        if possession.end is DETACHED:
             return None
         cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
         try:
             possession.ensure_this_process()
             if possession.scope is None or not possession.scope.entered_here:
                 possession.ensure_here()
-            error = await possession.let_go(cancelled_by=cancelled_by)
+            error = await self._let_go(cancelled_by=cancelled_by)
         except LockNotOwnedError as not_here:  # a fork of the holder
             return not_here
         if isinstance(error, LockNotOwnedError):
             before = f"{possession.stop_reason}; " if possession.stop_reason else ""
-            return self._lost(f"{before}{possession.reason}")
+            reason = "" if possession.end is None else possession.end.reason
+            return self._lost(f"{before}{reason}")
         return error
 
     def _lost(self, reason: str) -> LockLostError:

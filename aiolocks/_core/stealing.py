@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._holders import in_words
 from .._transport.commands.families.locks import told_lock
 from .._transport.commands.families.snapshots import of_nobody
 from .holders import described_in, holder_info
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .._transport import Granted
     from .claim import Claim
     from .engine import Engine
+    from .possession import Possession
 
 
 def holder_in(lease: bytes, now_us: int = -1) -> HolderInfo | None:
@@ -35,4 +37,18 @@ def tell_loser(engine: Engine, claim: Claim, grant: Granted) -> None:
     owner = grant.lost.partition(b":")[0].decode()
     for possession in engine.watchdog.possessions():
         if possession.claim.owner == owner and possession.fencing_token == loser.fencing_token:
-            possession.lose_to(thief)
+            _lose(possession, thief)
+
+
+def lost_to(possession: Possession, lease: bytes) -> bool:
+    """Whether it is lost to the holder of that lease, which has taken its place by force."""
+    thief = holder_in(lease)
+    # An owner that took it again may find the mark of an earlier loss.
+    if thief is None or (thief.fencing_token or 0) <= possession.fencing_token:
+        return False
+    _lose(possession, thief)
+    return True
+
+
+def _lose(possession: Possession, thief: HolderInfo) -> None:
+    possession.lose(f"it was stolen {in_words((thief,))}", thief)

@@ -19,6 +19,10 @@ _TOGETHER: Final = 0.01
 """Seconds in which first questions are gathered, so that they leave in one write."""
 _RETRY: Final = 0.02
 """Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
+_SUSPENDED: Final = 0.05
+"""Seconds between the loop's clock and the one that goes on, after which the machine counts as suspended."""
+_PATIENCE: Final = 1.0
+"""Seconds after which a renewal that was not answered leaves the lease in doubt; less for a short ttl."""
 
 
 @final
@@ -32,8 +36,11 @@ class Term:
         ttl: Seconds that each renewal asks for.
         max_hold: Seconds after which it ends whatever renewals could do.
         grace: Seconds before its end at which its body is to stop.
+        ahead: Seconds by which the loop's clock is behind the one that goes on while the machine is
+            suspended, as of then.
 
     Attributes:
+        doubted: Its last renewal has had no answer yet, or an error for an answer.
         stopping: The body was told to stop.
         span: Seconds that were asked for last.
     """
@@ -42,8 +49,10 @@ class Term:
         "_auto_renew",
         "_end",
         "_retries",
+        "ahead",
         "at_limit",
         "deadline",
+        "doubted",
         "grace",
         "renewal_due",
         "span",
@@ -52,7 +61,14 @@ class Term:
     )
 
     def __init__(
-        self, sent: float, *, ttl: float, max_hold: float | None, auto_renew: bool, grace: float = 0.0
+        self,
+        sent: float,
+        *,
+        ttl: float,
+        max_hold: float | None,
+        auto_renew: bool,
+        grace: float = 0.0,
+        ahead: float = 0.0,
     ) -> None:
         self._auto_renew = auto_renew
         self.grace = grace
@@ -61,10 +77,10 @@ class Term:
         self._retries = 0
         self.ttl = ttl
         self.deadline = 0.0
-        self.span = 0.0
         self.renewal_due = NEVER
         self.at_limit = False  # the server's ttl reaches to the end of max_hold
-        self.confirmed(sent, self.ttl_at(sent))
+        self.span = self.ttl_at(sent)
+        self.confirmed(sent, ahead=ahead)
 
     @property
     def limited(self) -> bool:
@@ -81,9 +97,23 @@ class Term:
         """Whether a renewal moves its end."""
         return self._auto_renew and not self.at_limit
 
+    def moment(self, now: float, steady: float) -> float:
+        """Loop time, had the loop's clock gone on while the machine was suspended.
+
+        Args:
+            now: The time of the loop's clock.
+            steady: The time of the other one.
+        """
+        steady -= self.ahead
+        return steady if steady > now else now  # noqa: FURB136 - asked often, and `max` takes longer
+
     def ask_by(self, moment: float) -> None:
         """The server must be asked by then: with others of about the same time."""
         self.renewal_due = min(self.renewal_due, (moment // _TOGETHER + 1) * _TOGETHER)
+
+    def ask_at(self, moment: float) -> None:
+        """The server must be asked then."""
+        self.renewal_due = moment
 
     @property
     def next_end(self) -> float:
@@ -107,11 +137,27 @@ class Term:
             return self.ttl
         return max(0.001, min(self.ttl, self._end - sent))
 
-    def confirmed(self, sent: float, ttl: float) -> None:
-        """The server has it for `ttl` seconds, counted from before the request was sent."""
+    def asks(self, now: float) -> float:
+        """The ttl that a request of that time asks for."""
+        self.span = ttl = self.ttl_at(now)
+        return ttl
+
+    def next_look(self, asked: float) -> float:
+        """When to look again at a renewal that was sent then, unless it is answered before."""
+        return min(asked + min(_PATIENCE, self.ttl / 6), self.next_end)
+
+    def confirmed(self, sent: float, *, ahead: float) -> None:
+        """The server has it for the ttl that was asked for last, counted from before the request was sent.
+
+        Args:
+            sent: Loop time right before that.
+            ahead: As for a new one.
+        """
+        ttl = self.span
+        self.doubted = False
+        self.ahead = ahead
         self._retries = 0
         self.deadline = min(sent + dependable(ttl), self._end)
-        self.span = ttl
         self.at_limit = sent + ttl >= self._end - 0.001
         if self.at_limit or not self._auto_renew:
             self.renewal_due = NEVER
@@ -121,6 +167,8 @@ class Term:
 
     def confirmed_with(self, other: Term) -> None:
         """As `confirmed`, at the moment of the other one, of the same ttl; neither has a `max_hold`."""
+        self.doubted = False
+        self.ahead = other.ahead
         self._retries = 0
         self.deadline = other.deadline
         self.renewal_due = other.renewal_due
@@ -142,6 +190,7 @@ class Term:
 
     def move(self, seconds: float) -> None:
         """The loop's clock did not count that many seconds."""
+        self.ahead += seconds
         self._end -= seconds
         self.deadline -= seconds
         self.renewal_due -= seconds
@@ -161,13 +210,13 @@ class Term:
 
         Args:
             stalled: Seconds in which the event loop did not run.
-            suspended: Seconds in which the machine did not.
+            suspended: Seconds in which the machine did not; it takes some to count.
         """
         if self.at_limit:
             return "max_hold has passed"
         if not self._auto_renew:
             return "its ttl passed, and auto_renew is off"
-        if suspended:
+        if suspended > _SUSPENDED:
             return f"the machine was suspended for {suspended:.1f} s"
         if stalled:
             return f"the event loop did not run for {stalled:.1f} s or more"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from .._transport import GONE_SILENT, OnRung
 
 if TYPE_CHECKING:
-    from .watchdog import Watch
+    from .watch import Watch
 
 _APART: Final = 0.1
 """Seconds between two questions for one key that several holders share."""
@@ -111,7 +111,7 @@ class Tracked:
 def _ask(watch: Watch, *, changed: bool) -> None:
     possession = watch()
     if possession is not None:
-        possession.ask(changed=changed)
+        watch.ask(possession, changed=changed)
 
 
 def _nothing(_: bytes) -> None:

@@ -18,16 +18,15 @@ from .._transport import clocks
 from .convoys import Company
 from .process import current_pid
 from .term import NEVER
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .._transport import Command
-    from .claim import Claim
     from .convoys import Convoy, Convoys
     from .events import Events
     from .possession import Possession
+    from .renewal import Renewal
     from .resumption import Resumption
-    from .term import Term
-    from .waiting.gate import Gate
 
 _AT_ONCE: Final = 200
 _ANSWERED_WITHIN: Final = 0.03
@@ -41,23 +40,9 @@ _SLACK: Final = 64
 """Stale entries that the heap may hold beside as many as it has live ones."""
 
 
-class Watch(weakref.ref["Possession"]):
-    """The watchdog's weak hold on a possession, with what is needed when it is collected."""
-
-    __slots__ = ("claim", "gate", "guarded", "label", "name", "turn", "watchdog")
-
-    claim: Claim
-    gate: Gate
-    label: str
-    name: str
-    guarded: Term | None  # its own, if the guard looks after it
-    turn: int  # which entry of the heap counts
-    watchdog: Watchdog
-
-
 @final
 class Watchdog:
-    """Calls `Possession.tend` when it is due.
+    """Calls `Watch.tend` when it is due.
 
     Invariants:
     - a watched possession has exactly one entry in the heap that counts, or has been tended a moment ago and
@@ -124,7 +109,8 @@ class Watchdog:
         before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
         if self._ahead - before > _LATE:
             for possession in self.possessions():
-                possession.count_suspension()
+                if possession.watch is not None:
+                    possession.watch.count_suspension(possession)
 
     def _ran(self, due: float) -> None:
         """A timer that was due then runs now."""
@@ -138,24 +124,13 @@ class Watchdog:
         watch = possession.watch
         if watch is None:
             watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
-            watch.watchdog = self
-            watch.claim = possession.claim
-            watch.gate = possession.gate
-            watch.guarded = None
-            watch.label = possession.label
-            watch.name = possession.name
+            watch.begin(self, possession)
             self._watches.add(watch)
         self._push(watch, possession.term.due)
         return watch
 
-    def forget(self, possession: Possession) -> None:
+    def forget(self, watch: Watch) -> None:
         """Synchronous: nothing is sent for it any more."""
-        watch = possession.watch
-        if watch is not None:
-            possession.watch = None
-            self._drop(watch)
-
-    def _drop(self, watch: Watch) -> None:
         watch.turn = 0
         self._watches.discard(watch)
         if not self._watches:
@@ -174,7 +149,7 @@ class Watchdog:
 
     def _abandon(self, watch: Watch) -> None:
         if watch in self._watches:
-            self._drop(watch)
+            self.forget(watch)
             watch.gate.vacated(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name)
 
@@ -270,7 +245,7 @@ class Watchdog:
             for watch in watches:
                 if watch.turn != turn or (possession := watch()) is None:
                     continue
-                again = possession.tend(now, steady)
+                again = watch.tend(possession, now, steady)
                 if again > soon:
                     if again < NEVER:
                         asked.append((again, turn, watch))
@@ -278,7 +253,9 @@ class Watchdog:
                     self._push(watch, again)
         return asked
 
-    def _look_back(self, due: float, asked: list[tuple[float, int, Watch]], convoys: list[Convoy]) -> None:
+    def _look_back(
+        self, due: float, asked: list[tuple[float, int, Watch]], convoys: list[Convoy | Renewal]
+    ) -> None:
         """A renewal that has neither been answered nor forgotten meanwhile must be looked at again."""
         self._ran(due)
         self._look_back_at = NEVER
@@ -288,7 +265,7 @@ class Watchdog:
         for convoy in convoys:
             for possession in convoy.unanswered():
                 if possession.watch is not None:
-                    self._push(possession.watch, possession.next_look(due - _ANSWERED_WITHIN))
+                    self._push(possession.watch, possession.term.next_look(due - _ANSWERED_WITHIN))
 
 
 def _watches_of(entry: Watch | list[Watch]) -> Sequence[Watch]:

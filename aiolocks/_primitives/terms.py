@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from .._core.arguments import Seconds, seconds
 from .._core.lease import Lease
-from .._core.possession import LeaseState, Possession
+from .._core.possession import Possession
+from .._core.states import LeaseState
 from .._transport.commands.leadership import Observing
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Term(Lease):
         copied = json_value(value)
         settings = self._engine.settings
         settings.user_json({"value": copied})
-        await self._possession.annotate({"value": copied})
+        await self._changes.annotate({"value": copied})
         self._value = copied
         # The server tells all sessions but the one that has changed it.
         news = Observing(settings.prefix, self.name).news

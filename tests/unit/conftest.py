@@ -13,7 +13,8 @@ from redis.asyncio import Redis
 from aiolocks import Session
 from aiolocks._core import session as session_module
 from aiolocks._core.possession import Possession
-from aiolocks._core.watchdog import Watch, Watchdog
+from aiolocks._core.watch import Watch
+from aiolocks._core.watchdog import Watchdog
 from tests.unit.fakes import FakeTransport, VirtualClock, generous
 
 # The same examples in every run, and no complaint of a machine that was busy.

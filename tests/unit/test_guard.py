@@ -117,7 +117,7 @@ def test_renewed_leases_are_looked_at_twice_a_ttl_and_never_asked_for(enter, loo
         while renewed_at + 10 < now:
             renewed_at += 10
             for watch in watches:
-                watch.term.confirmed(renewed_at, 30.0)
+                watch.term.confirmed(renewed_at, ahead=0.0)
     assert looks <= 21
     assert not loop.given
 
@@ -129,7 +129,8 @@ def test_a_stall_is_told_of_once_and_the_next_one_again(enter, loop: Loop, caplo
     assert len(caplog.records) == 1
     loop.run()
     for watch in watches:
-        watch.term.confirmed(20.0, 2.0)
+        watch.term.change(20.0, 2.0)
+        watch.term.confirmed(20.0, ahead=0.0)
     now = 20.0
     while now < 25:
         now = ward.look(now)

@@ -17,6 +17,7 @@ from aiolocks import (
     LockNotOwnedError,
 )
 from aiolocks._core import process
+from aiolocks._core.states import End
 from aiolocks._transport import faults
 from tests.unit.fakes import (
     cut,
@@ -276,15 +277,15 @@ async def test_a_renewal_that_waited_for_a_connection_reaches_no_further_than_ma
 async def test_an_end_is_final(offline, transport, end) -> None:
     lease = await hold(offline, transport)
     possession = lease._possession
-    possession._end(end, "the first end")
+    possession._end(End(end, "the first end"))
 
     for other in (RELEASED, LOST, DETACHED):
         with pytest.raises(RuntimeError, match=f"is {end.name} cannot become {other.name}"):
-            possession._end(other, "another")
+            possession._end(End(other, "another"))
     possession.lose("another")
 
     assert lease.state is end
-    assert possession.reason == "the first end"
+    assert possession.end.reason == "the first end"
 
 
 async def test_a_forked_child_does_not_own_and_sends_nothing(offline, transport, monkeypatch) -> None:

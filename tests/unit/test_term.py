@@ -45,7 +45,8 @@ def test_what_reaches_to_the_end_of_max_hold_is_not_renewed() -> None:
     limited = term(0, 30, max_hold=45)
     assert not limited.at_limit
 
-    limited.confirmed(15, limited.ttl_at(15))
+    limited.asks(15)
+    limited.confirmed(15, ahead=0.0)
 
     assert limited.at_limit
     assert limited.renewal_due == NEVER
@@ -68,7 +69,7 @@ def test_a_change_counts_as_the_shorter_time_until_it_is_confirmed(sent, old, ne
     changed.change(sent, new)
     assert changed.deadline == min(before, term(sent, new).deadline)
 
-    changed.confirmed(sent, new)
+    changed.confirmed(sent, ahead=0.0)
     assert changed.deadline == term(sent, new).deadline
 
 

@@ -20,7 +20,7 @@ class Lease:
     def __call__(self) -> Any:
         return self
 
-    def ask(self, *, changed: bool) -> None:
+    def ask(self, _: Any, *, changed: bool) -> None:
         self.asked.append(changed)
 
 

@@ -66,7 +66,7 @@ async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:
 async def test_what_was_forgotten_is_never_tended_again(offline, transport) -> None:
     leases = await hold_many(offline, transport, 3)
 
-    offline._engine.watchdog.forget(leases[1]._possession)
+    offline._engine.watchdog.forget(leases[1]._possession.watch)
     await asyncio.sleep(10)
 
     assert len(offline._engine.watchdog) == 2
@@ -179,7 +179,7 @@ STALLED = r"the event loop did not run for (\d+\.\d) s or more"
 
 async def reason_of_loss(lease: Any) -> str:
     await lease.wait_lost()
-    return str(lease._possession.reason)
+    return str(lease._possession.end.reason)
 
 
 async def test_a_stalled_loop_is_the_reason_of_a_loss(offline, transport, clock, caplog) -> None:

@@ -169,7 +169,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
         python(
-            "_core.possession:Possession._question", without="self._engine.send(question)", instead="pass"
+            "_core.renewal:Renewal.send", without="self._possession.engine.send(self._call)", instead="pass"
         ),
         ALL,
     ),
@@ -197,9 +197,9 @@ OF_CLIENT: dict[str, Safeguard] = {
     "lost": Safeguard(
         "A renewal that finds another holder ends the lease.",
         python(
-            "_core.possession:Possession._renewed",
-            without="self.taken_away(held)\n        return",
-            instead="pass",
+            "_core.renewal:Renewal._answered",
+            without="if not held:",
+            instead="if False:",
         ),
         ALL,
         faulty=True,
@@ -252,8 +252,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "tracked by each renewal": Safeguard(
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
-            "_core.possession:Possession.renewal_now",
-            without="watch=self._watches(hears=hears)",
+            "_core.watch:Watch.renewal_now",
+            without="watch=self._listens(hears=hears)",
             instead="watch=hears and not self.watched",
         ),
         LOCKS,

@@ -9,7 +9,7 @@ _KINDS = ("locks",)
 OF_CONVOYS: dict[str, Safeguard] = {
     "convoy: the answer does not count for those that left": Safeguard(
         "A lease that was let go or extended meanwhile is not told of an answer to its former renewal.",
-        python("_core.convoys:Convoy._answered", without="possession.renewal is not self", instead="False"),
+        python("_core.convoys:Convoy._answered", without="watch.renewal is not self", instead="False"),
         _KINDS,
     ),
     "convoy: a request is used again only by the leases that it was for": Safeguard(

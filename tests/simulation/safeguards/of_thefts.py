@@ -85,7 +85,7 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told by a release": Safeguard(
         "A release that comes too late tells which lease has taken its place.",
-        python("_core.possession:Possession._end_with", without="releasing.thief and", instead="False and"),
+        python("_core.letting_go:LettingGo._end_with", without="releasing.thief and", instead="False and"),
         _KINDS,
     ),
     "steal: told by a renewal": Safeguard(
@@ -99,7 +99,7 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told in the session": Safeguard(
         "A session tells its own task what another of its tasks has taken from it.",
-        python("_core.stealing:tell_loser", without="possession.lose_to(thief)", instead="pass"),
+        python("_core.stealing:tell_loser", without="_lose(possession, thief)", instead="pass"),
         _KINDS,
     ),
     "steal: told in the same turn": Safeguard(

@@ -123,9 +123,9 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a lease that is not known": Safeguard(
         "A lease of which the new master knows nothing has ended.",
         python(
-            "_core.possession:Possession._renewed",
-            without="self.taken_away(held)\n        return",
-            instead="pass",
+            "_core.renewal:Renewal._answered",
+            without="if not held:",
+            instead="if False:",
         ),
         ("sentinel-lock",),
         faulty=True,
