@@ -10,6 +10,30 @@ from tests.simulation.world.network import FAR, NEAR, SPIKY
 from tests.simulation.world.schedule import Schedule
 
 IN_LISTENING: dict[str, Schedule] = {
+    # p2.w2.r0 takes a seat and is cancelled. The request for it hangs up the bell that was rung for p2.w1.r0.
+    "a waiter that takes a seat and is cancelled hides that the bell was rung": schedule(
+        "limits",
+        101002074,
+        5.0,
+        crew("tracking", SPIKY, one("p1.w0.r0", 0.136793, 6.569943, want=Want(keys=("all", "a")))),
+        crew(
+            "tracking",
+            FAR,
+            one("p2.w0.r0", 0.0, 0.0, want=Want(keys=("all", "b"))),
+            one("p2.w0.r1", 0.104468, 6.753504, want=Want(keys=("all", "a")), timeout=0.0),
+            one("p2.w1.r0", 0.0, 0.085084, want=Want(keys=("all", "a"))),
+            one("p2.w2.r0", 0.148584, 1.139193, want=Want(keys=("all", "a")), cancel=0.0164135),
+        ),
+        crew(
+            "tracking",
+            SPIKY,
+            one("p3.w0.r0", 0.00852, 0.000625, want=Want(keys=("all", "a"))),
+            one("p3.w0.r1", 0.002109, 0.008696, want=Want(keys=("all",))),
+            one("p3.w1.r0", 0.0, 0.005333, want=Want(keys=("all", "b")), timeout=0.502766, doing="extend"),
+            one("p3.w1.r1", 0.004173, 0.0, want=Want(keys=("all", "c")), timeout=0.445681),
+        ),
+        jitter=0.1,
+    ),
     # The server does not know the script. p1.w1.r1 asks once more when the bell is found to be gone.
     "a waiter that asks for its seat twice and gives up is seated again by the first request": replace(
         schedule(

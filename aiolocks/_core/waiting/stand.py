@@ -152,10 +152,10 @@ class Stand:
             self._engine.bells.listen_for(self, acquisition.claim.listener())
 
     def not_armed(self) -> None:
-        """A request is not sent any more by which the bell would have been heard."""
+        """The answer to a request that hangs up the bell is not heard: the bell may have been rung before."""
         self.place.armed = False
-        if self._head is not None and self._head.asleep:
-            self.listen(self._head)
+        if self._head is not None and not self.here.closed:
+            self._head.prompt("poll", in_turn=False)
 
     def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
         """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""

@@ -47,6 +47,15 @@ OF_CLIENT: dict[str, Safeguard] = {
         faulty=True,
         sorts=("no scripts",),
     ),
+    "a seat that is given up while it is taken": Safeguard(
+        "Where a request for a seat is forgotten, which hangs up the bell, the head asks.",
+        python(
+            "_core.waiting.stand:Stand.not_armed",
+            without='self._head.prompt("poll", in_turn=False)',
+            instead="self._head.asleep and self.listen(self._head)",
+        ),
+        ("limits", "fairlock", "fair-semaphore"),
+    ),
     "left when it is undone": Safeguard(
         "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
         python(
