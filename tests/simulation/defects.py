@@ -278,6 +278,12 @@ DEFECTS = (
         "101001701",
         "bb880dd",
     ),
+    Defect(
+        "A waiter that is cancelled while it takes its seat hides that the bell of its session was rung.",
+        "limits",
+        "101002074",
+        "23eaf7b",
+    ),
 )
 
 
