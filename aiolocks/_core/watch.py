@@ -135,7 +135,7 @@ class Watch(weakref.ref["Possession"]):
     def renewal_now(self, possession: Possession, *, hears: bool) -> Command[Kept]:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         ttl = possession.term.asks(possession.engine.now())
-        return self.claim.renew(milliseconds(ttl), watch=self._listens(hears=hears))
+        return self.claim.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
 
     def remade(self, possession: Possession) -> Callable[[], Command[Kept]] | None:
         """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
