@@ -189,4 +189,20 @@ CLEARED: dict[str, Schedule] = {
             ),
         )
     ),
+    # While p0.end lets go of x and connects to c0, an undo of z is told CLUSTERDOWN, and redis-py closes all
+    # its connections. The new one is made after that, and `aclose` does nothing until the slots are learned.
+    "a cluster's client may leave a connection when it is closed": schedule(
+        "cluster-limits",
+        101001992,
+        5.0,
+        crew(
+            "plain",
+            FAR,
+            one("p0.w0.r0", 0.17, 0.0, want=Want(keys=("all",)), timeout=0.146),
+            one("p0.w0.r1", 0.0, 0.0, want=Want(keys=("all", "a")), timeout=0.555),
+            one("p0.w0.r2", 0.0, 0.046, want=Want(names=("z",), keys=("all",)), timeout=0.219),
+            poll=0.064,
+        ),
+        faults=(fault("death", "b0", 0.255, 0.443), fault("death", "c1", 1.08, 0.233)),
+    ),
 }

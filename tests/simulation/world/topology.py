@@ -97,8 +97,20 @@ class Clustered(Grouped):
             for node in manager.startup_nodes.values():
                 node.connection_class = Own
             manager.connection_kwargs["connection_class"] = Own
-        stack.push_async_callback(client.aclose)
+        stack.push_async_callback(_close, client)
         return [client]
+
+
+async def _close(client: RedisCluster) -> None:
+    """Closes all connections of the client.
+
+    After a CLUSTERDOWN or a broken connection, redis-py waits for the next command to learn the slots again.
+    Until then its `aclose` does nothing, although other commands may have connected meanwhile, or still be
+    connected. Sessions leave the client as it is, and their own connections are not among those of its nodes.
+    """
+    await client.aclose()
+    for node in (*client.get_nodes(), *client.nodes_manager.startup_nodes.values()):
+        await node.disconnect()
 
 
 class _OwnManaged(SentinelManagedConnection):
