@@ -258,6 +258,20 @@ FOUND: dict[str, Schedule] = {
         crew("keyspace", FAR, one("p2.w0.r0", 0.00836, 0.02586, doing="extend")),
         jitter=0.1,
     ),
+    # p0 has stood in the queues. redis0 does not know the script of the confirmation, the other two masters
+    # confirm the lease, and p0 releases it at once.
+    "a waiter that releases at once keeps its place on a master that has not confirmed the lease": replace(
+        schedule(
+            "redlock",
+            22,
+            5.0,
+            crew("keyspace", NEAR, one("p0.w0.r0", 0.3, 0.4)),
+            crew("keyspace", FAR, one("p1.w0.r0", 0.0, 0.0)),
+            crew("keyspace", NEAR, one("p2.w0.r0", 0.4, 1.6)),
+            faults=(fault("no scripts", "redis0", 0.35),),
+        ),
+        clocks=(ServerClock(),) * 3,
+    ),
     **IN_SPANS,
     **IN_GROUPS,
     **IN_LISTENING,

@@ -138,6 +138,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["of two renewals under way, one puts the lease back where it was released"],
         "left behind",
     ),
+    "masters: leaves queues late": (
+        FOUND["a waiter that releases at once keeps its place on a master that has not confirmed the lease"],
+        "left behind",
+    ),
     "deadlocks: a writer between lives": (
         FOUND["a writer whose process was killed counts as a part of a deadlock"],
         "told of a deadlock that there was not",

@@ -149,6 +149,18 @@ def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_gr
     assert all(request.command.lane == TOKEN for request in requests)
 
 
+def test_a_confirmation_that_comes_after_the_release_leaves_the_queue_all_the_same() -> None:
+    operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", SEATED), THREE)
+    grant(operation, a=7, b=8, c=9)
+    assert not operation.still_due(CONFIRM + 1)
+    operation.replied(0, CONFIRM + 1, True)
+    operation.replied(1, CONFIRM + 1, True)
+    assert isinstance(operation.outcome, Granted)
+    assert [operation.still_due(phase) for phase in (VOTE, TOLD, CONFIRM + 1)] == [False, False, True]
+
+    assert where(operation.replied(2, CONFIRM + 1, False)) == {LEAVE: [2]}
+
+
 def test_one_that_waits_for_the_first_time_leaves_only_where_it_may_be_refused() -> None:
     """A refusal seats it: also one that is yet to come."""
     operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", WAITING), FIVE)

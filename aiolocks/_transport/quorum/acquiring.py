@@ -49,8 +49,9 @@ class Acquiring(QuorumOperation[Answer]):
         undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
         leave: Leaves the queue, and nothing else; None where no master seats the voter.
         queued: The voter may stand in the queues already. Then the queue is left with a confirmation, too;
-            so only the masters that have not confirmed need `leave`. Otherwise only those need it that have
-            refused, and so have seated the voter, or may yet do so.
+            so only the masters that have not confirmed need `leave`: one whose confirmation is still under
+            way when the lease is given needs it if that comes after the release. Otherwise only those need
+            it that have refused, and so have seated the voter, or may yet do so.
     """
 
     __slots__ = (
@@ -105,6 +106,8 @@ class Acquiring(QuorumOperation[Answer]):
                     return self._granted_late(master)
         elif not reply:
             self._unconfirmed.add(master)
+            if self._leave is not None and self.still_due(phase):
+                return [MasterRequest(master, self._leave, LEAVE)]
         elif phase == self._proposal:
             self._confirmed.add(master)
         return [] if self.decided else self._decide()
@@ -114,6 +117,10 @@ class Acquiring(QuorumOperation[Answer]):
             self.outcome = fault
             return self._take_back()
         return super().failed(master, phase, fault)
+
+    def still_due(self, phase: int) -> bool:
+        """A confirmation leaves the queue, also where it is not needed for the majority any more."""
+        return self._queued and isinstance(self.outcome, Granted) and phase == self._proposal
 
     def _granted_late(self, master: int) -> list[MasterRequest]:
         """The more carry the lease, the more may fail later. An undo was sent after it."""

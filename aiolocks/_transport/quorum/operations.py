@@ -87,6 +87,13 @@ class QuorumOperation(Generic[T]):
             self._faults[master] = fault
         return [] if self.decided else self._decide()
 
+    def still_due(self, phase: int) -> bool:
+        """Whether a request of this phase goes on after another call of its lane was sent.
+
+        It must be one that changes nothing for a token that does not hold the lease any more.
+        """
+        return False
+
     def _voted(self, master: int, reply: Any) -> None:
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ class Quorum:
     """A transport over those of N masters.
 
     Calls of one lane reach each master in the order in which they were sent; only what an operation sends by
-    itself comes later, and not at all once another call of its lane was sent.
+    itself comes later, and once another call of its lane was sent, no more of it than leaves a queue.
 
     Args:
         masters: The masters' transports, with their labels.

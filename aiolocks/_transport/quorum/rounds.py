@@ -109,13 +109,14 @@ class Round:
             self.stop()
 
     def stop(self) -> None:
-        """Nothing more is sent for it, nor again by a transport whose server did not know the script."""
+        """Only what is still due is sent for it, also by a transport whose server did not know the script."""
         self._stopped = True
         for timer in self._applied.values():
             timer.cancel()
         self._applied.clear()
         for request, call in self._calls.items():
-            self._quorum.masters[request.master].transport.forget(call)
+            if not self._operation.still_due(request.phase):
+                self._quorum.masters[request.master].transport.forget(call)
         if self._quorum.lanes.get(self.lane) is self:
             del self._quorum.lanes[self.lane]
 
@@ -256,7 +257,7 @@ class Round:
         master.answered()
         if request.command.script is not None:
             master.known.add(request.command.script)
-        if not self._stopped:
+        if not self._stopped or self._operation.still_due(request.phase):
             if call.unconfirmed and request.phase == VOTE:
                 self._operation.repeated(request.master)
             self._go_on(self._operation.replied(request.master, request.phase, reply))

@@ -97,6 +97,12 @@ OF_MASTERS: dict[str, Safeguard] = {
         python(f"{_ACQUIRING}._leave_queues", without="self._leave is None", instead="True"),
         _REDLOCK,
     ),
+    "masters: leaves queues late": Safeguard(
+        "A waiter that lets go leaves its place also on a master whose confirmation is still under way.",
+        python(f"{_ACQUIRING}.still_due", without="self._queued and", instead="False and"),
+        _REDLOCK,
+        faulty=True,
+    ),
     "masters: one that was passed on": Safeguard(
         "What a request would still send by itself is not sent once another one of its lease came after it.",
         python(
