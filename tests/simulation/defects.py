@@ -285,7 +285,8 @@ DEFECTS = (
         "23eaf7b",
     ),
     Defect(
-        "A waiter that releases a `Redlock` at once keeps its place on a master that does not know the scripts.",
+        "A waiter that releases a `Redlock` at once keeps its place on a master that does not know the "
+        "scripts.",
         "redlock",
         "101002180",
         "e9ee6aa",
