@@ -19,7 +19,7 @@ _SAID_BY = {
     "why_over": ("LockLostError",),
     "why_grace": ("LockLostError",),
     "_why_not_held": ("LockLostError", "LockNotOwnedError"),
-    "_end": ("LockNotOwnedError",),
+    "End": ("LockNotOwnedError",),
     "_misconfiguration": ("ConfigurationError",),
 }
 """Functions that say the reason of an error: in what they are called with, or in what they return."""
