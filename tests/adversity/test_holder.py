@@ -403,7 +403,10 @@ async def test_t_h_6_loss_is_told_in_time_without_any_contact(
 
     def note(request: list[bytes]) -> None:
         for key in locks_in(request):
-            sent.setdefault(key.decode().partition("{")[2][:-1], []).append(loop.time())
+            times = sent.setdefault(key.decode().partition("{")[2][:-1], [])
+            if request[0] == b"EVAL":
+                times.pop()  # in full, as the server did not know the script: it is one request
+            times.append(loop.time())
 
     look_at(through, note)
     async with Lag() as lag, Session(client, listeners=[Listener()]) as session:
