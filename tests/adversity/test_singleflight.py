@@ -110,7 +110,8 @@ async def test_callers_of_one_session_join_without_a_request(session: Session) -
     value = await first
     assert [await other for other in others] == [{"a": 1}] * 100
     assert all(other.result() is value for other in others)
-    assert session.statistics().commands_sent == before + 1  # the end of the run
+    # The end of the run; and its first renewal, with CLIENT CACHING, where all this took 50 ms.
+    assert session.statistics().commands_sent - before in {1, 3}
     assert work.begun == 1
 
 
