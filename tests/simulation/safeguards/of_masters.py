@@ -104,7 +104,7 @@ OF_MASTERS: dict[str, Safeguard] = {
         faulty=True,
     ),
     "masters: one that was passed on": Safeguard(
-        "What a request would still send by itself is not sent once another one of its lease came after it.",
+        "A request sends nothing more by itself once another one of its lease came after it.",
         python(
             "_transport.quorum.rounds:Round._go_on",
             without="if self._passed_on or not",
