@@ -44,28 +44,28 @@ def texts(report: Report, docs: Path) -> dict[Path, str]:
     reference = docs / "reference/benchmarks.md"
     return {
         reference: page.text(report, reference.parent, docs / _ASSETS),
-        docs / "explanation/performance.md": _performance(docs / "explanation/performance.md", by_title),
-        docs / "explanation/comparison.md": _with(
-            (docs / "explanation/comparison.md").read_text(encoding="utf-8"), "speed", _speed(by_title)
+        **_with(
+            docs / "explanation/performance.md",
+            {
+                name: lines(by_title[name]) if name in by_title else _not_yet(name)
+                for name, lines in (("costs", _costs), ("profile", _profile))
+            },
         ),
+        **_with(docs / "explanation/comparison.md", {"speed": _speed(by_title)}),
     }
 
 
-def _performance(path: Path, by_title: Mapping[str, Result]) -> str:
+def _with(path: Path, tables: Mapping[str, Iterator[str]]) -> dict[Path, str]:
+    """The page, with each of these tables between the marks of its name."""
     text = path.read_text(encoding="utf-8")
-    for name, lines in (("costs", _costs), ("profile", _profile)):
-        text = _with(text, name, lines(by_title[name]) if name in by_title else _not_yet(name))
-    return text
-
-
-def _with(text: str, name: str, lines: Iterator[str]) -> str:
-    """The page, with these lines between its marks of this name."""
-    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise ValueError(f"a page has no marks {begin} and {end}")
-    return "\n".join([before + begin, "", *lines, end + after])
+    for name, lines in tables.items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"{path} has no marks {begin} and {end}")
+        text = "\n".join([before + begin, "", *lines, end + after])
+    return {path: text}
 
 
 def _not_yet(name: str) -> Iterator[str]:
