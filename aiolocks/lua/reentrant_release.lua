@@ -5,14 +5,15 @@
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')
 -- Returns {1 when it was one of the owner's, or else 0, or the lease that has taken the owner's place, bells rung…}
 purge()
-local freed, free = 0, redis.call('EXISTS', lock) == 0
+local freed, free = 0, nil
 if nested(ARGV[1]) then
   freed = 1
   keep(fence, ARGV[2])
   free = not take_out(ARGV[1])
   if free then redis.call('DEL', lock) else last_to_the_end() end
-elseif not bell then  -- a waiter that leaves was never its owner
-  freed = thief_of(owner_of(ARGV[1]))
+else
+  free = redis.call('EXISTS', lock) == 0
+  if not bell then freed = thief_of(owner_of(ARGV[1])) end  -- a waiter that leaves was never its owner
 end
 if bell then
   redis.call('ZREM', queue, bell)

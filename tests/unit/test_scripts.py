@@ -78,7 +78,7 @@ FROZEN = {
     "reentrant_annotate": "9c7932b4d0f06d5c7088ea715e654d37b22e36b8",
     "reentrant_locked": "d068484642a7025b076af39018b0afdaa61c86f9",
     "reentrant_owned": "e11d012f009cb5330fed3fbfe51692489c7c611b",
-    "reentrant_release": "d5e2a220309e096f3c97f385b95fb769e0b7a627",
+    "reentrant_release": "b8ba07e7186d2e9c85dc2ed87a79e51fb22e5ac3",
     "reentrant_renew": "a06abf9dd13a07d0d455f04e5d84014d9a2d5185",
     "schedule_claim": "4b77dedc4d9d1866db1c8d4a3724eb9170cae764",
     "schedule_read": "d75a793e22d428e14a11895ba185b9ad7c62f23d",
