@@ -418,6 +418,7 @@ async def reentrant_steps(lock: ReentrantScripts) -> None:
     await lock.arm("y")
     await lock.renew(ME)
     await lock.release(ME, leave="x")
+    await lock.release(ME)
 
 
 async def permit_steps(permits: PermitScripts) -> None:
