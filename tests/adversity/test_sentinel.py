@@ -148,13 +148,13 @@ async def test_t_f_4_a_grant_that_no_replica_has_is_given_back(replicated: Repli
 
 
 async def test_more_replicas_than_there_are(replicated: Replicated) -> None:
-    async with Session(replicated.client(), command_timeout=0.3) as session:
+    async with Session(replicated.client(), command_timeout=0.8) as session:
         began = time.monotonic()
         with pytest.raises(BackendError, match="1 of 2 replicas"):
             await Lock(session, "a", replicas=2).acquire()
         with pytest.raises(BackendError, match="1 of 2 replicas"):
             await Lock(session, "a", replicas=2).try_acquire()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6
         assert not await Lock(session, "a").locked()
 
 

@@ -69,6 +69,17 @@ def enter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return enter
 
 
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread waits until a stall is written, however busy the machine is."""
+    write_within = guard._write_within
+
+    def write(seconds: float, *what: Any, exits: bool) -> None:
+        write_within(30.0, *what, exits=exits)
+
+    monkeypatch.setattr(guard, "_write_within", write)
+
+
 def walk(ward: Ward, until: float) -> list[float]:
     """Its looks, each when the last one said, and the first at 0."""
     looks, now = [0.0], ward.look(0.0)
@@ -78,6 +89,7 @@ def walk(ward: Ward, until: float) -> list[float]:
     return looks
 
 
+@pytest.mark.usefixtures("written")
 @pytest.mark.parametrize(("ttl", "margin"), [(0.1, 0.025), (0.4, 0.05), (2.0, 0.1), (30.0, 1.5)])
 def test_a_loop_that_stands_still_is_told_of_a_margin_before_the_lease_ends(
     enter, loop: Loop, caplog, ttl: float, margin: float
@@ -122,6 +134,7 @@ def test_renewed_leases_are_looked_at_twice_a_ttl_and_never_asked_for(enter, loo
     assert not loop.given
 
 
+@pytest.mark.usefixtures("written")
 def test_a_stall_is_told_of_once_and_the_next_one_again(enter, loop: Loop, caplog) -> None:
     watches = Watch("a", 2.0), Watch("b", 3.0)
     ward = enter(*watches)
@@ -138,6 +151,7 @@ def test_a_stall_is_told_of_once_and_the_next_one_again(enter, loop: Loop, caplo
     assert "Lock 'a', Lock 'b' ends" in caplog.text or "Lock 'b', Lock 'a' ends" in caplog.text
 
 
+@pytest.mark.usefixtures("written")
 def test_many_leases_are_counted_and_not_listed(enter, caplog) -> None:
     walk(enter(*(Watch(f"{number}", 2.0) for number in range(50))), 2)
     assert "and 45 more ends in" in caplog.text
@@ -161,6 +175,7 @@ def test_a_loop_that_cannot_run_a_body_is_left_alone(enter, loop: Loop, caplog, 
     assert not caplog.records
 
 
+@pytest.mark.usefixtures("written")
 def test_what_max_hold_ends_is_looked_at_in_time(enter, caplog) -> None:
     walk(enter(Watch("a", 30.0, max_hold=1.0)), 1.0)
     assert "ends in 0.050 s" in caplog.text
