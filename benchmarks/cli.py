@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from . import docs, machine, plots, table
@@ -33,16 +33,24 @@ workloads: {", ".join(WORKLOADS)}
 """
 
 
+_UNFINISHED = Path("benchmarks-unfinished.json")
+"""Where figures are kept that were measured beside a workload that failed."""
+
+
 def main() -> int:
-    """Runs; the exit status is 1 only with `--check`, when a target was missed."""
+    """Runs; the exit status is 1 when a workload failed, or, with `--check`, when a target was missed."""
     arguments = _parser().parse_args()
+    failed: dict[str, None] = {}
     if arguments.source is None:
-        report = _measure(arguments)
+        report = _measure(arguments, failed)
     else:
         report = Report.load(arguments.source)
         if arguments.names:
-            report = report.updated(_measure(arguments))
+            report = report.updated(_measure(arguments, failed))
     table.show(report)
+    if failed:
+        _keep(report, arguments.json or _UNFINISHED, failed)
+        return 1
     if arguments.json is not None:
         report.save(arguments.json)
     if arguments.plot is not None:
@@ -53,7 +61,19 @@ def main() -> int:
     return 1 if arguments.check and missed else 0
 
 
-def _measure(arguments: argparse.Namespace) -> Report:
+def _keep(report: Report, file: Path, failed: Iterable[str]) -> None:
+    """Nothing else is written: a page without these workloads would look whole."""
+    report.save(file)
+    names = " ".join(failed)
+    print(
+        f"The figures of the others are in {file}. To measure what failed, and write all:\n"
+        f"  python -m benchmarks {names} --from {file} --docs docs",
+        file=sys.stderr,
+    )
+
+
+def _measure(arguments: argparse.Namespace, failed: dict[str, None]) -> Report:
+    """Measures the workloads that were named; `failed` gets the names of those that could not be measured."""
     settings = Settings(
         rounds=arguments.rounds or (1 if arguments.quick else ROUNDS),
         quick=arguments.quick,
@@ -62,16 +82,20 @@ def _measure(arguments: argparse.Namespace) -> Report:
         wakeups=arguments.wakeup,
     )
     with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
-        return runner.run(_run(arguments.names or list(WORKLOADS), settings))
+        return runner.run(_run(arguments.names or list(WORKLOADS), settings, failed))
 
 
-async def _run(names: Sequence[str], settings: Settings) -> Report:
-    workloads = [make(settings) for name in names for make in WORKLOADS[name]]
+async def _run(names: Sequence[str], settings: Settings, failed: dict[str, None]) -> Report:
+    workloads = [(name, make(settings)) for name in names for make in WORKLOADS[name]]
     facts = await machine.describe(settings.loop)
     results = []
     with Progress(len(workloads)) as progress:
-        for workload in workloads:
-            results.append(await run(workload, settings, progress))
+        for name, workload in workloads:
+            try:
+                results.append(await run(workload, settings, progress))
+            except Exception as error:  # noqa: BLE001 - it must not cost the figures of the others
+                failed[name] = None
+                print(f"{workload.name} failed: {type(error).__name__}: {error}", file=sys.stderr)
             progress.finished()
     return Report(
         machine=facts,
