@@ -137,7 +137,6 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "The marks of a waiter live on for as long as it listens.",
         lua("waiters_listen", without="redis.call('ZADD', marks[1], 'XX', whole(NOW + marks_ms), bell)"),
         ("rwlock", "rangelock"),
-        unseen="each waiter asks again after 10 s by itself, which keeps its marks",
     ),
     "listen: nothing held": Safeguard(
         "Where nothing is held any more, a waiter is to ask.",
