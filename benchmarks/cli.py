@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import docs, machine, plots, table
-from .model import Report
+from .model import Report, Result
 from .progress import Progress
 from .runner import run
 from .settings import ROUNDS, WAKEUPS, Settings, Wakeup, loop_factory
@@ -40,13 +40,14 @@ _UNFINISHED = Path("benchmarks-unfinished.json")
 def main() -> int:
     """Runs; the exit status is 1 when a workload failed, or, with `--check`, when a target was missed."""
     arguments = _parser().parse_args()
-    failed: dict[str, None] = {}
+    failed: Sequence[str] = ()
     if arguments.source is None:
-        report = _measure(arguments, failed)
+        report, failed = _measure(arguments)
     else:
         report = Report.load(arguments.source)
         if arguments.names:
-            report = report.updated(_measure(arguments, failed))
+            anew, failed = _measure(arguments)
+            report = report.updated(anew)
     table.show(report)
     if failed:
         _keep(report, arguments.json or _UNFINISHED, failed)
@@ -61,7 +62,7 @@ def main() -> int:
     return 1 if arguments.check and missed else 0
 
 
-def _keep(report: Report, file: Path, failed: Iterable[str]) -> None:
+def _keep(report: Report, file: Path, failed: Sequence[str]) -> None:
     """Nothing else is written: a page without these workloads would look whole."""
     report.save(file)
     names = " ".join(failed)
@@ -72,8 +73,8 @@ def _keep(report: Report, file: Path, failed: Iterable[str]) -> None:
     )
 
 
-def _measure(arguments: argparse.Namespace, failed: dict[str, None]) -> Report:
-    """Measures the workloads that were named; `failed` gets the names of those that could not be measured."""
+def _measure(arguments: argparse.Namespace) -> tuple[Report, Sequence[str]]:
+    """The figures of the workloads that were named, and the names of those that failed."""
     settings = Settings(
         rounds=arguments.rounds or (1 if arguments.quick else ROUNDS),
         quick=arguments.quick,
@@ -82,28 +83,30 @@ def _measure(arguments: argparse.Namespace, failed: dict[str, None]) -> Report:
         wakeups=arguments.wakeup,
     )
     with asyncio.Runner(loop_factory=loop_factory(settings.loop)) as runner:
-        return runner.run(_run(arguments.names or list(WORKLOADS), settings, failed))
+        return runner.run(_run(arguments.names or list(WORKLOADS), settings))
 
 
-async def _run(names: Sequence[str], settings: Settings, failed: dict[str, None]) -> Report:
+async def _run(names: Sequence[str], settings: Settings) -> tuple[Report, Sequence[str]]:
     workloads = [(name, make(settings)) for name in names for make in WORKLOADS[name]]
     facts = await machine.describe(settings.loop)
-    results = []
+    results: list[Result] = []
+    failed: list[str] = []
     with Progress(len(workloads)) as progress:
         for name, workload in workloads:
             try:
                 results.append(await run(workload, settings, progress))
             except Exception as error:  # noqa: BLE001 - it must not cost the figures of the others
-                failed[name] = None
+                failed.append(name)
                 print(f"{workload.name} failed: {type(error).__name__}: {error}", file=sys.stderr)
             progress.finished()
-    return Report(
+    report = Report(
         machine=facts,
         command=machine.command(sys.argv[1:]),
         quick=settings.quick,
         rounds=settings.rounds,
         results=results,
     )
+    return report, list(dict.fromkeys(failed))  # a name may stand for several workloads
 
 
 def _parser() -> argparse.ArgumentParser:
