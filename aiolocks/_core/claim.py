@@ -25,12 +25,15 @@ class Manner:
         eager: A release hands over to the next waiter of this session: the waiter's request follows right
             after the release.
         strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
+        quiet: A hand-over within this session need not be known elsewhere: the release wakes nobody, and the
+            request of the next waiter of this session, which follows right after it, does so if it is
+            refused. By default where a release hands over, and not first come, first served.
         together: They enter at the same time, once one of them has.
         silence: Seconds after which a waiter asks although it is told when it may enter: a refusal for
             another reason is not told.
     """
 
-    __slots__ = ("eager", "exclusive", "silence", "strict", "together")
+    __slots__ = ("eager", "exclusive", "quiet", "silence", "strict", "together")
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Manner:
         eager: bool = False,
         strict: bool = False,
         together: bool = False,
+        quiet: bool | None = None,
         silence: float = SILENT,
     ) -> None:
         self.silence = silence
@@ -46,11 +50,15 @@ class Manner:
         self.eager = eager
         self.strict = strict
         self.together = together
+        self.quiet = eager and not strict if quiet is None else quiet
 
     @property
-    def quiet(self) -> bool:
-        """Whether a hand-over within this session need not be known elsewhere."""
-        return self.eager and not self.strict
+    def yields(self) -> bool:
+        """Whether waiters of this session let one go first that they have woken elsewhere.
+
+        In a strict queue the server sees to that.
+        """
+        return self.quiet and not self.strict
 
     @property
     def stays(self) -> bool:

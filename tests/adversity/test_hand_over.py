@@ -10,16 +10,29 @@ import pytest
 
 from aiolocks import (
     BackendError,
+    FairLock,
+    Leadership,
     LeaseState,
     Lock,
     LockNotOwnedError,
     MultiLock,
     ReentrantLock,
+    Semaphore,
     Session,
 )
 from tests.adversity.conftest import Start
-from tests.adversity.tools import ACQUIRE, AT_ONCE, HAND_OVER, LISTEN, RELEASE, asleep, in_within
-from tests.support.proxy import Proxy
+from tests.adversity.tools import (
+    ACQUIRE,
+    AT_ONCE,
+    HAND_OVER,
+    HAND_OVER_PERMITS,
+    LISTEN,
+    RELEASE,
+    RELEASE_PERMITS,
+    asleep,
+    in_within,
+)
+from tests.support.proxy import Proxy, Request
 from tests.support.waiting import eventually
 
 Make = Callable[[Session], Any]
@@ -28,6 +41,19 @@ KINDS: dict[str, Make] = {
     "ReentrantLock": lambda session: ReentrantLock(session, "a"),
     "MultiLock": lambda session: MultiLock(session, ["a", "b"]),
 }
+SEATED_KINDS: dict[str, Make] = {
+    "FairLock": lambda session: FairLock(session, "a"),
+    "Leadership": lambda session: Leadership(session, "a"),
+}
+SEVERAL: dict[str, Make] = {
+    "Semaphore": lambda session: Semaphore(session, "a", 1),
+    "fair Semaphore": lambda session: Semaphore(session, "a", 1, fair=True),
+}
+COSTS = dict.fromkeys(KINDS, 1) | dict.fromkeys(SEATED_KINDS, 2) | {"Semaphore": 3, "fair Semaphore": 4}
+"""Scripts for each acquisition by a task that waits for another one here: the hand-over, and its wait.
+
+A fair kind gives each waiter a seat; one of a semaphore asks, for there may be room, and listens.
+"""
 
 
 async def held_and_awaited(session: Session, make: Make) -> tuple[Any, asyncio.Task[Any]]:
@@ -37,10 +63,12 @@ async def held_and_awaited(session: Session, make: Make) -> tuple[Any, asyncio.T
     return lease, waiting
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_hand_overs_within_a_session_are_one_request_each(start: Start, kind: str) -> None:
-    session = start()
-    lock = KINDS[kind](session)
+@pytest.mark.parametrize("kind", COSTS)
+async def test_hand_overs_within_a_session_are_one_request_each(
+    start: Start, through: Proxy, kind: str
+) -> None:
+    session = start(to=through)
+    lock = (KINDS | SEATED_KINDS | SEVERAL)[kind](session)
 
     async def twenty_times() -> None:
         for _ in range(20):
@@ -49,11 +77,35 @@ async def test_hand_overs_within_a_session_are_one_request_each(start: Start, ki
 
     async with lock:
         pass
-    before = session.statistics().commands_sent
+    before = through.count(_script)
     await asyncio.gather(*[twenty_times() for _ in range(10)])
 
     # Of 200, the first is an acquire alone; heartbeats may come between.
-    assert session.statistics().commands_sent - before <= 210
+    assert through.count(_script) - before <= 200 * COSTS[kind] + 10
+
+
+def _script(request: Request) -> bool:
+    return request[0] in (b"EVALSHA", b"EVAL")
+
+
+@pytest.mark.parametrize("kind", [*SEATED_KINDS, "fair Semaphore"])
+async def test_a_hand_over_that_is_refused_wakes_the_first_elsewhere(
+    start: Start, through: Proxy, kind: str
+) -> None:
+    """It came before the waiter here, which its session cannot know."""
+    make = (SEATED_KINDS | SEVERAL)[kind]
+    session, other = start(to=through), start()
+    lease = await make(session).acquire()
+    elsewhere = asyncio.create_task(make(other).acquire())
+    await eventually(lambda: asleep(other), within=AT_ONCE)
+    waiting = asyncio.create_task(make(session).acquire())
+    await asyncio.sleep(0.05)
+
+    await lease.release()
+    entered = await in_within(AT_ONCE, elsewhere)
+    assert not waiting.done()
+    await entered.release()
+    await (await in_within(AT_ONCE, waiting)).release()
 
 
 async def test_a_wait_that_begins_costs_two_requests(start: Start, through: Proxy) -> None:
@@ -111,13 +163,14 @@ async def test_one_that_does_not_hold_any_more_is_told_and_the_waiter_goes_on_wa
     await (await in_within(2, waiting)).release()
 
 
+@pytest.mark.parametrize("make", [KINDS["Lock"], SEATED_KINDS["FairLock"]], ids=["Lock", "FairLock"])
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_waiter_that_is_cancelled_leaves_the_release_alone(
-    start: Start, through: Proxy, turns: int
+    start: Start, through: Proxy, turns: int, make: Make
 ) -> None:
     session, other = start(to=through), start()
-    lease, waiting = await held_and_awaited(session, KINDS["Lock"])
-    elsewhere = asyncio.create_task(Lock(other, "a").acquire())
+    lease, waiting = await held_and_awaited(session, make)
+    elsewhere = asyncio.create_task(make(other).acquire())
     await eventually(lambda: asleep(other), within=AT_ONCE)
     released = asyncio.create_task(lease.release())
     for _ in range(turns):
@@ -130,4 +183,5 @@ async def test_a_waiter_that_is_cancelled_leaves_the_release_alone(
 
     assert lease.state is LeaseState.RELEASED
     await (await in_within(AT_ONCE, elsewhere)).release()
-    assert through.count(RELEASE) + through.count(HAND_OVER) > 0
+    ways = (RELEASE, HAND_OVER, RELEASE_PERMITS, HAND_OVER_PERMITS)
+    assert sum(through.count(way) for way in ways) > 0

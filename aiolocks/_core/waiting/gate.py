@@ -194,6 +194,10 @@ class Gate(Stand):
             return True
         if not self.manner.exclusive and self._head is not None and not self._head.asleep:
             return True  # its try is on its way, and cannot go right behind
+        if self.manner.strict:
+            # Elsewhere a waiter may be the first, and is woken by the request that is refused for it.
+            self._turns.owed = self._engine.ordered
+            return not self._turns.owed
         self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
         self._turns.owed = not self._in_turn
         return self._in_turn

@@ -81,7 +81,7 @@ class Stand:
     @property
     def yielding_until(self) -> float:
         """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
-        return self._turns.yielding_until if self.manner.quiet else 0.0
+        return self._turns.yielding_until if self.manner.yields else 0.0
 
     # -- the place in the queue on the server
 

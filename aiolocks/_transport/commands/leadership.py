@@ -16,6 +16,7 @@ NOBODY_KNOWN: Final = "+inf"
 _PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
 _SHARED: Final = ("forms", "bells", "fence", "queue", "permits", "terms")
 _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
+_HAND_OVER: Final = Script("permits_acquire", *_SHARED, "hand_over_permits")
 _ANNOTATE: Final = Script("leadership_annotate", *_SHARED, mid_move="mid_move_terms")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_terms")
 _LOOK: Final = Script("leadership_look", "forms", "fence")
@@ -69,6 +70,7 @@ class LeadershipCommands(PermitCommands):
     """The steps by which a process becomes the leader of that name, and by which others see it."""
 
     _acquiring: ClassVar[Script] = _ACQUIRE
+    _handing_over: ClassVar[Script | None] = _HAND_OVER
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
     _releasing: ClassVar[Script] = _RELEASE

@@ -53,6 +53,7 @@ class LimitsCommands(PermitCommands):
     """
 
     _acquiring: ClassVar[Script] = _ACQUIRE
+    _handing_over: ClassVar[Script | None] = None
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
     _owning: ClassVar[Script] = _OWNED

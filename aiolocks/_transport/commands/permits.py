@@ -55,6 +55,7 @@ class PermitCommands(NameCommands):
     """
 
     _acquiring: ClassVar[Script] = _ACQUIRE
+    _handing_over: ClassVar[Script | None] = _HAND_OVER
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
     _owning: ClassVar[Script] = _OWNED
@@ -134,7 +135,9 @@ class PermitCommands(NameCommands):
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), self._seat(token), flags)
         release = Command(self._releasing, self._keys, args, released, lane=token)
-        return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
+        if ring or leave or self._handing_over is None:
+            return release
+        return JoinableRelease(release, token, self._acquiring, self._handing_over)
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
         """Lets go, but the permits stay taken, by nobody, until `at_least_ms` after the grant."""

@@ -205,6 +205,15 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua("permits_acquire", without="in_turn, ahead = turn_of(queue, bell, entry, has(flags, 'w'))"),
         FAIR,
     ),
+    "permits: a hand-over out of turn wakes": Safeguard(
+        "A waiter that is refused because others go first wakes the first of them.",
+        lua(
+            "permits_acquire",
+            without="(not in_turn and not ahead) or (owing and not fair)",
+            instead="owing and not fair",
+        ),
+        FAIR,
+    ),
     "permits: refused is seated": Safeguard(
         "A refusal gives a seat.",
         lua(
