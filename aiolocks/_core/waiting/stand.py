@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG
@@ -120,7 +121,7 @@ class Stand:
     @property
     def needs_place(self) -> bool:
         """Whether anybody waits here, or asks beside the head and would wait."""
-        waiters = (self._head, *self._queue, *self._asking_beside)
+        waiters = chain((self._head,), self._queue, self._asking_beside)  # looked at up to the first of them
         return any(one is not None and not one.over for one in waiters)
 
     def give_up_place(self) -> None:
@@ -166,7 +167,9 @@ class Stand:
 
     def listener(self) -> Listener | Command[int] | None:
         """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
-        waiter = self._head or self._first_seated
+        waiter = self._head
+        if waiter is None or not waiter.asleep:
+            waiter = self._first_seated or waiter  # the head may have the lock, and its seat be gone, before that
         if waiter is None or not (self.place.armed or waiter.asleep or waiter is not self._head):
             return None
         if not self.place.armed:
