@@ -89,6 +89,38 @@ def _script(request: Request) -> bool:
 
 
 @pytest.mark.parametrize("kind", [*SEATED_KINDS, "fair Semaphore"])
+async def test_a_heartbeat_between_hand_overs_takes_no_seat_again(
+    start: Start, through: Proxy, kind: str
+) -> None:
+    """The seat of the waiter that is handed to is gone when its session is asked about it."""
+    lock = (SEATED_KINDS | SEVERAL)[kind](start(to=through))
+    entered = 0
+
+    async def take_turns(tasks: int, heartbeats: int) -> None:
+        nonlocal entered
+        over = False
+
+        async def one() -> None:
+            nonlocal entered
+            while not over:
+                async with lock:
+                    entered += 1
+
+        before = through.count(LISTEN)
+        all_of_them = asyncio.gather(*[one() for _ in range(tasks)])
+        await eventually(lambda: through.count(LISTEN) >= before + heartbeats, within=15)
+        over = True
+        await all_of_them
+
+    await take_turns(2, 1)  # from now on the server knows the scripts
+    before, entered = through.count(_script), 0
+    await take_turns(200, 5)
+
+    # Each heartbeat would add up to 200.
+    assert through.count(_script) - before <= COSTS[kind] * entered + 100
+
+
+@pytest.mark.parametrize("kind", [*SEATED_KINDS, "fair Semaphore"])
 async def test_a_hand_over_that_is_refused_wakes_the_first_elsewhere(
     start: Start, through: Proxy, kind: str
 ) -> None:

@@ -169,7 +169,7 @@ class Stand:
         """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
         waiter = self._head
         if waiter is None or not waiter.asleep:
-            waiter = self._first_seated or waiter  # the head may have the lock, and its seat be gone, before that
+            waiter = self._first_seated or waiter  # the head may get in, and its seat go, before that
         if waiter is None or not (self.place.armed or waiter.asleep or waiter is not self._head):
             return None
         if not self.place.armed:
