@@ -9,7 +9,7 @@
 -- - register is a hash without a ttl, of the fence, which never falls, and what was written with it;
 -- - fencing tokens are compared digit by digit: a Lua number has 53 bits.
 local seen = redis.call('HGET', KEYS[1], 'fence')
-if not seen and redis.call('HLEN', KEYS[1]) > 0 or seen and not string.find(seen, '^%d+$') then foreign(KEYS[1]) end
+if not seen and redis.call('HLEN', KEYS[1]) > 0 or seen and not string.find(seen, '^%d+$') then reject_foreign(KEYS[1]) end
 seen = seen or ''
 if #seen > #ARGV[1] or (#seen == #ARGV[1] and seen > ARGV[1]) then return seen end
 redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'form', ARGV[2], 'value', ARGV[3])

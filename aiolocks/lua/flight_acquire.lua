@@ -33,7 +33,7 @@ if held_by(token, held) then
 end
 
 local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag', 'fresh', 'cost', 'again')
-if not left[1] and redis.call('HLEN', value) > 0 then foreign(value) end
+if not left[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local kept = left[1] and NOW < tonumber(left[2])
 local meant = left[1] and after ~= '' and tonumber(left[1]) >= tonumber(after)
 if (kept or meant) and left[3] == print and left[1] ~= anew then
@@ -50,10 +50,10 @@ if held and print_of(held) ~= print then
   leave()
   return {3}
 end
-if held then return {0, redis.call('PTTL', run), minted_in(held), be_seated({queue}, bell, flags)} end
+if held then return {0, redis.call('PTTL', run), minted_in(held), enqueue_in_each({queue}, bell, flags)} end
 local first = redis.call('ZRANGE', queue, 0, 0)[1]
-if has(flags, 't') and first and first ~= bell then return {0, -2, '0', be_seated({queue}, bell, flags)} end
+if has(flags, 't') and first and first ~= bell then return {0, -2, '0', enqueue_in_each({queue}, bell, flags)} end
 
-local minted = seal(fence, MICROSECONDS, retention)
+local minted = mint(fence, MICROSECONDS, retention)
 redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
 return {1, minted, others - leave()}

@@ -23,13 +23,13 @@ if limit then return {3, limit} end
 local permits, minted, metadata = lease_of(token)
 if not permits then
   local duplicate = ticket ~= '' and is_duplicate(owner, over, ticket)
-  local first, busy = living(queue, 0), busy_until()
+  local first, busy = first_living(queue, 0), busy_until()
   local in_turn, slot = not first or bell_of(queue, first) == bell, not busy and free() > 0
   if not duplicate and not (slot and in_turn) then
     local room = slot and ARGV[7] == '0' and '1' or ARGV[7]  -- no run is in its way, and the first may have none to begin
     local stands, rung = standing(KEYS[9], room, entry, ARGV[10], ticket)
     if stands ~= 'f' then
-      rung[#rung + 1] = sit_down(queue, bell, seat, has(flags, 'q'))
+      rung[#rung + 1] = enqueue(queue, bell, seat, has(flags, 'q'))
       be_seen(KEYS[9], entry, stands, rung)
       rung[#rung + 1] = wake(true, 0, entry)[1]
       if has(flags, 'h') then table.insert(rung, 1, told()) end
@@ -39,15 +39,15 @@ if not permits then
     duplicate = 'f'
   end
   if duplicate then
-    stand_up(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
+    dequeue(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
     be_gone(KEYS[9], entry, false)
     return {2, duplicate, unpack(wake(true, 0))}
   end
   if ticket ~= '' then begin_ticket(ticket, ARGV[9], ttl) end
-  minted, metadata = seal(fence, MICROSECONDS, ARGV[3]), ARGV[4]
+  minted, metadata = mint(fence, MICROSECONDS, ARGV[3]), ARGV[4]
 end
 go(token, minted, metadata, ARGV[11], ttl, ARGV[3])
-stand_up(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
+dequeue(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
 be_gone(KEYS[9], entry, not permits)
 local rung = wake(true, 0)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, 0, unpack(rung)}

@@ -17,7 +17,7 @@ if held then
   if run then end_ticket(ticket, flags) end
 end
 if run and redis.call('GET', run) == ARGV[1] then redis.call('DEL', run) end
-stand_up(queue, bell, ARGV[3], has(flags, 'l'), has(flags, 'a'))
+dequeue(queue, bell, ARGV[3], has(flags, 'l'), has(flags, 'a'))
 local rung = {}
 if has(flags, 'r') then rung = wake(true, 0) end
 be_gone(KEYS[9], bell .. ARGV[3], false)  -- last: the dead have been dropped from the queue then

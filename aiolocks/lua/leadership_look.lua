@@ -7,7 +7,7 @@
 --          each later term 'fencing token:metadata'…}
 local holders, leases, terms = KEYS[1], KEYS[2], KEYS[3]
 local newest = redis.call('ZRANGE', terms, -1, -1)[1]
-if newest and not string.find(newest, '^%d+:') then foreign(terms) end
+if newest and not string.find(newest, '^%d+:') then reject_foreign(terms) end
 local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')
 local left, lease = last[2] and last[2] - NOW or 0, last[1] and redis.call('HGET', leases, last[1])
 if left <= 0 or not lease then left, lease = -1, '' end

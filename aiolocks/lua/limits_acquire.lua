@@ -33,7 +33,7 @@ if not held then
   local first = first_in(line)
   if not call and (place or first and not (waits and bell_of(queue, first) == bell)) then
     if waits then
-      rung[#rung + 1] = sit_down(queue, bell, seat, has(flags, 'q'))
+      rung[#rung + 1] = enqueue(queue, bell, seat, has(flags, 'q'))
       redis.call('ZADD', everyone, 'NX', whole(MICROSECONDS), bell .. seat)
       redis.call('PEXPIRE', everyone, QUEUE_TTL)
       line_waits(line, place)
@@ -44,10 +44,10 @@ if not held then
     return {0, remaining, unpack(rung)}
   end
   if call then drop(call) end
-  held, minted, metadata = line, seal(fence, MICROSECONDS, ARGV[3]), ARGV[4]
+  held, minted, metadata = line, mint(fence, MICROSECONDS, ARGV[3]), ARGV[4]
 end
 keep(fence, ARGV[3])
 hold(token, held, minted, metadata, ttl)
-stand_up(queue, bell, seat, has(flags, 'l'))
+dequeue(queue, bell, seat, has(flags, 'l'))
 line_waits(held)
 return {1, minted, others > 0 and redis.call('ZCARD', everyone) or 0, 0, unpack(rung)}

@@ -4,7 +4,7 @@
 -- ARGV  1 line
 -- Returns {1 or 0, for each key of the line how many permits are out, in the order of the line…}
 purge(true)
-if alien then foreign(alien) end
+if alien then reject_foreign(alien) end
 local found = {(full(ARGV[1]) or first_in(ARGV[1])) and 1 or 0}
 for key in each(ARGV[1]) do found[#found + 1] = tonumber(redis.call('HGET', leases, '#' .. key) or 0) end
 return found

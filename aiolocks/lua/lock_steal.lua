@@ -13,7 +13,7 @@ if held_by(token, held) then
   keep(fence, ARGV[3])
   return {1, minted_in(held), others, ''}
 end
-local left, minted = redis.call('PTTL', lock), seal(fence, MICROSECONDS, ARGV[3])
+local left, minted = redis.call('PTTL', lock), mint(fence, MICROSECONDS, ARGV[3])
 local taken = token .. ':' .. minted .. ':' .. ARGV[4]
 if held then leave_mark(string.match(held, '^%x+'), taken, left) end
 redis.call('DEL', lock, nest)

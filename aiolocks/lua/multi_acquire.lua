@@ -35,7 +35,7 @@ if remaining then
   if has(flags, 'p') or has(flags, 'q') and redis.call('EXISTS', bell) == 0 then
     pass_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))
   end
-  rung[#rung + 1] = be_seated(queues, bell, flags)
+  rung[#rung + 1] = enqueue_in_each(queues, bell, flags)
   if has(flags, 'h') then table.insert(rung, 1, told) end
   return {0, remaining, unpack(rung)}
 end
@@ -45,8 +45,8 @@ if mine == n then
 else
   for i = 1, n do
     local first = redis.call('ZRANGE', queues[i], 0, 0)[1]
-    if has(flags, 't') and first and first ~= bell then return {0, -2, be_seated(queues, bell, flags)} end
-    minted = beyond(KEYS[n + i], minted)
+    if has(flags, 't') and first and first ~= bell then return {0, -2, enqueue_in_each(queues, bell, flags)} end
+    minted = above(KEYS[n + i], minted)
   end
   minted = whole(minted)
 end

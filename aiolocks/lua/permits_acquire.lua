@@ -24,17 +24,17 @@ local woken, owing = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)
 if not permits then
   local entry, in_turn, ahead = bell .. seat, true, nil
-  if has(flags, 't') then in_turn, ahead = turn_of(queue, bell, entry, has(flags, 'w')) end
+  if has(flags, 't') then in_turn, ahead = goes_first(queue, bell, entry, has(flags, 'w')) end
   if wanted > free() or not in_turn then
     keep(value, ARGV[9])  -- also for a waiter: what was resized stays so
     local too_few = wanted > capacity()
     if too_few and wanted > tonumber(ARGV[6]) then  -- and so it was when it was made
-      stand_up(queue, bell, seat, has(flags, 'l'))
+      dequeue(queue, bell, seat, has(flags, 'l'))
       return {3, capacity(), unpack(wake(fair, 0))}
     end
     -- Permits that it cannot use are for others: for those after it if it was woken from the queue, or else for all.
     local rung, rank = {}, redis.call('ZRANK', queue, entry) or -1
-    local own = has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q')) or nil
+    local own = has(flags, 'w') and enqueue(queue, bell, seat, has(flags, 'q')) or nil
     if (not in_turn and not ahead) or (owing and not fair) then
       rung = wake(fair, 0, entry)
     elseif woken and not fair then
@@ -49,12 +49,12 @@ if not permits then
     if too_few then remaining = -3 end
     return {0, remaining, unpack(rung)}
   end
-  permits, minted, metadata = wanted, seal(fence, MICROSECONDS, ARGV[3]), ARGV[4]
+  permits, minted, metadata = wanted, mint(fence, MICROSECONDS, ARGV[3]), ARGV[4]
 end
 keep(fence, ARGV[3])
 hold(token, permits, minted, metadata, ttl)
 keep(value, ARGV[9])
-stand_up(queue, bell, seat, has(flags, 'l'))
+dequeue(queue, bell, seat, has(flags, 'l'))
 local rung = wake(fair, 0)
 local room = math.floor(math.max(0, free()) / permits)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, room, unpack(rung)}

@@ -7,8 +7,8 @@
 local first = ARGV[1] ~= '' and first_value()
 if first and first ~= ARGV[1] then return {tonumber(first), capacity()} end
 purge(true)
-if alien then foreign(alien) end
-if has(ARGV[2], 't') and living(queue, 0) then return 0 end
+if alien then reject_foreign(alien) end
+if has(ARGV[2], 't') and first_living(queue, 0) then return 0 end
 local there = free()
 if not first and ARGV[1] ~= '' then there = there - 1 + ARGV[1] end
 return math.max(0, there)

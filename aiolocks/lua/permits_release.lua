@@ -22,7 +22,7 @@ if held then
   end
   keep(fence, ARGV[2])
 end
-stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))
+dequeue(queue, bell, ARGV[3], has(ARGV[4], 'l'))
 local rung = {}
 if has(ARGV[4], 'r') then rung = wake(ARGV[3] ~= NO_SEAT, 0) end
 return {held and 1 or thief_of(ARGV[1]), unpack(rung)}

@@ -13,7 +13,7 @@ purge(true)
 if not fewer then return {1, 0, unpack(wake(ARGV[4] ~= NO_SEAT, 0))} end
 local rung = {}
 for rank = 0, WALK - 1 do
-  local entry, state = living(queue, rank)
+  local entry, state = first_living(queue, rank)
   if state == '' then
     local bell = bell_of(queue, entry)
     ring(bell)

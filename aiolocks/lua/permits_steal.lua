@@ -10,7 +10,7 @@ local others = number_in(queue)
 purge()
 local permits, minted, metadata = lease_of(token)
 if not permits then
-  minted, metadata = seal(fence, MICROSECONDS, ARGV[3]), ARGV[4]
+  minted, metadata = mint(fence, MICROSECONDS, ARGV[3]), ARGV[4]
   for _, held in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
     local _, was, beside = lease_of(held)
     lost = held .. ':' .. was .. ':' .. beside

@@ -13,11 +13,11 @@ local token, ttl, flags = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local held = known(lock, redis.call('GET', lock))
 local others = number_in(queue)
 local nested_first = redis.call('ZRANGE', nest, 0, 0)[1]
-if nested_first and not is_token(nested_first) then foreign(nest) end
+if nested_first and not is_token(nested_first) then reject_foreign(nest) end
 if held and not held_by(owner_of(token), held) then
   local reply = {0, redis.call('PTTL', lock)}
   if has(flags, 'h') then reply[3] = {whole(MICROSECONDS), '', '', reply[2], held} end
-  reply[#reply + 1] = be_seated({queue}, bell, flags)
+  reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)
   return reply
 end
 
@@ -28,8 +28,8 @@ if held then
   keep(fence, ARGV[3])
 else
   local first = redis.call('ZRANGE', queue, 0, 0)[1]
-  if has(flags, 't') and first and first ~= bell then return {0, -2, be_seated({queue}, bell, flags)} end
-  minted = seal(fence, MICROSECONDS, ARGV[3])
+  if has(flags, 't') and first and first ~= bell then return {0, -2, enqueue_in_each({queue}, bell, flags)} end
+  minted = mint(fence, MICROSECONDS, ARGV[3])
   redis.call('SET', lock, owner_of(token) .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
   if nested_first then redis.call('DEL', nest) end
 end

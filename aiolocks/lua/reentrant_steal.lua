@@ -13,7 +13,7 @@ if held_by(owner_of(token), held) then
   keep(fence, ARGV[3])
 else
   local left = redis.call('PTTL', lock)
-  minted = seal(fence, MICROSECONDS, ARGV[3])
+  minted = mint(fence, MICROSECONDS, ARGV[3])
   local taken = owner_of(token) .. ':' .. minted .. ':' .. ARGV[4]
   if held then leave_mark(string.match(held, '^%x+'), taken, left) end
   lost = held or ''

@@ -37,7 +37,7 @@ else
     if waits_for_it then
       take('c', bell)  -- a waiter that was called has come, and cannot enter after all
       wait(bell, mode, a, b, mark_of(mode, a, b, mark, under, first), under, tonumber(ARGV[9]))
-      own = sit_down(queue, bell, seat, has(flags, 'q'))
+      own = enqueue(queue, bell, seat, has(flags, 'q'))
     end
     local rank = woken and (redis.call('ZRANK', queue, bell .. seat) or 0)
     if rank then settle(rank < WALK and 0 or rank + 1, rung) end
@@ -47,7 +47,7 @@ else
     if has(flags, 'h') then table.insert(rung, 1, in_the_way(mode, a, b, under, 8, {whole(MICROSECONDS), ''})) end
     return {0, ms, unpack(rung)}
   end
-  minted = seal(fence, MICROSECONDS, ARGV[3])
+  minted = mint(fence, MICROSECONDS, ARGV[3])
   hold(token, mode, a, b, minted, ARGV[4], ttl)
   if under ~= '-' then
     redis.call('HSET', spans, under, table.concat({'u', left, right, minted, described}, ' '))

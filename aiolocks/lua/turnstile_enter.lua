@@ -20,7 +20,7 @@ if not last then
   redis.call('PEXPIRE', places, ARGV[2])
   return 1
 end
-if not is_token(owner) or not string.find(last, '^%d+$') then foreign(places) end
+if not is_token(owner) or not string.find(last, '^%d+$') then reject_foreign(places) end
 redis.call('ZADD', places, last + 1, token)
 if redis.call('ZCARD', places) > tonumber(ARGV[3]) then
   redis.call('ZREM', places, redis.call('ZRANGE', places, 1, 1)[1])

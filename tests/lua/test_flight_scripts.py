@@ -708,13 +708,13 @@ SPARED: dict[str, str] = {
 MUTATIONS = [
     Mutation(
         "flight_acquire",
-        "minted_in(held), be_seated({queue}, bell, flags)}",
+        "minted_in(held), enqueue_in_each({queue}, bell, flags)}",
         "minted_in(held)}",
         "test_one_that_is_refused_and_will_wait_is_seated",
     ),
     Mutation(
         "flight_acquire",
-        "'0', be_seated({queue}, bell, flags)}",
+        "'0', enqueue_in_each({queue}, bell, flags)}",
         "'0'}",
         "test_one_that_is_refused_and_will_wait_is_seated",
     ),

@@ -1384,7 +1384,7 @@ MUTATIONS = [
         "test_while_one_runs_the_same_ticket_waits_and_then_is_a_duplicate",
     ),
     Mutation(
-        "job_acquire", "sit_down(queue, bell, seat, has(flags, 'q'))", "sit_down(queue, bell, seat, false)",
+        "job_acquire", "enqueue(queue, bell, seat, has(flags, 'q'))", "enqueue(queue, bell, seat, false)",
         "test_who_has_a_bell_that_is_gone_is_told_and_lives",
     ),
     *(

@@ -901,7 +901,7 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_acquire",
-        "{0, -2, be_seated(queues, bell, flags)}",
+        "{0, -2, enqueue_in_each(queues, bell, flags)}",
         "{0, -2}",
         "test_in_turn_too_one_that_is_refused_is_seated",
     ),
@@ -949,14 +949,14 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_acquire",
-        "minted = beyond(KEYS[n + i], minted)",
-        "minted = beyond(KEYS[n + 1], minted)",
+        "minted = above(KEYS[n + i], minted)",
+        "minted = above(KEYS[n + 1], minted)",
         "test_acquire_mints_more_than_stands_behind_any_of_the_fences",
     ),
     Mutation(
         "multi_acquire",
-        "minted = beyond(KEYS[n + i], minted)",
-        "minted = beyond(KEYS[n + i], MICROSECONDS)",
+        "minted = above(KEYS[n + i], minted)",
+        "minted = above(KEYS[n + i], MICROSECONDS)",
         "test_acquire_mints_more_than_stands_behind_any_of_the_fences",
     ),
     Mutation(

@@ -1715,8 +1715,8 @@ MUTATIONS = [
     ),
     Mutation(
         "permits_acquire",
-        "turn_of(queue, bell, entry, has(flags, 'w'))",
-        "turn_of(queue, bell, entry, true)",
+        "goes_first(queue, bell, entry, has(flags, 'w'))",
+        "goes_first(queue, bell, entry, true)",
         "test_in_turn_a_single_try_does_not_overtake_who_waits_in_its_own_session",
     ),
     Mutation(
@@ -1733,8 +1733,8 @@ MUTATIONS = [
     ),
     Mutation(
         "permits_acquire",
-        "sit_down(queue, bell, seat, has(flags, 'q'))",
-        "sit_down(queue, bell, seat, false)",
+        "enqueue(queue, bell, seat, has(flags, 'q'))",
+        "enqueue(queue, bell, seat, false)",
         "test_who_had_a_bell_that_is_gone_is_told_and_lives",
     ),
     Mutation(
@@ -1909,11 +1909,11 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/permits",
-        "'current') or 1) or foreign(value)",
+        "'current') or 1) or reject_foreign(value)",
         "'current') or 1)",
         "test_a_value_of_others_is_refused_and_stays",
     ),
-    Mutation("shared/permits", "or 0) or foreign(leases))", "or 0))", "test_a_sum_of_others_is_refused"),
+    Mutation("shared/permits", "or 0) or reject_foreign(leases))", "or 0))", "test_a_sum_of_others_is_refused"),
     Mutation(
         "shared/queue",
         "entry and bell_of(queue, entry)",
@@ -1989,13 +1989,13 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/queue",
-        "alone or seat == NO_SEAT or not seated(queue, bell)",
+        "alone or seat == NO_SEAT or not has_entry(queue, bell)",
         "true",
         "test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session",
     ),
     Mutation(
         "shared/queue",
-        "alone or seat == NO_SEAT or not seated(queue, bell)",
+        "alone or seat == NO_SEAT or not has_entry(queue, bell)",
         "leaving",
         "test_a_bell_goes_with_the_last_seat_that_lives_by_it",
     ),

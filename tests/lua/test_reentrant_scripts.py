@@ -715,13 +715,13 @@ SPARED = {
 MUTATIONS = [
     Mutation(
         "reentrant_acquire",
-        "reply[#reply + 1] = be_seated({queue}, bell, flags)",
+        "reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)",
         "",
         "test_one_that_is_refused_and_will_wait_is_seated",
     ),
     Mutation(
         "reentrant_acquire",
-        "{0, -2, be_seated({queue}, bell, flags)}",
+        "{0, -2, enqueue_in_each({queue}, bell, flags)}",
         "{0, -2}",
         "test_one_that_is_refused_and_will_wait_is_seated",
     ),

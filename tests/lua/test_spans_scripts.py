@@ -1751,8 +1751,8 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "(living(queue, 0) or of .. seat) == of .. seat",
-        "living(queue, 0) == of .. seat",
+        "(first_living(queue, 0) or of .. seat) == of .. seat",
+        "first_living(queue, 0) == of .. seat",
         "test_what_a_dead_writer_had_reserved_keeps_no_waiter_out_that_is_the_first",
     ),
     Mutation(
@@ -1969,7 +1969,7 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "own = sit_down(queue, bell, seat, has(flags, 'q'))",
+        "own = enqueue(queue, bell, seat, has(flags, 'q'))",
         "",
         "test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed",
     ),

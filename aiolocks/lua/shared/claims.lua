@@ -24,7 +24,7 @@ local function again()
 end
 
 local function begin(due, attempt, before)
-  local minted = seal(fence, MICROSECONDS, ARGV[3])
+  local minted = mint(fence, MICROSECONDS, ARGV[3])
   local run = {state = 'running', due = due, attempt = attempt, before = before, minted = minted, holder = ARGV[4]}
   write_run(token, run)
   return granted(run)

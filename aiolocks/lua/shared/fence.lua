@@ -8,9 +8,9 @@ local NOW = math.floor(MICROSECONDS / 1000)  -- ms
 -- The larger of `minted` and the one behind the fence. The server's clock is where minting begins, so that a
 -- lost fence (restart, eviction) does not begin again at 1. Microseconds since 1970 are exact in a double, that is
 -- below 2^53, until 2255: nothing beyond that was ever granted.
-local function beyond(fence, minted)
+local function above(fence, minted)
   local last = redis.call('GET', fence) or '0'
-  if not string.find(last, '^%d+$') or tonumber(last) >= 9007199254740991 then foreign(fence) end
+  if not string.find(last, '^%d+$') or tonumber(last) >= 9007199254740991 then reject_foreign(fence) end
   return math.max(minted, last + 1)
 end
 
@@ -18,8 +18,8 @@ end
 local function whole(number) return string.format('%.0f', number) end
 
 -- Mints the next fencing token from `minted` on, and remembers it, for no shorter than before.
-local function seal(fence, minted, ms)
-  minted = whole(beyond(fence, minted))
+local function mint(fence, minted, ms)
+  minted = whole(above(fence, minted))
   redis.call('SET', fence, minted, 'PX', math.max(redis.call('PTTL', fence), tonumber(ms)))
   return minted
 end

@@ -8,7 +8,7 @@
 local AT_ONCE = 16
 
 local function print_of(held)
-  return string.match(known(KEYS[1], held), '^%x+:%d+:{"fingerprint":"(%x*)"') or foreign(KEYS[1])
+  return string.match(known(KEYS[1], held), '^%x+:%d+:{"fingerprint":"(%x*)"') or reject_foreign(KEYS[1])
 end
 
 -- Wakes all who stand in the queue: here the first of them who live, who then wake as many each. Returns their bells.

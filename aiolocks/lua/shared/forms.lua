@@ -1,7 +1,7 @@
 -- Every value that aiolocks writes has a known form. A value of another form was written by another program: no step
 -- takes it for its own, and the step that meets it ends with 'FOREIGN' and the number of its key in KEYS.
 
-local function foreign(key)
+local function reject_foreign(key)
   for number = 1, #KEYS do
     if KEYS[number] == key then error('FOREIGN ' .. number, 0) end
   end
@@ -11,7 +11,7 @@ end
 local redis = {call = function(command, ...)
   local reply = redis.pcall(command, ...)
   if type(reply) ~= 'table' or not reply.err then return reply end
-  if string.find(reply.err, 'WRONGTYPE', 1, true) then foreign((...)) end
+  if string.find(reply.err, 'WRONGTYPE', 1, true) then reject_foreign((...)) end
   return redis.call(command, ...)
 end}
 
@@ -23,6 +23,6 @@ local function is_bell(entry) return string.find(entry, '.bell.', 1, true) ~= ni
 -- How many stand in a queue. To be read before anything is written.
 local function number_in(queue)
   local number = redis.call('ZCARD', queue)
-  if number > 0 and not is_bell(redis.call('ZRANGE', queue, 0, 0)[1]) then foreign(queue) end
+  if number > 0 and not is_bell(redis.call('ZRANGE', queue, 0, 0)[1]) then reject_foreign(queue) end
   return number
 end

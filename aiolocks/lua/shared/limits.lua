@@ -25,7 +25,7 @@ local function each(line) return string.gmatch(line, '([^=,]+)=(%d+)') end
 -- The first key of the line that is full, with its cap, or nil.
 local function full(line)
   for key, cap in each(line) do
-    local held = tonumber(redis.call('HGET', leases, '#' .. key) or 0) or foreign(leases)
+    local held = tonumber(redis.call('HGET', leases, '#' .. key) or 0) or reject_foreign(leases)
     if held >= tonumber(cap) then return key .. '=' .. cap end
   end
 end

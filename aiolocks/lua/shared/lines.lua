@@ -72,7 +72,7 @@ local function first_at(key)
     local found = redis.call('ZRANGEBYLEX', turns, from, '(' .. key .. '>', 'LIMIT', 0, 1)[1]
     if not found then return best, least, at end
     local place, turn, line = string.match(found, '^(%S+) (%d+) (%S+)$')
-    if not place then foreign(turns) end
+    if not place then reject_foreign(turns) end
     local blocked = full(place) or full(line)
     if blocked and blocked ~= place then
       park(line, blocked, found)
@@ -129,7 +129,7 @@ end
 
 -- As `permits` does it: one of the two keys was lost, or another program has written there.
 local alien
-local function count_anew()
+local function recount()
   local there = redis.call('HKEYS', leases)
   for _, field in ipairs(there) do
     if string.sub(field, 1, 1) == '#' then
@@ -166,16 +166,16 @@ local function purge(at_once)
     if line and string.sub(token, 1, #CALLED) == CALLED then called[#called + 1] = line end
   end
   local number, keys = redis.call('ZCARD', holders), redis.call('HGET', leases, '#') or 0
-  if number == 0 or redis.call('HLEN', leases) ~= number + 1 + (tonumber(keys) or 0) then count_anew() end
-  if alien and not at_once then foreign(alien) end
+  if number == 0 or redis.call('HLEN', leases) ~= number + 1 + (tonumber(keys) or 0) then recount() end
+  if alien and not at_once then reject_foreign(alien) end
   for _, line in ipairs(called) do line_waits(line) end
   wake()
   return #over
 end
 
 -- Leaves both queues, with the call that it may have had. A line without waiters waits nowhere.
-local leave = stand_up
-local function stand_up(queue, bell, seat, leaving)
+local leave = dequeue
+local function dequeue(queue, bell, seat, leaving)
   local line = string.match(queue, '%.queue%.([^:]*):')
   redis.call('ZREM', everyone, bell .. seat)
   drop(CALLED .. seat)

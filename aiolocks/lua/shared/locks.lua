@@ -9,7 +9,7 @@ end
 
 -- The same, whoever holds it, and also where nobody does for a while.
 local function known(lock, held)
-  if held and not is_token(string.match(held, '^(%x+):%d+:') or '') then foreign(lock) end
+  if held and not is_token(string.match(held, '^(%x+):%d+:') or '') then reject_foreign(lock) end
   return held
 end
 

@@ -2,7 +2,7 @@
 
 local function expect_ours(key, ids)
   for _, id in ipairs(ids) do
-    if not is_token(id) and not is_bell(id) then foreign(key) end
+    if not is_token(id) and not is_bell(id) then reject_foreign(key) end
   end
 end
 

@@ -29,7 +29,7 @@ end
 -- One of the two keys was lost: what stands in one of them only holds nothing. Or somebody else has written there, whose
 -- members are left alone.
 local alien
-local function count_anew()
+local function recount()
   local held = 0
   for _, token in ipairs(redis.call('HKEYS', leases)) do
     if token ~= 'held' and not is_token(token) then
@@ -60,22 +60,22 @@ local function purge(at_once)
     if is_token(token) then drop(token) end
   end
   local number = redis.call('ZCARD', holders)
-  if redis.call('HLEN', leases) ~= (number > 0 and number + 1 or 0) then count_anew() end
-  if alien and not at_once then foreign(alien) end
+  if redis.call('HLEN', leases) ~= (number > 0 and number + 1 or 0) then recount() end
+  if alien and not at_once then reject_foreign(alien) end
   return #over
 end
 
 -- The value that it was made with, or false before it is made.
 local function first_value()
   local first = redis.call('HGET', value, 'first')
-  if first and not tonumber(first) or not first and redis.call('HLEN', value) > 0 then foreign(value) end
+  if first and not tonumber(first) or not first and redis.call('HLEN', value) > 0 then reject_foreign(value) end
   return first
 end
 
-local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) or foreign(value) end
+local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) or reject_foreign(value) end
 
 local function free()
-  return capacity() - (tonumber(redis.call('HGET', leases, 'held') or 0) or foreign(leases))
+  return capacity() - (tonumber(redis.call('HGET', leases, 'held') or 0) or reject_foreign(leases))
 end
 
 -- The holders, for a refusal: the server's time, microseconds; how many permits there are; and of the leases that end
@@ -105,7 +105,7 @@ local function wake(fair, rank, except)
   if free() < 1 then return {} end
   local last = rank + WALK
   while rank < last do
-    local entry, state = living(queue, rank)
+    local entry, state = first_living(queue, rank)
     if not entry then break end
     if state == '' and entry ~= except then
       local bell = bell_of(queue, entry)

@@ -22,7 +22,7 @@ end
 local function was_woken(flags, bell) return has(flags, 'p') or redis.call('GET', bell) == 'rung' end
 
 -- The first living entry from a rank on, and the state of its bell; drops the dead ones before it.
-local function living(queue, rank)
+local function first_living(queue, rank)
   while true do
     local entry = redis.call('ZRANGE', queue, rank, rank)[1]
     local bell = entry and bell_of(queue, entry)
@@ -36,15 +36,15 @@ end
 -- Whether nobody of another bell stands before that entry and lives, or before the end of the queue if it has no such
 -- entry, nor anybody at all if its owner is not to wait. If not, and the first one has its bell: that one, which is
 -- for its session to use or to give up. It passes as many of its own bell as a walk goes.
-local function turn_of(queue, bell, entry, waits)
-  local first = living(queue, 0)
+local function goes_first(queue, bell, entry, waits)
+  local first = first_living(queue, 0)
   local other, rank = first, 0
   while other and other ~= entry and rank < WALK do
     if not waits or bell_of(queue, other) ~= bell then
       return false, waits and bell_of(queue, first) == bell and first or nil
     end
     rank = rank + 1
-    other = living(queue, rank)
+    other = first_living(queue, rank)
   end
   return true, nil
 end
@@ -52,7 +52,7 @@ end
 -- Takes a seat, or keeps the one that there is; the bell hangs from now on. One that hangs is left alone: after a write of
 -- its own session, that would not hear it any more. Returns the bell if it did not hang, and its owner may believe
 -- that it did (`had_bell`): then the owner must listen again.
-local function sit_down(queue, bell, seat, had_bell)
+local function enqueue(queue, bell, seat, had_bell)
   redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
   if redis.call('GET', bell) == '' then return nil end
@@ -61,7 +61,7 @@ local function sit_down(queue, bell, seat, had_bell)
 end
 
 -- Whether somebody has a seat with that bell, as far as a walk goes.
-local function seated(queue, bell)
+local function has_entry(queue, bell)
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, WALK - 1)) do
     if #entry == #bell + SEAT and string.sub(entry, 1, #bell) == bell then return true end
   end
@@ -71,9 +71,9 @@ end
 -- Gives up a seat of one's own. The bell goes with the last seat that lives by it: who asks does not know of those who
 -- have sat down since. Without seats of their own, it is the session's place and bell, which go if it is `leaving`.
 -- A waiter that is `alone` shares its bell with nobody.
-local function stand_up(queue, bell, seat, leaving, alone)
+local function dequeue(queue, bell, seat, leaving, alone)
   if seat == NO_SEAT and not leaving then return end
   local stood = redis.call('ZREM', queue, bell .. seat) == 1
   if not (stood or leaving) then return end
-  if alone or seat == NO_SEAT or not seated(queue, bell) then redis.call('DEL', bell) end
+  if alone or seat == NO_SEAT or not has_entry(queue, bell) then redis.call('DEL', bell) end
 end

@@ -31,7 +31,7 @@ local function standing(seen, room, entry, session, ticket)
   local unsure, rung, places = {}, {}, tonumber(room)
   for rank = 0, number_in(queue) do
     if places == 0 then break end
-    local other = living(queue, rank)
+    local other = first_living(queue, rank)
     if not other or other == entry then return 'w', {} end
     if redis.call('HGET', seen, other) ~= '0' then
       local asked = noted(seen, other)

@@ -11,13 +11,13 @@ local owner, over, run, about = KEYS[7], KEYS[8], KEYS[10], KEYS[11]
 -- The limit of the runs that go on, if it is not this one.
 local function other_limit(limit)
   local current = redis.call('ZCARD', holders) > 0 and redis.call('HGET', value, 'current')
-  return current and current ~= limit and (tonumber(current) or foreign(value))
+  return current and current ~= limit and (tonumber(current) or reject_foreign(value))
 end
 
 -- When the lease of the token that runs the ticket ends, ms, or false.
 local function busy_until()
   local runner = run and redis.call('GET', run)
-  if runner and not is_token(runner) then foreign(run) end
+  if runner and not is_token(runner) then reject_foreign(run) end
   return runner and redis.call('ZSCORE', holders, runner)
 end
 

@@ -9,7 +9,7 @@ local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil 
 -- Nothing unless it will wait (w). Returns the bell if that was gone, and its owner may believe that it hangs (q). A
 -- write that the server does not allow is left out: the asker is refused all the same, and hears of that as soon as it
 -- listens.
-local function be_seated(queues, bell, flags)
+local function enqueue_in_each(queues, bell, flags)
   if not has(flags, 'w') then return nil end
   local hangs, since = redis.call('GET', bell) == '', MICROSECONDS
   for _, queue in ipairs(queues) do

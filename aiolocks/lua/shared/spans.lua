@@ -143,7 +143,7 @@ end
 local function remaining(mode, a, b, under) return in_the_way(mode, a, b, under, 1, {})[2] or -2 end
 
 -- Also of a newcomer where all that waited are dead: their marks outlast their bells, and no step wakes it for these.
-local function is_first(of, seat) return (living(queue, 0) or of .. seat) == of .. seat end
+local function is_first(of, seat) return (first_living(queue, 0) or of .. seat) == of .. seat end
 
 -- Whether it gets its turn, waiting for a writer inside or one that has just left. No upgradable gets it from an
 -- upgrade: then others could come and go for ever before a writer.
@@ -171,7 +171,7 @@ end
 local function settle(rank, before)
   local rung, upgradable_called = before or {}, false
   for looked = 1, WALK + 1 do
-    local entry, state = living(queue, rank)
+    local entry, state = first_living(queue, rank)
     if not entry then break end
     local of = bell_of(queue, entry)
     local mode, a, b, mark, under = waiter(of)

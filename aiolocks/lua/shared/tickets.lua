@@ -19,7 +19,7 @@ end
 -- The ticket that owns the key, or false.
 local function owning_ticket(owner)
   local ticket = redis.call('GET', owner)
-  if ticket and not string.find(ticket, '^' .. string.rep('[%w_-]', 22) .. '%.%d+$') then foreign(owner) end
+  if ticket and not string.find(ticket, '^' .. string.rep('[%w_-]', 22) .. '%.%d+$') then reject_foreign(owner) end
   return ticket
 end
 

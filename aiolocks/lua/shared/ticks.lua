@@ -18,7 +18,7 @@ local register, history = KEYS[3], KEYS[7]
 
 local function claimed_now()
   local claimed = redis.call('HGET', register, 'claimed')
-  if claimed and not string.find(claimed, '^%d+$') then foreign(register) end
+  if claimed and not string.find(claimed, '^%d+$') then reject_foreign(register) end
   return tonumber(claimed)
 end
 
@@ -35,7 +35,7 @@ local function run_of(token)
   local run = redis.call('HGET', register, 'run:' .. token)
   if not run then return nil end
   local state, due, attempt, before, minted, holder = string.match(run, '^(%l+):(%d+):(%d+):(%d*):(%d+):(.*)$')
-  if not state then foreign(register) end
+  if not state then reject_foreign(register) end
   return {state = state, due = tonumber(due), attempt = tonumber(attempt), before = before, minted = minted, holder = holder}
 end
 

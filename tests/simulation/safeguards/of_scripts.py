@@ -202,7 +202,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "permits: in turn": Safeguard(
         "A strict queue lets nobody pass.",
-        lua("permits_acquire", without="in_turn, ahead = turn_of(queue, bell, entry, has(flags, 'w'))"),
+        lua("permits_acquire", without="in_turn, ahead = goes_first(queue, bell, entry, has(flags, 'w'))"),
         FAIR,
     ),
     "permits: a hand-over out of turn wakes": Safeguard(
@@ -218,7 +218,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A refusal gives a seat.",
         lua(
             "permits_acquire",
-            without="has(flags, 'w') and sit_down(queue, bell, seat, has(flags, 'q'))",
+            without="has(flags, 'w') and enqueue(queue, bell, seat, has(flags, 'q'))",
             instead="nil",
         ),
         PERMITS,
@@ -244,7 +244,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "permits: gives up its seat": Safeguard(
         "A waiter that gives up leaves its seat.",
-        lua("permits_release", without="stand_up(queue, bell, ARGV[3], has(ARGV[4], 'l'))"),
+        lua("permits_release", without="dequeue(queue, bell, ARGV[3], has(ARGV[4], 'l'))"),
         FAIR,
     ),
     "spans: writers exclude": Safeguard(

@@ -12,12 +12,12 @@ OF_THEFTS: dict[str, Safeguard] = {
         together(
             lua(
                 "lock_steal",
-                without="seal(fence, MICROSECONDS, ARGV[3])",
+                without="mint(fence, MICROSECONDS, ARGV[3])",
                 instead="(held or ':7:'):match(':(%d+):')",
             ),
             lua(
                 "reentrant_steal",
-                without="minted = seal(fence, MICROSECONDS, ARGV[3])",
+                without="minted = mint(fence, MICROSECONDS, ARGV[3])",
                 instead="minted = minted or 7",
             ),
         ),
