@@ -1,4 +1,4 @@
--- Tells what was last written.
+-- Returns the value that was written last.
 --
 -- KEYS  1 register
 -- Returns {form of the value, value}, or {} when nothing was ever written

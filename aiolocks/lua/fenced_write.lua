@@ -6,7 +6,7 @@
 -- Returns '' when written, or the newer fencing token
 --
 -- Invariants:
--- - register is a hash without a ttl, of the fence, which never falls, and what was written with it;
+-- - register is a hash without a ttl. It holds the fence, which never falls, and the value that was written with it;
 -- - fencing tokens are compared digit by digit: a Lua number has 53 bits.
 local seen = redis.call('HGET', KEYS[1], 'fence')
 if not seen and redis.call('HLEN', KEYS[1]) > 0 or seen and not string.find(seen, '^%d+$') then reject_foreign(KEYS[1]) end

@@ -1,22 +1,23 @@
--- Takes the run, or answers with the value that is there, or says how long the present run may last, and seats the asker.
--- Sent again with the token that already has it, it is the same grant with a new ttl.
+-- Takes the run, or answers with the value that is there, or tells how long the present run may last and seats the asker.
+-- Sent again with the token that already has the run, it is the same grant with a new ttl.
 --
--- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only from one that will wait)
+-- KEYS  1 run   2 value   3 fence   4 queue   5 bell (only if the asker will wait)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 fingerprint, hexadecimal
 --       6 fencing token of the run that the asker was told to wait for, or ''   7 flags: t only in turn, w will wait if
---       refused, q may have a bell, l leaves the queue   8 how many times its cost before its end a value is due
+--       refused, q may have a bell, l leaves the queue   8 a value is due this many times its cost before its end
 --       9 run whose value the asker makes again, or ''
--- Returns {1, fencing token, how many others stand in the queue}
---      or {0, remaining ms of the run (-2: there is none, and it is another's turn), its fencing token or '0'[, own bell]}
---      or {2, fencing token of the run that left it, how many microseconds ago (-1: it is kept), 1 if it is due to be
---          made again, and nobody does so, tag, payload, bells rung…}
+-- Returns {1, fencing token, how many others wait in the queue}
+--      or {0, remaining ms of the run (-2: there is none, and another waiter is first), its fencing token or '0'[, own bell]}
+--      or {2, fencing token of the run that left the value, how many microseconds ago (-1: it is kept), 1 if the value is
+--          due and no run makes it again, tag, payload, bells rung…}
 --      or {3, bells rung…} when the key is in use with another fingerprint
 --
--- Invariants: who was told of a run gets what that run or a later one has left, and who was told of none only what is
--- kept; who does not wait any more leaves the queue; while a value is kept, the run is only for who names its run.
+-- Invariants: an asker that was told of a run gets the result of that run or of a later one, and an asker that was told of
+-- none gets only a value that is kept; an asker that does not wait any more leaves the queue; while a value is kept, the run
+-- is granted only to an asker that names the run of that value.
 local run, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, ttl, retention, print, after = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
-local flags, anew = ARGV[7], ARGV[9]
+local token, ttl, retention, fingerprint, awaited_run = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
+local flags, replaced = ARGV[7], ARGV[9]
 
 local function leave()
   if not has(flags, 'l') then return 0 end
@@ -25,7 +26,7 @@ local function leave()
 end
 
 local held = redis.call('GET', run)
-local others = number_in(queue)  -- read before anything is written: what is refused has done nothing
+local others = number_in(queue)  -- read before the first write: a rejected step has done nothing
 if held_by(token, held) then
   redis.call('PEXPIRE', run, ttl)
   keep(fence, retention)
@@ -35,18 +36,18 @@ end
 local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag', 'fresh', 'cost', 'again')
 if not left[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local kept = left[1] and NOW < tonumber(left[2])
-local meant = left[1] and after ~= '' and tonumber(left[1]) >= tonumber(after)
-if (kept or meant) and left[3] == print and left[1] ~= anew then
+local awaited = left[1] and awaited_run ~= '' and tonumber(left[1]) >= tonumber(awaited_run)
+if (kept or awaited) and left[3] == fingerprint and left[1] ~= replaced then
   leave()
   local age = kept and -1 or math.max(0, MICROSECONDS - left[4])
   local due = kept and not held and NOW >= tonumber(left[8]) and NOW + left[7] * ARGV[8] >= tonumber(left[6])
   return {2, left[1], age, due and 1 or 0, left[5], redis.call('HGET', value, 'payload'), unpack(wake_all(queue))}
 end
-if kept and left[3] ~= print then
+if kept and left[3] ~= fingerprint then
   leave()
   return {3, unpack(wake_all(queue))}
 end
-if held and print_of(held) ~= print then
+if held and fingerprint_of(held) ~= fingerprint then
   leave()
   return {3}
 end

@@ -1,15 +1,15 @@
--- Ends the run of the token with what it leaves: a value or an error; and wakes all who wait for that.
+-- Ends the run of the token, and leaves its result: a value or an error. Wakes all waiters for the result.
 -- Sent again after it was done, it is the same success.
 --
 -- KEYS  1 run   2 value   3 fence   4 queue
 -- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 for how long it is fresh, ms
---       5 for how long it is kept, ms   6 for how long it is there for those who waited, ms   7 what it has cost, ms
---       8 pause: '' to replace what is there, or else a value that is kept stays, and is not due again for that many ms
+--       5 for how long it is kept, ms   6 for how long it is there for callers that waited, ms   7 its cost, ms
+--       8 pause: '' to replace the value that is there; else a kept value stays, and is not due again for that many ms
 --       9 tag   10 payload
--- Returns {1 when published, 0 when the token does not have the run} and the bells of those that were woken
+-- Returns {1 when published, 0 when the token does not have the run, bells rung…}
 --
 -- Invariants:
--- - the result of a token that has lost the run is seen by nobody;
+-- - no caller sees the result of a token that has lost the run;
 -- - a value that is kept stays when it could not be made again;
 -- - the first write is a DEL, so that it works on a server that is out of memory.
 local run, value, queue = KEYS[1], KEYS[2], KEYS[4]
@@ -30,6 +30,6 @@ redis.call('DEL', run, value)
 redis.call('PEXPIRE', KEYS[3], ARGV[3])
 redis.call('HSET', value,
   'run', ARGV[2], 'at', whole(MICROSECONDS), 'fresh', whole(NOW + ARGV[4]), 'until', whole(NOW + ARGV[5]),
-  'cost', ARGV[7], 'again', 0, 'print', print_of(held), 'tag', ARGV[9], 'payload', ARGV[10])
+  'cost', ARGV[7], 'again', 0, 'print', fingerprint_of(held), 'tag', ARGV[9], 'payload', ARGV[10])
 redis.call('PEXPIRE', value, math.max(ARGV[5], ARGV[6]))
 return {1, unpack(wake_all(queue))}

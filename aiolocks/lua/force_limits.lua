@@ -1,9 +1,9 @@
--- Frees the permits that were granted up to then, whoever holds them, and wakes the waiters. The fence stays.
--- The next step counts again what is counted beside the leases, and then calls the waiters whose turn it is.
+-- Frees the permits of all holders that were granted up to a fencing token, and wakes the waiters. The fence stays.
+-- The next step corrects the counts beside the leases, and then calls waiters in their turns.
 --
 -- KEYS  1 holders   2 leases   3 queue   4 turns   5 fence
 -- ARGV  1 the latest fencing token that it frees
--- Returns {how many it has freed, bells rung…}
+-- Returns {number of leases that it has freed and keys that it has discarded, bells rung…}
 local holders, leases = KEYS[1], KEYS[2]
 discard_fence(KEYS[5])
 local freed = discard('zset', holders, KEYS[4]) + discard('hash', leases)
@@ -17,4 +17,4 @@ end
 for _, token in ipairs(redis.call('HKEYS', leases)) do
   if not redis.call('ZSCORE', holders, token) then redis.call('HDEL', leases, token) end
 end
-return {freed, unpack(summon(KEYS[3], 16, true))}
+return {freed, unpack(wake_first(KEYS[3], 16, true))}

@@ -1,4 +1,4 @@
--- Frees a lock that was granted up to then, whoever holds it, and wakes the waiters. Its fence stays.
+-- Frees a lock that was granted up to a fencing token, whichever token holds it, and wakes the waiters. Its fence stays.
 --
 -- KEYS  1 lock   2 nest   3 queue   4 fence   5 value (only of a run)
 -- ARGV  1 the latest fencing token that it frees
@@ -10,4 +10,4 @@ local type = type_of(KEYS[1])
 local minted = type == 'string' and string.match(redis.call('GET', KEYS[1]), '^%x+:(%d+):')
 if type ~= 'none' and not is_due(minted) then return {0} end
 redis.call('DEL', KEYS[1], KEYS[2])
-return {type == 'none' and 0 or 1, unpack(summon(KEYS[3], 0, false))}
+return {type == 'none' and 0 or 1, unpack(wake_first(KEYS[3], 0, false))}

@@ -1,12 +1,12 @@
--- Frees the permits that were granted up to then, whoever holds them, and wakes the waiters. Value and fence stay.
+-- Frees the permits of all holders that were granted up to a fencing token, and wakes the waiters. Value and fence stay.
 --
 -- KEYS  1 holders   2 leases   3 queue   4 value   5 fence
 --       and of a job   6 owner   7 holders, 8 leases and 9 value of its runs that may go on beside others   10 about
 -- ARGV  1 the latest fencing token that it frees   2 the ticket that it frees
--- Returns {how many it has freed, bells rung…}
+-- Returns {number of leases that it has freed and keys that it has discarded, bells rung…}
 
--- How many permits of that set are freed.
-local function free(holders, leases, value)
+-- Frees leases in these keys; returns the number of leases freed and keys discarded.
+local function free_leases(holders, leases, value)
   local freed, held = discard('zset', holders) + discard('hash', leases, value), 0
   for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
     local permits, minted = string.match(redis.call('HGET', leases, token) or '', '^(%d+):(%d+):')
@@ -24,15 +24,15 @@ local function free(holders, leases, value)
   return freed
 end
 
--- Removes a value without this number.
+-- Removes a value in which this field is no number.
 local function discard_value(value, field)
   return tonumber(redis.call('HGET', value, field)) and 0 or redis.call('DEL', value)
 end
 
 discard_fence(KEYS[5])
-local freed = free(KEYS[1], KEYS[2], KEYS[4]) + discard_value(KEYS[4], 'current')
+local freed = free_leases(KEYS[1], KEYS[2], KEYS[4]) + discard_value(KEYS[4], 'current')
 if KEYS[6] then
-  freed = freed + free(KEYS[7], KEYS[8], KEYS[9]) + discard_value(KEYS[9], 'current')
+  freed = freed + free_leases(KEYS[7], KEYS[8], KEYS[9]) + discard_value(KEYS[9], 'current')
   freed = freed + discard('string', KEYS[6]) + discard('hash', KEYS[10])
   if redis.call('GET', KEYS[6]) == ARGV[2] then
     freed = freed + redis.call('DEL', KEYS[6])
@@ -41,4 +41,4 @@ if KEYS[6] then
 else
   freed = freed + discard_value(KEYS[4], 'first')
 end
-return {freed, unpack(summon(KEYS[3], 16, true))}
+return {freed, unpack(wake_first(KEYS[3], 16, true))}

@@ -1,14 +1,14 @@
--- Frees the spans that were granted up to then, whoever holds them, and wakes the waiters. The fence stays, and so do the
--- marks of who waits.
+-- Frees the spans that were granted up to a fencing token, whichever tokens hold them, and wakes the waiters. The fence
+-- stays, and the marks of waiters stay.
 --
--- KEYS  1 spans   2 ends   3 queue   4 waits   5 fence   6… left and right ends of what is held, and of the marks
+-- KEYS  1 spans   2 ends   3 queue   4 waits   5 fence   6… left and right ends of the spans and of the marks
 -- ARGV  1 the latest fencing token that it frees
--- Returns {how many it has freed, bells rung…}
+-- Returns {number of spans that it has freed, bells rung…}
 local spans, ends, waits = KEYS[1], KEYS[2], KEYS[4]
 discard_fence(KEYS[5])
 local freed = discard('hash', spans) + discard('zset', ends, waits, unpack(KEYS, 6))
-for _, of in ipairs(redis.call('ZRANGE', waits, 0, -1)) do
-  if not string.find(of, '.bell.', 1, true) then redis.call('ZREM', waits, of) end
+for _, id in ipairs(redis.call('ZRANGE', waits, 0, -1)) do
+  if not string.find(id, '.bell.', 1, true) then redis.call('ZREM', waits, id) end
 end
 for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
   local minted = string.match(redis.call('HGET', spans, token) or '', '^%l %S+ %S+ (%d+) ')
@@ -18,7 +18,7 @@ for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
     freed = freed + 1
   end
 end
--- Also what stands here alone, which nobody would ever remove.
+-- It also frees entries without a deadline, which no other step would ever remove.
 local function is_alone(id) return not (redis.call('ZSCORE', ends, id) or redis.call('ZSCORE', waits, id)) end
 for _, id in ipairs(redis.call('HKEYS', spans)) do
   if is_alone(id) then freed = freed + redis.call('HDEL', spans, id) end
@@ -28,4 +28,4 @@ for i = 6, #KEYS do
     if is_alone(id) then redis.call('ZREM', KEYS[i], id) end
   end
 end
-return {freed, unpack(summon(KEYS[3], 16, true))}
+return {freed, unpack(wake_first(KEYS[3], 16, true))}

@@ -1,15 +1,16 @@
--- Reads all that stands under some names of one kind, and the waiters there whose bells live. Writes nothing.
+-- Reads all keys of some names of one kind, and the waiters there with a living bell. Writes nothing.
 --
--- KEYS  for each name: its queue, then the others of the name
--- ARGV  1 how many keys a name has   2 how many characters stand behind the bell in an entry of the queue
---       3 of how many of the others of a name it tells the content, from the first on; of the further ones only that of
---       a string   4 of how many waiters of a name more than their number is told
--- Returns {the server's time in microseconds, for each name {how many wait (-1: that is no queue of bells),
+-- KEYS  for each name: its queue, then the other keys of the name
+-- ARGV  1 number of keys of a name   2 number of characters after the bell in an entry of the queue
+--       3 for how many of the other keys of a name, from the first on, it tells any content; for later ones only that of
+--       a string   4 for how many waiters of a name it tells time and card
+-- Returns {the server's time in microseconds, for each name {number of waiters (-1: that is no queue of bells),
 --          {for each of the first waiters: since when in microseconds, its card ('': there is none)},
---          for each of the others {type, ttl in ms (-1: it has none), content}}}
+--          for each of the other keys {type, ttl in ms (-1: it has none), content}}}
 --
--- The content of a string is itself; of a hash, fields and values; of a sorted set, members and scores; of others,
--- nothing. The cards stand beside the bells, which are not in KEYS: they stand in the queue, and share its slot.
+-- The content of a string is its value; of a hash, fields and values; of a sorted set, members and scores; of another
+-- type, nothing. Bells and cards are not in KEYS: the queue names the bells, each card is named after its bell, and all share
+-- one slot.
 local function type_of(key) return redis.call('TYPE', key).ok end
 
 local function waiters_of(queue)
@@ -40,11 +41,11 @@ local function content_of(key, type, in_full)
   return {}
 end
 
-local time, keys_a_name = redis.call('TIME'), tonumber(ARGV[1])
+local time, keys_per_name = redis.call('TIME'), tonumber(ARGV[1])
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
-for i = 1, #KEYS, keys_a_name do
+for i = 1, #KEYS, keys_per_name do
   local name = {waiters_of(KEYS[i])}
-  for j = i + 1, i + keys_a_name - 1 do
+  for j = i + 1, i + keys_per_name - 1 do
     local type = type_of(KEYS[j])
     name[#name + 1] = {type, redis.call('PTTL', KEYS[j]), content_of(KEYS[j], type, j - i <= tonumber(ARGV[3]))}
   end

@@ -1,25 +1,25 @@
 -- Makes a ticket the owner of a job's key, or says for how long another one owns it.
--- Sent again by the one that owns it, it is the same success with a new ttl; by one whose place another has taken
--- since, it changes nothing.
+-- Sent again with the ticket that owns the key, it is the same success with a new ttl. Sent again with a ticket whose
+-- place another ticket has taken since, it changes nothing.
 --
 -- KEYS  1 owner   2 over   3 before   4 about
 -- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another   4 metadata, JSON
--- Returns -1 when it owns or has owned the key, or for how many more ms another does
+-- Returns -1 when the ticket owns or has owned the key, or for how many more ms another ticket owns it
 --
--- Invariant: before is a sorted set, by when it happened, of the tickets whose place others have taken since the key was
--- free, each with until when it would have owned the key: 'ticket:ms'. The last ones, as only those are taken back that
--- were sent a moment ago.
-local LAST = 16
+-- Invariant: before is a sorted set of the tickets whose place others have taken since the key was free, by the time of
+-- that, each with the end of the time for which it would have owned the key: 'ticket:ms'. Only the last ones are kept, because
+-- a ticket is taken back only a moment after it was sent.
+local MOST_KEPT = 16
 local owner, over, before, about, ticket = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local owning = owning_ticket(owner)
-if is_over(over, ticket) then return -1 end
+if why_over(over, ticket) then return -1 end
 if not owning then
   redis.call('DEL', before, about)
 elseif owning ~= ticket then
   local left = math.max(1, redis.call('PTTL', owner))
   if ARGV[3] ~= 'r' then return left end
   redis.call('ZADD', before, whole(MICROSECONDS), owning .. ':' .. whole(NOW + left))
-  for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -LAST - 1)) do
+  for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -MOST_KEPT - 1)) do
     redis.call('ZREM', before, oldest)
     redis.call('HDEL', about, string.match(oldest, '^(.*):'))
   end

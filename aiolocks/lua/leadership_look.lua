@@ -1,9 +1,9 @@
--- Tells who leads, and the terms that were begun since one. Writes nothing.
+-- Tells the leader, and the terms that began after a known one. It writes nothing.
 --
 -- KEYS  1 holders   2 leases   3 terms
 -- ARGV  1 fencing token of the last term that is known; '+inf' for none
 -- Returns {the server's time in microseconds, fencing token of the newest term ('0': there is none),
---          what the leader's lease has left, ms (-1: nobody leads), its lease 'permits:fencing token:metadata',
+--          ms left of the leader's lease (-1: no leader), that lease 'permits:fencing token:metadata',
 --          each later term 'fencing token:metadata'…}
 local holders, leases, terms = KEYS[1], KEYS[2], KEYS[3]
 local newest = redis.call('ZRANGE', terms, -1, -1)[1]

@@ -2,10 +2,10 @@
 -- Sent again after it was done, it is the same success. The fencing token stays.
 --
 -- KEYS  1 lock   2 fence
--- ARGV  1 token that holds   2 token that shall hold   3 ttl, ms   4 retention of the fence, ms   5 metadata, JSON
+-- ARGV  1 token that holds   2 token that will hold   3 ttl, ms   4 retention of the fence, ms   5 metadata, JSON
 -- Returns the fencing token, or '' when neither token holds the lock
 --
--- Invariant: of several who adopt with one old token, exactly one finds it in place.
+-- Invariant: of several sessions that adopt with one old token, exactly one finds that token in the lock key.
 local held = redis.call('GET', KEYS[1])
 if not held then return '' end
 local holder, fencing = string.match(held, '^(%x+):(%d+):')

@@ -1,5 +1,5 @@
--- Changes the metadata of the lock if the token holds it. Never creates what is gone; ttl and fencing token stay.
--- Sent again, it is the same.
+-- Changes the metadata of the lock if the token holds it. Never creates a lock that is gone; ttl and fencing token stay.
+-- Sent again, it does the same.
 --
 -- KEYS  1 lock
 -- ARGV  1 token   2 metadata, JSON

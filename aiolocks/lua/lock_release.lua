@@ -1,15 +1,14 @@
 -- Frees the lock if the token holds it, and leaves the queue; then, if the lock is free, wakes the next waiter.
--- Until `at least` after its grant the lock is not free yet: it stays taken, by nobody. The fence stays for its retention.
+-- Until `at least` after its grant the lock is not free: it is kept, without a holder. The fence stays for its retention.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 bell (only from a waiter that leaves the queue with it)
 -- ARGV  1 token   2 retention of the fence, ms   3 wake the next ('1')   4 at least, ms (absent: free at once)
--- Returns {1 when freed, 0 when the token does not hold the lock, or the lease that has taken its place} and, if one was
---      rung, its bell
+-- Returns {1 when freed, 0 when the token does not hold the lock, or the lease that has taken its place[, bell rung]}
 --
 -- Invariants:
--- - at most one is woken: the first whose bell stands; those before it are dead or were woken already;
--- - a lock that is kept has a token of nobody, NOBODY before that of its last holder, and lasts until `at least`
---   after the grant, which is told by its fencing token; a clock that was set back since does not lengthen that;
+-- - at most one waiter is woken: the first with a bell; the owners of entries before it are dead or were woken already;
+-- - a lock that is kept has a token of no holder: NOBODY before the token of its last holder. It lasts until `at least`
+--   after the grant, as the fencing token tells it; a server clock that was set back since then does not lengthen that;
 -- - writes with DEL, ZREM and PEXPIRE first, so that it works on a server that is out of memory.
 local lock, queue, bell = KEYS[1], KEYS[3], KEYS[4]
 local NOBODY = string.rep('0', 32)
@@ -41,7 +40,7 @@ if bell then
   redis.call('DEL', bell)
 end
 while ARGV[3] == '1' and not held do
-  -- The bells are not in KEYS: they stand in the queue, and share its slot.
+  -- The bells are not in KEYS: the queue names them, and they share its slot.
   local entry = redis.call('ZRANGE', queue, 0, 0)[1]
   local first = entry and bell_in(queue, entry, 0)
   if not first then break end

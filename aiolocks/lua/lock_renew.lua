@@ -1,4 +1,4 @@
--- Sets the ttl again for the token that holds the lock. Never creates what is gone.
+-- Sets the ttl again for the token that holds the lock. Never creates a lock that is gone.
 --
 -- KEYS  1 lock   2 fence
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms

@@ -1,4 +1,4 @@
--- Sets the ttl again for each of several tokens that hold a lock. Never creates what is gone.
+-- Sets the ttl again for each of several tokens that hold a lock. Never creates a lock that is gone.
 --
 -- KEYS  for each lock, one after the other, the lock and its fence
 -- ARGV  for each lock, one after the other, the token, the ttl in ms, and the retention of the fence in ms
@@ -6,8 +6,8 @@
 --      because of which the server cannot read it
 --
 -- Invariants:
--- - does for each lock what `lock_renew` does: writes with PEXPIRE alone, and reads the lock key last;
--- - a lock that cannot be read leaves the others as they would be without it.
+-- - does for each lock the same as `lock_renew`: writes with PEXPIRE alone, and reads the lock key last;
+-- - a lock that cannot be read changes nothing for the others.
 local replies = {}
 for i = 1, #KEYS / 2 do
   local lock, fence, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2]

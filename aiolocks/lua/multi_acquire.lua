@@ -1,16 +1,16 @@
--- Takes all the locks, or says how long one of them may be held elsewhere, and seats the asker.
+-- Takes all the locks, or tells how long another holder may keep one of them; a refused asker that will wait gets a seat.
 -- Sent again with the token that already holds them, it is the same grant with a new ttl.
 --
--- KEYS  n locks   n fences   n queues   and the bell, from one that will wait
+-- KEYS  n locks   n fences   n queues   and the bell, from an asker that will wait
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON
 --       6 flags: t only in turn, w will wait, p passes the wakeup on, o owes one, q may have a bell, l leaves, h is told
--- Returns {1, fencing token, how many others stand in the queues, 0}
---      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, who holds], bells rung…}; of who
---      holds: {the server's time, microseconds; ''; of the first locks that are held '', remaining ms, what stands there}
+-- Returns {1, fencing token, number of others in the queues, 0}
+--      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, the holders], bells rung…}; the
+--      holders: {the server's time, microseconds; ''; of each of the first held locks '', remaining ms, the lock key}
 --
--- Invariant: all or none; the fencing token is larger than what stands behind any of the fences.
+-- Invariant: it takes all or none. The fencing token is larger than the value of each fence.
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
-local bell, queues, MOST_TOLD = KEYS[3 * n + 1], {}, 26  -- of eight locks
+local bell, queues, MOST_TOLD = KEYS[3 * n + 1], {}, 26  -- two, and three of each of eight locks
 
 local mine, others, remaining, free, told = 0, 0, nil, {}, {whole(MICROSECONDS), ''}
 local minted = MICROSECONDS
@@ -30,10 +30,10 @@ for i = 1, n do
 end
 
 if remaining then
-  -- A waiter that was woken for one of them and lacks another passes that on, once; also one that has not heard its bell.
+  -- A waiter that was woken for one of them and lacks another passes the wakeup on, once; also one that does not know of it.
   local rung = {}
   if has(flags, 'p') or has(flags, 'q') and redis.call('EXISTS', bell) == 0 then
-    pass_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))
+    pass_wakeup_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))
   end
   rung[#rung + 1] = enqueue_in_each(queues, bell, flags)
   if has(flags, 'h') then table.insert(rung, 1, told) end
@@ -41,7 +41,7 @@ if remaining then
 end
 if mine == n then
   minted = minted_in(redis.call('GET', KEYS[1]))
-  redis.call('PEXPIRE', KEYS[1], ttl)  -- so that a server out of memory lets it be the same grant
+  redis.call('PEXPIRE', KEYS[1], ttl)  -- allowed out of memory; then so are later writes
 else
   for i = 1, n do
     local first = redis.call('ZRANGE', queues[i], 0, 0)[1]

@@ -2,10 +2,10 @@
 -- Sent again after it was done, it is the same success. The fencing token stays.
 --
 -- KEYS  n locks   n fences
--- ARGV  1 n   2 token that holds   3 token that shall hold   4 ttl, ms   5 retention of the fences, ms   6 metadata, JSON
+-- ARGV  1 n   2 token that holds   3 token that will hold   4 ttl, ms   5 retention of the fences, ms   6 metadata, JSON
 -- Returns the fencing token, or '' when neither token holds all of them
 --
--- Invariant: of several who adopt with one old token, exactly one finds it in place.
+-- Invariant: of several sessions that adopt with one old token, exactly one finds that token in the lock keys.
 local n, minted = tonumber(ARGV[1]), ''
 for i = 1, n do
   local held = redis.call('GET', KEYS[i])

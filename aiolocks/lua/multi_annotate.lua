@@ -1,5 +1,5 @@
--- Changes the metadata of all the locks if the token holds all of them. Never creates what is gone; ttls and fencing
--- tokens stay. Sent again, it is the same.
+-- Changes the metadata of all the locks if the token holds all of them. Never creates a lock that is gone; ttls and fencing
+-- tokens stay. Sent again, it does the same.
 --
 -- KEYS  locks
 -- ARGV  1 token   2 metadata, JSON

@@ -1,4 +1,4 @@
--- Frees those of the locks that the token holds, and leaves the queues; then wakes the next waiter of each that is free.
+-- Frees the locks that the token holds, and leaves the queues; then wakes the next waiter of each free lock.
 -- The fences stay for their retention.
 --
 -- KEYS  n locks   n fences   n queues   and the bell, from a waiter that leaves the queues with it

@@ -1,4 +1,4 @@
--- Sets the ttl again for the token that holds all the locks. Never creates what is gone.
+-- Sets the ttl again for the token that holds all the locks. Never creates a lock that is gone.
 --
 -- KEYS  n locks   n fences
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms

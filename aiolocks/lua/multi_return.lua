@@ -1,12 +1,12 @@
--- Gives back what the token has taken of this slot, for another slot refused, and wakes the next that waits behind it for
--- what is free now: that one may have been refused meanwhile. Its own place in the queues stays.
+-- Gives back the locks of this slot that the token has taken before another slot refused it. Wakes the next waiter after its
+-- own for each free lock: that waiter may have been refused meanwhile. Its own seats in the queues stay.
 --
--- KEYS  n locks   n fences   n queues   and the bell with which it may stand in them
+-- KEYS  n locks   n fences   n queues   and the bell that its entries in the queues name
 -- ARGV  1 n   2 token   3 retention of the fences, ms
 -- Returns {1 when the token held all of them, or else 0, bells rung…}
 --
 -- Invariants:
--- - it wakes only those behind it: who wakes each other in turn comes to an end, the queues being in the same order;
+-- - it wakes only later waiters: a chain of wakeups comes to an end, because all queues have the same order;
 -- - writes with DEL, ZREM and PEXPIRE alone, so that it works on a server that is out of memory.
 local n, bell = tonumber(ARGV[1]), KEYS[3 * tonumber(ARGV[1]) + 1]
 local freed, rung = 0, {}

@@ -1,13 +1,13 @@
--- Writes one fencing token to all the locks of this slot that are held for it, and leaves the queues: the last step of
--- who takes locks of several slots, each of which has minted one of its own.
+-- Writes one fencing token to all the locks of this slot that the token holds, and leaves the queues. It is the last step
+-- to take locks of several slots, each of which has minted a fencing token of its own.
 -- Sent again after it was done, it is the same success.
 --
--- KEYS  n locks   n fences   n queues   and the bell, from a waiter that stands in the queues with it
+-- KEYS  n locks   n fences   n queues   and the bell, from a waiter that has entries in the queues
 -- ARGV  1 n   2 token   3 fencing token, the largest of all slots'   4 retention of the fences, ms
--- Returns how many others stand in the queues, or -1 when the token does not hold all of them: then nothing was done
+-- Returns the number of others in the queues, or -1 when the token does not hold all of them: then nothing was done
 --
--- Invariant: while the token holds a lock nobody else has minted behind its fence, which is then not above what is
--- written: the next holder has a larger one.
+-- Invariant: while the token holds a lock, no other holder mints a fencing token for it: its fence is not above the fencing
+-- token that is written here, and the next holder gets a larger one.
 local n, token, minted = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local bell = KEYS[3 * n + 1]
 

@@ -1,18 +1,18 @@
 -- Takes permits, or says how long the lease that ends first may last.
--- Sent again with a token that already holds, it is the same grant with a new ttl.
+-- If it is sent again with a token that already holds, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 permits   6 value, or '' for one that is 1
---       7 seat, of zeros unless it is fair   8 flags: t only in turn, w will wait if refused, p was woken, o somebody
---       here let go and told nobody, q has a bell, l takes it along, h is told who holds them, if refused
+--       7 seat, of zeros unless it is fair   8 flags: t only in turn, w will wait if refused, p was woken, o its session
+--       has released permits and woken no waiter, q has a bell, l deletes it, h is told the holders if refused
 --       9 retention of the value, ms
--- Returns {1, fencing token, how many stand in the queue, for how many more of the same there is room, bells rung…}
---      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, who holds them], bells rung…
---          [, or the entry of the queue that goes first, if it is another one of its own bell]}
---      or {2, value that it was made with, current value}
---      or {3, current value, bells rung…} when neither value allows that many: the asker has left the queue
+-- Returns {1, fencing token, number of entries in the queue, number of further such grants that there is room for, bells rung…}
+--      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, the holders], bells rung…
+--          [, the entry of the queue that goes first, if it is another entry of the same bell]}
+--      or {2, first value, current value} when the first value is another one
+--      or {3, current value, bells rung…} when neither value allows that number: the waiter has left the queue
 --
--- Invariant: with t, nobody gets in before a living one of another bell, and who will not wait passes nobody.
+-- Invariant: with t, no waiter gets in before a living one with another bell, and a try that will not wait passes no waiter.
 local token, ttl, wanted, seat, flags = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local fair, others = seat ~= NO_SEAT, number_in(queue)
 if ARGV[6] ~= '' then
@@ -20,22 +20,22 @@ if ARGV[6] ~= '' then
   if first and first ~= ARGV[6] then return {2, tonumber(first), capacity()} end
   if not first then redis.call('HSET', value, 'first', ARGV[6], 'current', ARGV[6]) end
 end
-local woken, owing = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
+local woken, wakeup_due = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)
 if not permits then
   local entry, in_turn, ahead = bell .. seat, true, nil
   if has(flags, 't') then in_turn, ahead = goes_first(queue, bell, entry, has(flags, 'w')) end
   if wanted > free() or not in_turn then
-    keep(value, ARGV[9])  -- also for a waiter: what was resized stays so
+    keep(value, ARGV[9])  -- also for a waiter: a value that was resized must last
     local too_few = wanted > capacity()
-    if too_few and wanted > tonumber(ARGV[6]) then  -- and so it was when it was made
+    if too_few and wanted > tonumber(ARGV[6]) then  -- the first value was too small, too
       dequeue(queue, bell, seat, has(flags, 'l'))
       return {3, capacity(), unpack(wake(fair, 0))}
     end
-    -- Permits that it cannot use are for others: for those after it if it was woken from the queue, or else for all.
+    -- Permits that it cannot use are for other waiters: for those after it if it was woken in the queue, or else for all.
     local rung, rank = {}, redis.call('ZRANK', queue, entry) or -1
     local own = has(flags, 'w') and enqueue(queue, bell, seat, has(flags, 'q')) or nil
-    if (not in_turn and not ahead) or (owing and not fair) then
+    if (not in_turn and not ahead) or (wakeup_due and not fair) then
       rung = wake(fair, 0, entry)
     elseif woken and not fair then
       rung = wake(fair, rank + 1)
@@ -45,7 +45,7 @@ if not permits then
     local earliest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
     local remaining = earliest and math.max(0, earliest - NOW) or -1
     if wanted <= free() then remaining = -2 end
-    if has(flags, 'h') then table.insert(rung, 1, told()) end
+    if has(flags, 'h') then table.insert(rung, 1, describe_holders()) end
     if too_few then remaining = -3 end
     return {0, remaining, unpack(rung)}
   end

@@ -1,5 +1,5 @@
--- Changes the metadata of a lease if the token holds. Never creates what is gone; permits, fencing token and deadline
--- stay. Sent again, it is the same.
+-- Changes the metadata of a lease if the token holds. It never creates a lease; permits, fencing token and deadline stay.
+-- If it is sent again, it has the same result.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 metadata, JSON

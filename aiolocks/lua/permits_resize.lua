@@ -1,9 +1,9 @@
--- Sets the current value, 0 or more. Of more permits it wakes the next waiter, if there is one now; of fewer it tells
--- all waiters, as far as a walk goes: some may want more than there are left.
+-- Sets the current value, 0 or more. With more permits, it wakes the next waiter if a permit is free; with fewer, it wakes
+-- all waiters in the first WALK entries: some may want more permits than there are now.
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
--- ARGV  1 value that it was made with   2 value from now on   3 retention of the value, ms   4 seat
--- Returns {1, 0, bells rung…} or {2, value that it was made with, current value}
+-- ARGV  1 first value   2 value from now on   3 retention of the value, ms   4 seat
+-- Returns {1, 0, bells rung…} or {2, first value, current value} when the first value is another one
 local first = first_value()
 if first and first ~= ARGV[1] then return {2, tonumber(first), capacity()} end
 local fewer = tonumber(ARGV[2]) < (first and capacity() or tonumber(ARGV[1]))

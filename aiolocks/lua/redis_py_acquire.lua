@@ -3,10 +3,10 @@
 --
 -- KEYS  1 lock
 -- ARGV  1 token   2 timeout, ms, or '' for none   3 it may have been executed before ('1')
--- Returns 1 when taken, 0 when there is something already
+-- Returns 1 when taken, 0 when the key has a value already
 --
--- Invariant: a token that is there already is taken for one's own only by who may have put it there: redis-py lets
--- its users choose tokens, also two the same.
+-- Invariant: a token in the key counts as the asker's own only if this step may have been executed before: users of
+-- redis-py choose their tokens, and two of them may choose the same.
 local lock, token, timeout = KEYS[1], ARGV[1], ARGV[2]
 
 local taken
@@ -17,7 +17,7 @@ else
 end
 if taken then return 1 end
 
--- Read in any case: where changes to what was read are tracked, they are told. A key that is no string is nobody's.
+-- GET in any case: a connection that tracks the keys it reads is then told of changes. A key of another type has no token.
 if redis.pcall('GET', lock) ~= token or ARGV[3] ~= '1' then return 0 end
 if timeout ~= '' then redis.call('PEXPIRE', lock, timeout) end
 return 1

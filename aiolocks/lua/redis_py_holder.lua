@@ -1,5 +1,5 @@
 -- Tells the token of the holder.
 --
 -- KEYS  1 lock
--- Returns it, or nil
+-- Returns the token, or nil
 return redis.call('GET', KEYS[1])

@@ -1,14 +1,14 @@
--- Takes the lock, or takes it once more for its owner, or says how long it may be held elsewhere, and seats the asker.
--- Sent again with a token that already holds, it is the same grant with a new ttl.
+-- Takes the lock, also once more for its owner, or tells how long its holder may keep it and gives a waiter a seat.
+-- Sent again with a token that already holds the lock, it is the same grant with a new ttl.
 --
--- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from one that will wait)
+-- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from an asker that will wait)
 -- ARGV  1 token, which begins with its owner   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON
---       5 flags: t only in turn, w will wait if refused, q may have a bell, l leaves the queue, h is told who holds it
--- Returns {1, fencing token, how many others stand in the queue, how many leases the owner has}
---      or {0, remaining ms of the holder (-1: it has no ttl; -2: it is free, and another's turn)[, who holds it][, its
+--       5 flags: t only in turn, w will wait if refused, q may have a bell, l leaves the queue, h is told of the holder
+-- Returns {1, fencing token, number of others in the queue, number of the owner's leases}
+--      or {0, remaining ms of the holder (-1: it has no ttl; -2: the lock is free, and another's turn)[, the holder][, its
 --      own bell], as lock_acquire tells it}
 --
--- Invariant: the fencing token is minted when the lock was free, and stays while its owner nests.
+-- Invariant: the fencing token is minted when the lock was free, and stays while the owner has a lease.
 local token, ttl, flags = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local held = known(lock, redis.call('GET', lock))
 local others = number_in(queue)
@@ -34,7 +34,7 @@ else
   if nested_first then redis.call('DEL', nest) end
 end
 redis.call('ZADD', nest, whole(NOW + ttl), token)
-last_to_the_end()
+set_ttls()
 if has(flags, 'l') then
   others = others - redis.call('ZREM', queue, bell)
   redis.call('DEL', bell)

@@ -4,4 +4,4 @@
 -- ARGV  1 token
 -- Returns 1 or 0
 purge()
-return nested(ARGV[1]) and 1 or 0
+return deadline_of(ARGV[1]) and 1 or 0

@@ -1,4 +1,4 @@
--- Takes a token from its owner's, frees the lock if it was the last, and leaves the queue; then, if the lock is free,
+-- Removes a token of the owner, frees the lock if it was the last one, and leaves the queue; then, if the lock is free,
 -- wakes the next waiter. The fence stays for its retention.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest   5 bell (only from a waiter that leaves the queue with it)
@@ -6,11 +6,11 @@
 -- Returns {1 when it was one of the owner's, or else 0, or the lease that has taken the owner's place, bells rung…}
 purge()
 local freed, free = 0, nil
-if nested(ARGV[1]) then
+if deadline_of(ARGV[1]) then
   freed = 1
   keep(fence, ARGV[2])
-  free = not take_out(ARGV[1])
-  if free then redis.call('DEL', lock) else last_to_the_end() end
+  free = not remove_token(ARGV[1])
+  if free then redis.call('DEL', lock) else set_ttls() end
 else
   free = redis.call('EXISTS', lock) == 0
   if not bell then freed = thief_of(owner_of(ARGV[1])) end  -- a waiter that leaves was never its owner

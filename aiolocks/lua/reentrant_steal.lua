@@ -1,10 +1,10 @@
--- Takes the lock from another holder, before all who wait for it; from its owner, it takes it once more.
--- Sent again with a token that already holds, it is the same grant with a new ttl.
+-- Takes the lock from another holder, before all waiters; from its owner, it takes it once more.
+-- Sent again with a token that already holds the lock, it is the same grant with a new ttl.
 --
 -- KEYS  1 lock   2 fence   3 queue   4 nest
 -- ARGV  1 token, which begins with its owner   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON
--- Returns {1, fencing token, how many stand in the queue, the lease that it was taken from ('': none), how many leases
---      the owner has}
+-- Returns {1, fencing token, number of waiters in the queue, the former value of the lock key ('': none, or its owner's),
+--      number of the owner's leases}
 local token, ttl = ARGV[1], tonumber(ARGV[2])
 local held, others = known(lock, redis.call('GET', lock)), number_in(queue)
 local minted, lost = held and minted_in(held), ''
@@ -21,5 +21,5 @@ else
   redis.call('SET', lock, taken, 'PX', ttl)
 end
 redis.call('ZADD', nest, whole(NOW + ttl), token)
-last_to_the_end()
+set_ttls()
 return {1, minted, others, lost, redis.call('ZCARD', nest)}

@@ -1,8 +1,8 @@
--- Tells what stands in the register of a schedule, and its last records. Writes nothing.
+-- Returns the content of the register of a schedule, and its last records. Writes nothing.
 --
 -- KEYS  1 holders   2 register   3 history
 -- ARGV  1 how many records
--- Returns {the server's time, microseconds, the newest claimed tick ('': none), {token, what is known of its run…},
+-- Returns {the server's time, microseconds, the newest claimed tick ('': none), {token, facts of its run…},
 --          {the tokens that have a lease now}, {records, the newest last}}
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,4 +1,4 @@
--- Ends a run, with its outcome; or takes a claim back that nobody has run.
+-- Ends a run, with its outcome; or takes back a claim that no process has run.
 -- Sent again, it changes nothing.
 --
 -- KEYS  1 holders   2 leases   3 register   4 fence   5 queue   6 bell   7 history
@@ -8,7 +8,7 @@
 --
 -- Invariants:
 -- - a claim that is taken back leaves the register as it was before, unless a later tick has been claimed since;
--- - a run is ended by nobody but the token that has run it without a gap until here.
+-- - a run is ended only by the token that has run it without a gap until here.
 purge(true)
 local token, outcome = ARGV[1], ARGV[3]
 local held, run = lease_of(token), run_of(token)
@@ -20,7 +20,7 @@ if outcome == 'stopped' and run.attempt >= 1 and run.attempt <= tonumber(ARGV[5]
   run.state = 'stopped'
   write_run(token, run)
 elseif outcome ~= '' then
-  -- How one ended that was lost, nobody knows: it is told from its missing lease.
+  -- The end of a lost run is unknown: the next claim finds the run by its missing lease.
   if outcome ~= 'lost' then end_run(token, run, outcome, ARGV[4]) end
 elseif run.attempt > 1 then
   run.attempt = run.attempt - 1

@@ -1,12 +1,12 @@
--- Begins a run of a schedule out of turn, which claims no tick; or says why not.
+-- Begins a run of a schedule out of turn, which claims no tick; or tells why not.
 -- Sent again with the token that runs already, it is the same grant with a new ttl.
 --
 -- KEYS  1 holders   2 leases   3 register   4 fence   5 queue   6 bell   7 history
 -- ARGV  1 to 7 as in shared/claims
--- Returns what a claim is granted, or why not (b or s), as in shared/claims
+-- Returns the grant or the refusal (b or s), as in shared/claims
 purge()
-local mine = again()
+local mine = earlier_grant()
 if mine then return mine end
-abandoned(redo)
-if hindered() then return refuse(has(flags, 's') and 's' or 'b', claimed_now()) end
-return begin(NOW, 0, '')
+collect_lost(redo)
+if is_blocked() then return refuse(has(flags, 's') and 's' or 'b', claimed_now()) end
+return begin_run(NOW, 0, '')

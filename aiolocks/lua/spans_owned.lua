@@ -1,4 +1,4 @@
--- Tells whether the token holds.
+-- Tells whether the token holds a span.
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 seat

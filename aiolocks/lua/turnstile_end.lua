@@ -1,4 +1,4 @@
--- Ends the window that this token began; the window of anybody else stays as it is.
+-- Ends the window that this token began; the window of another token stays as it is.
 --
 -- KEYS  1 places
 -- ARGV  1 token

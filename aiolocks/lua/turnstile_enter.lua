@@ -1,26 +1,26 @@
--- Goes through the turnstile; the first to do so begins a window.
+-- Lets a token through the turnstile; the first token begins a window.
 -- Sent again with a token that went through, it is the same place.
 --
 -- KEYS  1 places
 -- ARGV  1 token   2 window, ms   3 how many places are remembered at most
--- Returns the place: 1 for the one that began the window
+-- Returns the place: 1 for the token that began the window
 --
 -- Invariants:
--- - places is a sorted set of tokens by place, with the ttl of the window, which nobody sets again; the next place is
---   one after the last one there: nothing is counted but with a token that is added, so that nothing is counted twice;
--- - the one that began the window stays; of the others, those are forgotten first that went through first.
+-- - places is a sorted set of tokens by place, with the ttl of the window, which no step sets again. The next place is one
+--   after the last one there: a step counts only when it adds a token, so no token is counted twice;
+-- - the token that began the window stays; of the others, the oldest are forgotten first.
 local places, token = KEYS[1], ARGV[1]
 
 local place = redis.call('ZSCORE', places, token)
 if place then return tonumber(place) end
 
-local owner, last = unpack(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES'))
+local last_token, last = unpack(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES'))
 if not last then
   redis.call('ZADD', places, 1, token)
   redis.call('PEXPIRE', places, ARGV[2])
   return 1
 end
-if not is_token(owner) or not string.find(last, '^%d+$') then reject_foreign(places) end
+if not is_token(last_token) or not string.find(last, '^%d+$') then reject_foreign(places) end
 redis.call('ZADD', places, last + 1, token)
 if redis.call('ZCARD', places) > tonumber(ARGV[3]) then
   redis.call('ZREM', places, redis.call('ZRANGE', places, 1, 1)[1])

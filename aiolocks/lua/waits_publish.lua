@@ -1,12 +1,12 @@
--- Publishes the long waits of a session, in which its tasks hold something, and reads those of all sessions: what a search
--- for deadlocks begins with.
+-- Publishes the long waits of a session whose waiting tasks hold locks, and reads those of all sessions: a search for
+-- deadlocks begins with these.
 --
 -- KEYS  1 waits
--- ARGV  1 record, JSON ('': there is none any more)   2 the record that this one replaces ('': none)   3 for how long the
---       record counts, ms   4 how many are read at most
--- Returns the records, those that were published longest ago first
+-- ARGV  1 record, JSON ('': there is none any more)   2 the record that this one replaces ('': none)   3 ms for which the
+--       record counts   4 the most records that are read
+-- Returns the records, the earliest published first
 --
--- Invariant: waits is a sorted set of records by when they end, ms; it ends with the last of them.
+-- Invariant: waits is a sorted set of records by their end, ms; it ends with the last of them.
 local waits = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -726,13 +726,13 @@ MUTATIONS = [
     ),
     Mutation(
         "flight_acquire",
-        " and tonumber(left[1]) >= tonumber(after)",
+        " and tonumber(left[1]) >= tonumber(awaited_run)",
         "",
         "test_what_an_earlier_run_has_left_is_not_for_who_was_told_of_a_later_one",
     ),
     Mutation(
         "flight_acquire",
-        "left[1] and after ~= ''",
+        "left[1] and awaited_run ~= ''",
         "left[1]",
         "test_what_is_not_kept_is_for_those_alone_who_were_told_of_the_run",
     ),
@@ -742,23 +742,23 @@ MUTATIONS = [
         "left[1] and 0 <",
         "test_what_was_kept_long_enough_is_for_nobody_who_comes_then",
     ),
-    Mutation("flight_acquire", "(kept or meant)", "meant", "test_what_is_kept_is_for_whoever_comes"),
+    Mutation("flight_acquire", "(kept or awaited)", "awaited", "test_what_is_kept_is_for_whoever_comes"),
     Mutation(
         "flight_acquire",
-        "(kept or meant) and left[3] == print",
-        "(kept or meant)",
+        "(kept or awaited) and left[3] == fingerprint",
+        "(kept or awaited)",
         "test_what_is_kept_for_another_request_is_not_given",
     ),
     Mutation(
         "flight_acquire",
-        "if kept and left[3] ~= print then",
-        "if (kept or meant) and left[3] ~= print then",
+        "if kept and left[3] ~= fingerprint then",
+        "if (kept or awaited) and left[3] ~= fingerprint then",
         "test_what_is_not_kept_for_another_request_is_not_there",
     ),
     Mutation(
         "flight_acquire",
-        "if held and print_of(held) ~= print",
-        "if held and print_of(held) and print ~= ''",
+        "if held and fingerprint_of(held) ~= fingerprint",
+        "if held and fingerprint_of(held) and fingerprint ~= ''",
         "test_what_users_add_is_no_fingerprint_alone",
     ),
     Mutation(
@@ -825,18 +825,21 @@ MUTATIONS = [
     Mutation("flight_acquire", "left[7] * ARGV[8]", "ARGV[8]", "test_what_was_costly_is_due_the_earlier"),
     Mutation("flight_acquire", "left[7] * ARGV[8]", "left[7]", "test_what_was_costly_is_due_the_earlier"),
     Mutation(
-        "flight_acquire", " and left[1] ~= anew", "", "test_who_makes_it_anew_has_the_run_beside_the_value"
+        "flight_acquire",
+        " and left[1] ~= replaced",
+        "",
+        "test_who_makes_it_anew_has_the_run_beside_the_value",
     ),
     Mutation(
         "flight_acquire",
-        "left[1] ~= anew",
-        "anew == ''",
+        "left[1] ~= replaced",
+        "replaced == ''",
         "test_what_was_made_anew_meanwhile_is_not_made_again",
     ),
     Mutation(
         "flight_acquire",
-        "if kept and left[3] ~= print then",
-        "if kept and left[3] ~= print and anew == '' then",
+        "if kept and left[3] ~= fingerprint then",
+        "if kept and left[3] ~= fingerprint and replaced == '' then",
         "test_who_makes_it_anew_for_another_request_does_not_have_the_run",
     ),
     Mutation(

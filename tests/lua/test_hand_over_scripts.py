@@ -196,7 +196,7 @@ async def test_each_line_is_needed(redis, prefix, kind) -> None:
     [
         (LockHandingOver, "not held or "),
         (LockHandingOver, " or string.sub(held, 1, #from + 1) ~= from .. ':'"),
-        (ReentrantHandingOver, "if take_out(from) then last_to_the_end() else redis.call('DEL', lock) end"),
+        (ReentrantHandingOver, "if remove_token(from) then set_ttls() else redis.call('DEL', lock) end"),
         (PermitHandingOver, " or tonumber(ends) <= NOW"),
         (PermitHandingOver, " or not lease_of(from)"),
     ],

@@ -1268,7 +1268,7 @@ MUTATIONS = [
         "test_who_was_taken_for_dead_and_sits_down_behind_another_goes_on",
     ),
     Mutation(
-        "shared/room", "number < 0 and noted(seen, 'begun')", "noted(seen, 'begun')",
+        "shared/room", "number < 0 and read_number(seen, 'begun')", "read_number(seen, 'begun')",
         "test_who_comes_after_a_run_began_is_not_one_of_those_who_came_before",
     ),
     Mutation(
@@ -1314,7 +1314,9 @@ MUTATIONS = [
         "test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run",
     ),
     Mutation(
-        "shared/room", "if redis.call('HGET', seen, other) ~= '0' then", "if noted(seen, other) ~= 0 then",
+        "shared/room",
+        "if redis.call('HGET', seen, other) ~= '0' then",
+        "if read_number(seen, other) ~= 0 then",
         "test_a_ticket_that_waits_tells_that_it_is_one",
     ),
     Mutation(
@@ -1323,12 +1325,12 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/room",
-        "if noted(seen, entry) == 0 then note(seen, entry, -1) end",
-        "note(seen, entry, -1)",
+        "if read_number(seen, entry) == 0 then assign_number(seen, entry, -1) end",
+        "assign_number(seen, entry, -1)",
         "test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live",
     ),
     Mutation(
-        "shared/room", "noted(seen, other) < 0 and ", "",
+        "shared/room", "read_number(seen, other) < 0 and ", "",
         "test_who_may_wait_does_not_wake_those_who_may_too",
     ),
     Mutation(
@@ -1340,11 +1342,11 @@ MUTATIONS = [
         "test_a_duplicate_that_leaves_is_no_run",
     ),
     Mutation(
-        "job_acquire", "be_gone(KEYS[9], entry, not permits)", "be_gone(KEYS[9], entry, false)",
+        "job_acquire", "check_out(KEYS[9], entry, not permits)", "check_out(KEYS[9], entry, false)",
         "test_a_run_that_begins_after_he_came_is_his_as_well",
     ),
     Mutation(
-        "job_acquire", "be_gone(KEYS[9], entry, not permits)", "be_gone(KEYS[9], entry, true)",
+        "job_acquire", "check_out(KEYS[9], entry, not permits)", "check_out(KEYS[9], entry, true)",
         "test_a_run_that_asks_again_began_when_it_did",
     ),
     Mutation(
@@ -1360,11 +1362,11 @@ MUTATIONS = [
         "test_a_ticket_is_a_duplicate_at_once_although_another_runs",
     ),
     Mutation(
-        "job_acquire", "entry, stands, rung)", "entry, 'w', rung)",
+        "job_acquire", "entry, admission, rung)", "entry, 'w', rung)",
         "test_one_who_has_to_make_sure_is_no_sign_of_life_to_another",
     ),
     Mutation(
-        "job_acquire", "if stands ~= 'f' then", "if stands == 'w' then",
+        "job_acquire", "if admission ~= 'f' then", "if admission == 'w' then",
         "test_who_came_while_a_dead_one_stood_there_has_his_place_then",
     ),
     Mutation(
@@ -1393,8 +1395,8 @@ MUTATIONS = [
             "test_a_bell_that_nobody_shares_goes_from_a_long_queue_too",
         )
         for file, behind in (
-            ("job_acquire", "    be_gone(KEYS[9], entry, false)"),
-            ("job_acquire", "be_gone(KEYS[9], entry, not permits)"),
+            ("job_acquire", "    check_out(KEYS[9], entry, false)"),
+            ("job_acquire", "check_out(KEYS[9], entry, not permits)"),
             ("job_release", "local rung"),
         )
     ),
@@ -1453,7 +1455,7 @@ MUTATIONS = [
     ),
     Mutation(
         "job_release", "if has(flags, 'r') then rung = wake(true, 0) end\n",
-        "be_gone(KEYS[9], bell .. ARGV[3], false) if has(flags, 'r') then rung = wake(true, 0) end "
+        "check_out(KEYS[9], bell .. ARGV[3], false) if has(flags, 'r') then rung = wake(true, 0) end "
         "do return {held and 1 or 0, unpack(rung)} end\n",
         "test_the_last_run_forgets_those_who_waited_and_died",
     ),
@@ -1474,7 +1476,7 @@ MUTATIONS = [
         "job_withdraw", "~= ticket then", "== false then", "test_withdrawn_by_another_changes_nothing",
     ),
     Mutation(
-        "job_withdraw", "if is_over(over, former) then ends = end_of(over, former) end", "",
+        "job_withdraw", "if why_over(over, former) then ends = remembered_end(over, former) end", "",
         "test_withdrawn_behind_one_that_was_done_meanwhile_the_key_is_free",
     ),
     Mutation(
@@ -1482,7 +1484,7 @@ MUTATIONS = [
         "test_what_is_replaced_at_its_last_moment_has_a_ttl",
     ),
     Mutation(
-        "shared/tickets", " and not is_marked(over, 'b', ticket)", "",
+        "shared/tickets", " and not is_listed(over, 'b', ticket)", "",
         "test_one_that_gave_up_its_key_runs_again_although_another_owns_it",
     ),
     Mutation(

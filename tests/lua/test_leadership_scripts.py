@@ -243,7 +243,10 @@ CHECKS = checks(globals(), "leadership")
 SPARED: dict[str, str] = {}
 MUTATIONS = [
     Mutation(
-        "shared/terms", "if not ours then return end", "", "test_where_others_have_written_the_lease_goes_on"
+        "shared/terms",
+        "if not terms_are_ours then return end",
+        "",
+        "test_where_others_have_written_the_lease_goes_on",
     ),
     Mutation("shared/terms", "-MOST_TERMS - 1", "-MOST_TERMS", "test_of_many_terms_the_last_are_kept"),
     Mutation(

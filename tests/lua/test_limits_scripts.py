@@ -604,8 +604,8 @@ CHECKS = checks(globals(), "limits")
 FILES = ("shared/limits", "shared/lines", "limits_acquire", "limits_locked", "force_limits")
 SPARED = {
     "hold(CALLED .. string.sub(entry, -SEAT), line, 0, '', redis.call('PTTL', bell))": "it would have no end",
-    "unpark(line, place .. ' ' .. least .. ' ' .. line)": "without it, the script has no end",
-    "park(line, blocked, found)": "without it, the script has no end",
+    "leave_turns(line, place .. ' ' .. least .. ' ' .. line)": "without it, the script has no end",
+    "enter_turns(line, blocked, found)": "without it, the script has no end",
     "rank = rank + 1": "without it, the script has no end",
     "redis.call('ZREM', queue, entry)": "without it, the script has no end",
     "if found then redis.call('ZREM', turns, found) end": "without it, the script has no end",
@@ -640,8 +640,8 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/lines",
-        "full(place) or full(line)",
-        "full(line)",
+        "full_key(place) or full_key(line)",
+        "full_key(line)",
         "test_at_a_key_that_is_full_again_nobody_is_moved",
     ),
     Mutation(
@@ -652,8 +652,8 @@ MUTATIONS = [
     ),
     Mutation(
         "limits_acquire",
-        "waits and call_of(bell, seat)",
-        "call_of(bell, seat)",
+        "waits and find_call(bell, seat)",
+        "find_call(bell, seat)",
         "test_within_a_session_its_waiters_follow_each_others_calls",
     ),
 ]

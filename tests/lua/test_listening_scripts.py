@@ -460,7 +460,7 @@ MUTATIONS = [
     Mutation(SHARED, "if ARGV[3] ~= '' then", "if true then", "test_without_a_card_none_is_left"),
     Mutation(
         STEP,
-        "well and answer or -5",
+        "ok and answer or -5",
         "answer",
         "test_what_is_wrong_with_one_is_told_of_that_one_alone",
     ),

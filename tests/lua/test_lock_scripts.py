@@ -1516,7 +1516,7 @@ CHECKS = [
     if name.startswith("test_") and list(inspect.signature(value).parameters) == ["lock"]
 ]
 
-SEATED_FIRST = "redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- out of memory, it opens the door"
+SEATED_FIRST = "redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes"
 NOT_HELD = "not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'"
 ALIKE = "not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1]"
 HELD = "held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'"
@@ -1548,8 +1548,8 @@ MUTATIONS = [
     ("lock_acquire", " or tonumber(last) >= 9007199254740991", ""),
     ("lock_acquire", "last + 1)", "last)"),
     ("lock_acquire", "'^(%x+):%d+:'", "'^(%x+)'"),
-    ("lock_acquire", "#of % 32 ~= 0", "false"),
-    ("lock_acquire", "#of % 32 ~= 0", "#of ~= 32"),
+    ("lock_acquire", "#holder % 32 ~= 0", "false"),
+    ("lock_acquire", "#holder % 32 ~= 0", "#holder ~= 32"),
     ("lock_acquire", "return redis.error_reply('FOREIGN 3')", ""),
     ("lock_acquire", "'%.0f'", "'%.14g'"),
     ("lock_acquire", ".. ARGV[4], 'PX', ttl", ".. ARGV[4]"),

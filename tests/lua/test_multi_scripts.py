@@ -794,9 +794,7 @@ async def test_out_of_memory_the_holder_can_still_renew_adopt_and_release(full) 
     assert await full.values() == [None] * 3
 
 
-FIRST_WRITE = (
-    "redis.call('PEXPIRE', KEYS[1], ttl)  -- so that a server out of memory lets it be the same grant"
-)
+FIRST_WRITE = "redis.call('PEXPIRE', KEYS[1], ttl)  -- allowed out of memory; then so are later writes"
 
 
 async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> None:
@@ -807,7 +805,9 @@ async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> 
         await full.acquire(ME)
 
 
-SEATED_FIRST = "pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- out of memory, it opens the door"
+SEATED_FIRST = (
+    "pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes"
+)
 
 
 async def test_out_of_memory_one_that_is_refused_is_seated(full) -> None:
@@ -895,7 +895,7 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/locks",
-        "not seated or redis.call('ZSCORE', queue, bell)",
+        "not had_seat or redis.call('ZSCORE', queue, bell)",
         "true",
         "test_a_waiter_that_has_lost_its_place_passes_on_only_what_its_session_has_let_go_of",
     ),

@@ -1885,8 +1885,8 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/permits",
-        "alien and not at_once",
-        "alien",
+        "foreign_key and not at_once",
+        "foreign_key",
         "test_members_of_others_are_left_alone_by_who_holds_and_refuse_the_next",
     ),
     Mutation(
@@ -1913,7 +1913,9 @@ MUTATIONS = [
         "'current') or 1)",
         "test_a_value_of_others_is_refused_and_stays",
     ),
-    Mutation("shared/permits", "or 0) or reject_foreign(leases))", "or 0))", "test_a_sum_of_others_is_refused"),
+    Mutation(
+        "shared/permits", "or 0) or reject_foreign(leases))", "or 0))", "test_a_sum_of_others_is_refused"
+    ),
     Mutation(
         "shared/queue",
         "entry and bell_of(queue, entry)",

@@ -709,7 +709,7 @@ FILES = [
 SPARED = {
     "redis.call('ZREM', nest, '')": "see out of memory above",
     "rank = rank - 1": "without it, it would never end",
-    "if not token or token ~= but and is_token(token) then return deadline end": "as above; altered below",
+    "if not token or token ~= except and is_token(token) then return deadline end": "as above; altered below",
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
@@ -755,13 +755,13 @@ MUTATIONS = [
     ),
     Mutation(
         "reentrant_release",
-        "free = not take_out(ARGV[1])",
-        "take_out(ARGV[1]) free = true",
+        "free = not remove_token(ARGV[1])",
+        "remove_token(ARGV[1]) free = true",
         "test_release_of_an_inner_lease_frees_nothing_and_wakes_nobody",
     ),
     Mutation(
         "shared/nest",
-        "not token or token ~= but and is_token(token)",
+        "not token or token ~= except and is_token(token)",
         "true",
         "test_a_nest_of_others_is_refused_and_stays",
     ),
@@ -774,8 +774,8 @@ MUTATIONS = [
     Mutation("reentrant_release", "ARGV[3] == '1' and free", "free", "test_a_quiet_release_wakes_nobody"),
     Mutation(
         "reentrant_adopt",
-        "nested(ARGV[1]) or nested(ARGV[2])",
-        "nested(ARGV[1])",
+        "deadline_of(ARGV[1]) or deadline_of(ARGV[2])",
+        "deadline_of(ARGV[1])",
         "test_adopt_said_twice_is_said_once",
     ),
     Mutation(

@@ -611,11 +611,11 @@ MUTATIONS = [
         "test_all_of_them_are_claimed_one_by_one_by_who_knows_the_newest",
     ),
     Mutation(CLAIM, "or due <= began", "", "test_a_tick_that_was_due_before_the_run_began_waits_for_it"),
-    Mutation(CLAIM, "lost and not hindered()", "lost", "test_one_that_was_lost_waits_for_any_run"),
+    Mutation(CLAIM, "lost and not is_blocked()", "lost", "test_one_that_was_lost_waits_for_any_run"),
     Mutation(
         CLAIM,
-        "abandoned(again_first and redo or 0)",
-        "abandoned(redo)",
+        "collect_lost(lost_first and redo or 0)",
+        "collect_lost(redo)",
         "test_a_newer_tick_goes_before_one_that_was_lost",
     ),
     Mutation(

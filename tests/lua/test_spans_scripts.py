@@ -1696,7 +1696,7 @@ SPARED = {
 MUTATIONS = [
     Mutation(
         "spans_acquire",
-        "purge(seat) > 0 and settle(0) or {}",
+        "purge(seat) > 0 and wake_waiters(0) or {}",
         "purge(seat) and {}",
         "test_a_reservation_that_came_to_its_end_goes_to_the_next_writer",
     ),
@@ -1724,7 +1724,9 @@ MUTATIONS = [
         "",
         "test_an_upgrade_of_what_is_not_held_is_refused",
     ),
-    Mutation("spans_acquire", "take('c', bell)", "", "test_who_was_called_in_vain_holds_up_nobody"),
+    Mutation(
+        "spans_acquire", "remove_from_side('c', bell)", "", "test_who_was_called_in_vain_holds_up_nobody"
+    ),
     Mutation(
         "spans_acquire",
         "rank < WALK and 0 or rank + 1",
@@ -1745,14 +1747,14 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_acquire",
-        "\nsettle(0, rung)\n",
+        "\nwake_waiters(0, rung)\n",
         "\n",
         "test_who_was_woken_and_comes_by_himself_passes_it_on_too",
     ),
     Mutation(
         "shared/spans",
-        "(first_living(queue, 0) or of .. seat) == of .. seat",
-        "first_living(queue, 0) == of .. seat",
+        "(first_living(queue, 0) or id .. seat) == id .. seat",
+        "first_living(queue, 0) == id .. seat",
         "test_what_a_dead_writer_had_reserved_keeps_no_waiter_out_that_is_the_first",
     ),
     Mutation(
@@ -1822,13 +1824,13 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "if mode == 'w' then departed",
-        "if mode then departed",
+        "if mode == 'w' then left_by_writers",
+        "if mode then left_by_writers",
         "test_what_a_reader_leaves_gives_nobody_a_turn",
     ),
     Mutation(
         "shared/spans",
-        "math.max(ms, (tonumber(redis.call('ZSCORE', waits, of) or 0) or 0) - NOW)",
+        "math.max(ms, (tonumber(redis.call('ZSCORE', waits, id) or 0) or 0) - NOW)",
         "ms",
         "test_marks_that_are_given_behind_a_waiters_back_shorten_nothing",
     ),
@@ -1890,14 +1892,14 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "(under ~= '-' or first or",
+        "(upgrade_of ~= '-' or first or",
         "(first or",
         "test_an_upgrade_goes_before_a_writer_that_has_reserved",
     ),
     Mutation(
         "shared/spans",
-        "(under ~= '-' or first or",
-        "(under ~= '-' or",
+        "(upgrade_of ~= '-' or first or",
+        "(upgrade_of ~= '-' or",
         "test_who_waits_longest_reserves_at_once",
     ),
     Mutation(
@@ -1933,8 +1935,8 @@ MUTATIONS = [
     Mutation("shared/spans", " or 'inf') <=", ") <=", "test_a_lost_left_end_is_no_error"),
     Mutation(
         "shared/spans",
-        "under == '-' and 'wur'",
-        "under == '-' and 'wu'",
+        "upgrade_of == '-' and 'wur'",
+        "upgrade_of == '-' and 'wu'",
         "test_who_is_refused_is_told_what_is_left_of_one_that_is_in_the_way",
     ),
     Mutation(
@@ -2005,7 +2007,7 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "redis.call('ZSCORE', waits, of) - NOW)",
+        "redis.call('ZSCORE', waits, id) - NOW)",
         "BELL_TTL)",
         "test_a_call_ends_with_its_owner",
     ),
@@ -2017,14 +2019,14 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "if state == '' then ring(of) rung[#rung + 1] = of end",
-        "ring(of) rung[#rung + 1] = of",
+        "if state == '' then ring(id) rung[#rung + 1] = id end",
+        "ring(id) rung[#rung + 1] = id",
         "test_release_wakes_the_first_writer_alone",
     ),
     Mutation(
         "shared/spans",
-        "for _, side in ipairs({'p', 't', 'c'}) do take(side, of) end",
-        "for _, side in ipairs({'p', 't'}) do take(side, of) end",
+        "for _, side in ipairs({'p', 't', 'c'}) do remove_from_side(side, id) end",
+        "for _, side in ipairs({'p', 't'}) do remove_from_side(side, id) end",
         "test_who_was_called_and_leaves_holds_up_nobody",
     ),
 ]

@@ -1,17 +1,18 @@
--- Runs of a single flight. The run key is that of a simple lock, whose metadata begins with the fingerprint:
+-- Runs of a single flight. The run key is that of a simple lock, and its metadata begins with the fingerprint:
 -- 'token:fencing token:{"fingerprint":"…",…'.
 --
--- Invariant: value is a hash of the run that left it (its fencing token), at (when that was, microseconds of the
--- server's time), fresh (until when it need not be made again, ms), until (for how long it is kept, ms), cost (of its
--- run, ms), again (from when on it may be made again, ms), failed (the last run that could not make it again), print
--- (fingerprint), tag and payload. It outlasts its `until` for the sake of those who waited for that run.
+-- Invariant: value is a hash with the result of a run: run (its fencing token), at (when the run left the result,
+-- microseconds of the server's time), fresh (until when no run need make it again, ms), until (until when it is kept, ms),
+-- cost (of its run, ms), again (from when on it may be made again, ms), failed (the last run that could not make it again),
+-- print (fingerprint), tag and payload. The hash outlasts its `until`: callers that waited for that run still ask for it.
 local AT_ONCE = 16
 
-local function print_of(held)
+local function fingerprint_of(held)
   return string.match(known(KEYS[1], held), '^%x+:%d+:{"fingerprint":"(%x*)"') or reject_foreign(KEYS[1])
 end
 
--- Wakes all who stand in the queue: here the first of them who live, who then wake as many each. Returns their bells.
+-- Wakes all waiters: this step rings the first living ones, and each of them rings as many more when it asks again.
+-- Returns the bells that it rang.
 local function wake_all(queue)
   local rung = {}
   while #rung == 0 do

@@ -1,16 +1,16 @@
--- The keys that an operator frees, whoever holds them.
+-- Frees keys for an operator, whichever token holds them.
 --
--- ARGV of every step   1 a fencing token: a later grant belongs to a holder that has come since
+-- ARGV of every step   1 the latest fencing token that it frees: a later grant belongs to a newer holder
 --
--- Invariant: said again, it frees nobody else. A value without a fencing token was written by nobody who could rely on
--- it.
+-- Invariant: sent again, it frees no newer holder. It also frees a value without a fencing token, which aiolocks never
+-- writes.
 local BELL_TTL, SUMMONED = 2000, 16
 
 local function type_of(key) return redis.call('TYPE', key).ok end
 
 local function is_due(minted) return not minted or tonumber(minted) <= tonumber(ARGV[1]) end
 
--- Removes keys that are not of this type; how many that were.
+-- Deletes the keys that are not of this type. Returns the number of them.
 local function discard(type, ...)
   local discarded = 0
   for _, key in ipairs({...}) do
@@ -20,17 +20,17 @@ local function discard(type, ...)
   return discarded
 end
 
--- Removes a fence that was written by nobody who mints.
+-- Deletes a fence with a value that is no fencing token.
 local function discard_fence(fence)
   discard('string', fence)
   local last = redis.call('GET', fence) or '0'
   if not string.find(last, '^%d+$') or tonumber(last) >= 9007199254740991 then redis.call('DEL', fence) end
 end
 
--- Wakes the first of those who wait and live, and drops the dead before them. More than one: who may enter depends on
--- the kind, and a waiter that may not hangs up its bell again. The bells are not in KEYS: they stand in the queue, and
--- share its slot. `seat`: how many characters follow one; `stays`: a bell that was rung stays, as 'rung'.
-local function summon(queue, seat, stays)
+-- Wakes the first SUMMONED living waiters, and drops the dead ones before them. It wakes several: the kind decides which of
+-- them may enter, and the others hang up their bells again. The bells are not in KEYS: the queue names them, and they share
+-- its slot. `seat`: how many characters follow a bell; `stays`: a bell that was rung stays, as 'rung'.
+local function wake_first(queue, seat, stays)
   discard('zset', queue)
   local rung = {}
   while #rung < SUMMONED do

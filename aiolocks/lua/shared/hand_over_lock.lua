@@ -1,9 +1,9 @@
--- Before lock_acquire: the holder lets go, and the next waiter of its session takes the lock, in one step.
+-- Before lock_acquire: the holder releases the lock, and the next waiter of its session takes it, in one step.
 --
--- ARGV  those of lock_acquire, and then the token that lets go
+-- ARGV  the arguments of lock_acquire, and then the token of the holder
 -- Returns {-1} when that token does not hold the lock: then nothing was done
 --
--- Invariant: it wakes nobody, and a waiter that is refused then is told that the lock is free.
+-- Invariant: it wakes no waiter. If lock_acquire refuses the next waiter, it tells that waiter that the lock is free.
 do
   local from = table.remove(ARGV)
   local held = redis.call('GET', KEYS[1])

@@ -1,9 +1,9 @@
--- Before multi_acquire: the holder lets go, and the next waiter of its session for the same locks takes them, in one step.
+-- Before multi_acquire: the holder releases the locks, and the next waiter of its session takes all of them, in one step.
 --
--- ARGV  those of multi_acquire, and then the token that lets go
+-- ARGV  the arguments of multi_acquire, and then the token of the holder
 -- Returns {-1} when that token does not hold all the locks: then nothing was done
 --
--- Invariant: all or none of them are let go of here; a release alone frees those that are left.
+-- Invariant: it releases all of them or none. Where the holder has lost some, only multi_release frees the others.
 do
   local from, n = table.remove(ARGV), tonumber(ARGV[1])
   for i = 1, n do

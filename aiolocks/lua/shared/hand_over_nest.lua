@@ -1,13 +1,13 @@
--- Before reentrant_acquire: a token of the owner lets go, and the next waiter of its session asks, in one step.
+-- Before reentrant_acquire: the owner releases a token, and the next waiter of its session asks for the lock, in one step.
 --
--- ARGV  those of reentrant_acquire, and then the token that lets go
--- Returns {-1} when that token does not hold: then no lease has changed
+-- ARGV  the arguments of reentrant_acquire, and then the token that is released
+-- Returns {-1} when the owner does not hold the lock with that token: then no lease has changed
 --
 -- Invariant: the lock is free after that only if it was the owner's last token.
 do
   local from = table.remove(ARGV)
   purge()
-  if not nested(from) then return {-1} end
+  if not deadline_of(from) then return {-1} end
   keep(fence, ARGV[3])
-  if take_out(from) then last_to_the_end() else redis.call('DEL', lock) end
+  if remove_token(from) then set_ttls() else redis.call('DEL', lock) end
 end

@@ -1,9 +1,9 @@
--- Before permits_acquire: a holder lets go, and the next waiter of its session asks, in one step.
+-- Before permits_acquire: releases a lease, so that one step also acquires for the next waiter of the same session.
 --
--- ARGV  those of permits_acquire, and then the token that lets go
--- Returns {-1} when that token does not hold, or not any more: then nothing was done
+-- ARGV  those of permits_acquire, and then the token that is released
+-- Returns {-1} when that token does not hold, or its lease has ended: then the step changes nothing
 --
--- Invariant: it wakes nobody. The acquire is said to owe that, for what it does not take.
+-- Invariant: it wakes no waiter. The acquire has the flag o, and wakes one for the permits that it does not take.
 do
   local from = table.remove(ARGV)
   local ends = redis.call('ZSCORE', holders, from)

@@ -5,15 +5,15 @@
 -- The waiters for the same keys with the same caps are a line, called 'key=cap,key=cap…', with the smallest cap first.
 --
 -- Invariant: holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to
--- 'line:fencing token:metadata', from '#key' to how many of them hold that key, and from '#' to the number of such keys.
--- So nothing is counted but with a token that comes or goes; where the two keys differ, it is counted again (`lines`).
-local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
+-- 'line:fencing token:metadata', from '#key' to the number of tokens that hold that key, and from '#' to the number of these
+-- fields. A step changes a count only together with a token; where the two keys differ, they are counted again (`lines`).
+local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local MOST_TOLD, NOBODY = 8, string.rep('0', 32)
 local CALLED = NOBODY .. NO_SEAT
 local holders, leases, turns, fence, everyone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bell, queue = KEYS[6], KEYS[7]
-local value = turns  -- the keys that the steps of permits keep for as long as somebody holds
-local freed, rung = {}, {}  -- in this step: keys of which a permit came back, and bells
+local value = turns  -- the steps of permits keep the key `value` while there is a holder
+local freed, rung = {}, {}  -- in this step: keys of which a permit came back, and bells that were rung
 
 -- Line, fencing token and metadata of a lease, or nil.
 local function lease_of(token)
@@ -23,7 +23,7 @@ end
 local function each(line) return string.gmatch(line, '([^=,]+)=(%d+)') end
 
 -- The first key of the line that is full, with its cap, or nil.
-local function full(line)
+local function full_key(line)
   for key, cap in each(line) do
     local held = tonumber(redis.call('HGET', leases, '#' .. key) or 0) or reject_foreign(leases)
     if held >= tonumber(cap) then return key .. '=' .. cap end
@@ -48,7 +48,7 @@ local function hold(token, line, minted, metadata, ttl)
   keep(leases, ttl + SLACK)
 end
 
--- Returns the line of what was held.
+-- Removes a lease; returns its line, or nil.
 local function drop(token)
   local line = lease_of(token)
   redis.call('ZREM', holders, token)

@@ -1,18 +1,18 @@
--- Hearing of what one waits for, without asking for it.
+-- Listening: a waiter hears when it must ask again, and does not ask until then.
 --
--- A bell is empty while it hangs and 'rung', or gone, once its owner was woken. Each session says at short intervals that
--- its waiters live; the answer tells each of them for how long it need not ask.
+-- A bell is empty while it hangs, and 'rung' or gone after its owner was woken. Each session says at short intervals that
+-- its waiters live; the answer tells each waiter for how long it need not ask.
 --
 -- Invariants:
--- - nobody waits in silence for what is free or has come to its end: where there is no lock and no deadline, the owner of
---   the bell is to ask, and so it is where a waiter right before it has died, or its own owner has the lock;
--- - marks of other waiters keep nobody silent that is the first of its queues: nothing may be in its way but a lease;
--- - nothing is created here, and a bell that was rung keeps its own end: its owner either comes or is dead;
--- - a waiter without a bell is dropped only from queues where a bell that was rung stays for a while: there it is dead.
-local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
+-- - no waiter is silent while the lock is free or the lease has ended. It must ask if there is no lock and no deadline, if
+--   the waiter right before it has died, or if the lock belongs to the owner for which it waits;
+-- - marks of other waiters do not keep a waiter silent that is the first in its queues: only a lease may be in its way;
+-- - no bell or seat is created here, and a bell that was rung keeps its ttl: its owner either comes or is dead;
+-- - a waiter without a bell is removed only from queues where a rung bell stays for a while: there, that waiter is dead.
+local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
 
--- The waits that the owner of a bell with that seat may have.
+-- Keeps the keys of the waiter with this bell and seat. Returns for how many ms it need not ask, or a number from above.
 local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside, marks_ms)
   local state = redis.call('GET', bell)
   if not state then return GONE end
@@ -25,7 +25,7 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
       local entry = redis.call('ZRANGE', queue, rank - 1, rank - 1)[1]
       local before = bell_in(queue, entry, #seat)
       local lives = not before or redis.call('GET', before)
-      if lives == 'rung' then ends = redis.call('PTTL', before) end  -- then it either has come or is dead
+      if lives == 'rung' then ends = redis.call('PTTL', before) end  -- by then, it has either come or is dead
       if lives then break end
       redis.call('ZREM', queue, entry)
       asks, rank = true, rank - 1

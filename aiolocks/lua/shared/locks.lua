@@ -1,5 +1,5 @@
--- Locks that share their name space with the simple lock, and so keep its keys: the lock key is
--- 'token:fencing token:metadata', the queue a sorted set of bells, which are gone once they were rung.
+-- Functions for locks that share their name space with the simple lock, and so have its keys: the lock key is
+-- 'token:fencing token:metadata', the queue a sorted set of bells. Ringing deletes a bell, and leaves its entry in the queue.
 
 -- The value of the lock key if the token holds it, or nil.
 local function held_by(token, held)
@@ -7,7 +7,7 @@ local function held_by(token, held)
   return nil
 end
 
--- The same, whoever holds it, and also where nobody does for a while.
+-- The value of the lock key, also of a lock that is kept without a holder (see lock_release). Rejects a foreign value.
 local function known(lock, held)
   if held and not is_token(string.match(held, '^(%x+):%d+:') or '') then reject_foreign(lock) end
   return held
@@ -15,9 +15,9 @@ end
 
 local function minted_in(held) return string.match(held, ':(%d+):') end
 
--- Wakes the first in the queue whose bell hangs, or the first behind `bell`; those without one are dead or were woken
--- already. One that was rung in this step, for another lock, is on its way and stays where it is.
--- The bells are not in KEYS: they stand in the queue, and share its slot.
+-- Wakes the first waiter in the queue that has a bell, or the first one after `bell`. Drops the entries before it, which have
+-- no bell: their owners are dead or were woken already. A waiter that this step has woken for another lock is about to ask:
+-- its entry stays, and no other waiter is woken. The bells are not in KEYS: the queue names them, and they share its slot.
 local woken = {}
 local function wake(queue, bell)
   local rank = bell and redis.call('ZRANK', queue, bell)
@@ -34,13 +34,13 @@ local function wake(queue, bell)
   end
 end
 
--- Passes on a wakeup that the owner of `bell` cannot use, in each of these queues; adds the bells to `rung`.
+-- Passes on a wakeup that the owner of `bell` cannot use, in each of these queues. Adds the bells that it rings to `rung`.
 --
--- Invariant: a wakeup goes to those behind, and so comes to an end. A waiter that had a place in a queue (`seated`) and has
--- lost it was passed over there by another wakeup, which went on to those behind, and is about to sit down at the end: from
--- the first again, wakeups would follow each other round the queue for as long as somebody holds what those in it lack.
-local function pass_on(queues, bell, rung, seated)
+-- Invariant: a wakeup goes to later waiters only, and so comes to an end. A waiter that had a seat in a queue (`had_seat`) and
+-- has lost it was passed over there by another wakeup, which went on to later waiters. This step then gives the waiter a seat
+-- at the end. Passed on from the first waiter again, wakeups would go round the queue while another lock is held.
+local function pass_wakeup_on(queues, bell, rung, had_seat)
   for _, queue in ipairs(queues) do
-    if not seated or redis.call('ZSCORE', queue, bell) then rung[#rung + 1] = wake(queue, bell) end
+    if not had_seat or redis.call('ZSCORE', queue, bell) then rung[#rung + 1] = wake(queue, bell) end
   end
 end

@@ -1,5 +1,5 @@
--- Spans while their slot moves: a holder stands in three sets and a hash, other holders and waiters in sets that may be
--- on the other node. So nobody else is removed, not even one that has come to its end.
+-- Spans while their slot moves: a holder has entries in three sets and a hash. Other holders and waiters have entries in sets
+-- that may be on the other node. So no other holder or waiter is removed, not even after its deadline.
 waits, queue, bell = HIDDEN, HIDDEN, HIDDEN
 purge = function() return 0 end
 for i = 1, 2 do

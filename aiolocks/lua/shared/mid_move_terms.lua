@@ -1,3 +1,3 @@
--- The terms of a leadership while their slot moves: its leases are permits. The note waits for the next renewal.
+-- The terms of a leadership while their slot moves: its leases are permits. A later renewal writes the term.
 queue, bell, terms, news = HIDDEN, HIDDEN, HIDDEN, HIDDEN
 if is_here(holders) ~= is_here(leases) then return NOT_HERE end

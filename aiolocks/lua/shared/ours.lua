@@ -1,26 +1,27 @@
--- Whether what stands under the keys of spans is ours: asked before anything is written.
+-- Rejects foreign values under the keys of spans, before the step writes anything.
 
-local function expect_ours(key, ids)
+local function reject_foreign_ids(key, ids)
   for _, id in ipairs(ids) do
     if not is_token(id) and not is_bell(id) then reject_foreign(key) end
   end
 end
 
--- Whether the pairs of ends are ours: what others have put there stands before or after all, or nearly so.
+-- Rejects foreign pairs of ends. It reads the first and the last of each: a foreign one comes before or after all others, or
+-- nearly so.
 local function check_ends()
   for i = 6, 17 do
-    for rank = -1, 0 do expect_ours(KEYS[i], redis.call('ZRANGE', KEYS[i], rank, rank)) end
+    for rank = -1, 0 do reject_foreign_ids(KEYS[i], redis.call('ZRANGE', KEYS[i], rank, rank)) end
   end
 end
 
--- Whether all is ours. That shows without a walk: spans has a field for each that holds or waits, and while there is
--- none, there are no ends. Else it goes through all: it may be that half of it was lost.
+-- Rejects any foreign value. In most cases a few counts show that there is none: spans has a field for each holder and
+-- each waiter, and without a field there are no ends. Else it reads all: perhaps only a part of the keys was lost.
 local function check()
   local fields = redis.call('HLEN', spans)
   local entered = redis.call('ZCARD', ends) + redis.call('ZCARD', waits)
   local more = fields == 0 and redis.call('EXISTS', unpack(KEYS, 6, 17)) or 0
   if fields == entered and more == 0 then return end
-  expect_ours(spans, redis.call('HKEYS', spans))
-  for _, key in ipairs({ends, waits}) do expect_ours(key, redis.call('ZRANGE', key, 0, -1)) end
+  reject_foreign_ids(spans, redis.call('HKEYS', spans))
+  for _, key in ipairs({ends, waits}) do reject_foreign_ids(key, redis.call('ZRANGE', key, 0, -1)) end
   check_ends()
 end

@@ -4,10 +4,10 @@
 --
 -- Invariants:
 -- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to 'permits:fencing
---   token:metadata', and from 'held' to the sum of their permits: nothing is counted but with a token that comes or
---   goes, so that nothing is counted twice, and where the two differ, it is counted again;
--- - value holds the value that it was first made with and the current one; without it, there is one permit.
-local SLACK = 1000  -- ms that keys outlast what stands in them, so that it is found to have come to its end
+--   token:metadata', and from 'held' to the sum of their permits. A step changes the sum only together with a token, so
+--   that no permit is counted twice; where the two keys differ, the permits are counted again;
+-- - value has the number of permits with which the name was first used and the current one; without it, there is one permit.
+local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local MOST_TOLD = 8
 local holders, leases, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
@@ -26,14 +26,14 @@ local function drop(token)
   if redis.call('HINCRBY', leases, 'held', -permits) <= 0 then redis.call('HDEL', leases, 'held') end
 end
 
--- One of the two keys was lost: what stands in one of them only holds nothing. Or somebody else has written there, whose
--- members are left alone.
-local alien
+-- For two keys that differ. Either one of them was lost: a token that is only in the other one holds nothing. Or another
+-- program has written there: its members stay.
+local foreign_key
 local function recount()
   local held = 0
   for _, token in ipairs(redis.call('HKEYS', leases)) do
     if token ~= 'held' and not is_token(token) then
-      alien = leases
+      foreign_key = leases
     elseif redis.call('ZSCORE', holders, token) then
       held = held + (lease_of(token) or 0)
     else
@@ -42,7 +42,7 @@ local function recount()
   end
   for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
     if not is_token(token) then
-      alien = holders
+      foreign_key = holders
     elseif redis.call('HEXISTS', leases, token) == 0 then
       redis.call('ZREM', holders, token)
     end
@@ -50,22 +50,22 @@ local function recount()
   if held > 0 then redis.call('HSET', leases, 'held', held) end
 end
 
--- Removes the leases that have come to their end; how many. `at_once`: it is the first write of a step that must not be
--- refused by a server that is out of memory; what a script writes behind such a one is allowed as well. Any other step is
--- refused where somebody else has written: what is held goes on and ends as if it were alone there.
+-- Removes the leases that have ended; returns their number. `at_once`: a server that is out of memory must not refuse the
+-- step. Its first write is a ZREM, which such a server allows, and then also all later ones. A foreign member ends any
+-- other step, but not this one: a lease is renewed and ends as if it were alone there.
 local function purge(at_once)
   if at_once then redis.call('ZREM', holders, '') end
-  local over = redis.call('ZRANGEBYSCORE', holders, '-inf', NOW)
-  for _, token in ipairs(over) do
+  local ended = redis.call('ZRANGEBYSCORE', holders, '-inf', NOW)
+  for _, token in ipairs(ended) do
     if is_token(token) then drop(token) end
   end
   local number = redis.call('ZCARD', holders)
   if redis.call('HLEN', leases) ~= (number > 0 and number + 1 or 0) then recount() end
-  if alien and not at_once then reject_foreign(alien) end
-  return #over
+  if foreign_key and not at_once then reject_foreign(foreign_key) end
+  return #ended
 end
 
--- The value that it was made with, or false before it is made.
+-- The number of permits with which the name was first used, or false before that.
 local function first_value()
   local first = redis.call('HGET', value, 'first')
   if first and not tonumber(first) or not first and redis.call('HLEN', value) > 0 then reject_foreign(value) end
@@ -78,9 +78,9 @@ local function free()
   return capacity() - (tonumber(redis.call('HGET', leases, 'held') or 0) or reject_foreign(leases))
 end
 
--- The holders, for a refusal: the server's time, microseconds; how many permits there are; and of the leases that end
--- first token, ms left and lease.
-local function told()
+-- The holders, for a refusal: the server's time, microseconds; the number of permits; and, for each of the leases that
+-- end first, its token, the ms left, and the lease.
+local function describe_holders()
   local found = {whole(MICROSECONDS), capacity()}
   local ending = redis.call('ZRANGE', holders, 0, MOST_TOLD - 1, 'WITHSCORES')
   for i = 1, #ending, 2 do
@@ -99,8 +99,8 @@ local function hold(token, permits, minted, metadata, ttl)
   keep(leases, ttl + SLACK)
 end
 
--- Wakes the next, if there is a permit: of a fair one the first alone, or else the first from a rank on whose bell
--- hangs, except the one that has just found that there is too little for it. Returns the bells.
+-- Wakes the next waiter from this rank on, if a permit is free: if `fair`, the first one or none, else the first one with
+-- a bell that hangs. The entry `except` is not woken: it has just found too few permits. Returns the rung bells.
 local function wake(fair, rank, except)
   if free() < 1 then return {} end
   local last = rank + WALK

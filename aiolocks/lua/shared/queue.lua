@@ -1,12 +1,12 @@
--- The queue of those who wait: a sorted set of bells, each with a seat of 16 characters, by time of arrival.
+-- The queue of waiters: a sorted set of bells, each with a seat of 16 characters after it, by time of arrival.
 --
 -- Invariants:
--- - a bell is empty while it hangs, 'rung' from when its owner was woken until it is refused or hangs it up again, and
---   gone when its owner is dead: nobody is passed over but the dead;
--- - ringing deletes the bell, which is what its owner hears, before it is put back as 'rung';
--- - while a waiter sits there with a seat of its own, no other one of its session takes their bell along.
+-- - a bell is empty while it hangs. It is 'rung' after its owner was woken, until the owner is refused or hangs it up
+--   again. It is gone if its owner is dead: a step passes over no waiter but a dead one;
+-- - a step that rings a bell first deletes it, and its owner hears that; then the step writes it again, as 'rung';
+-- - while a waiter has a seat of its own in the queue, no other waiter of its session deletes their bell.
 local SEAT, BELL_TTL, QUEUE_TTL = 16, 2000, 10000
-local NO_SEAT = string.rep('0', SEAT)  -- of a bell that has one entry only
+local NO_SEAT = string.rep('0', SEAT)  -- of a bell that has only one entry
 local WALK = 64  -- the most entries of the queue that one step looks at
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
@@ -18,10 +18,10 @@ local function ring(bell)
   redis.call('SET', bell, 'rung', 'PX', BELL_TTL)
 end
 
--- Whether a waiter with these flags was told that there may be room, also if it does not know of it yet.
+-- Whether the owner of the bell was woken: its flags say so, or its bell was rung and the owner may not know of it yet.
 local function was_woken(flags, bell) return has(flags, 'p') or redis.call('GET', bell) == 'rung' end
 
--- The first living entry from a rank on, and the state of its bell; drops the dead ones before it.
+-- The first entry of a living waiter from this rank on, and the state of its bell. Removes dead entries before it.
 local function first_living(queue, rank)
   while true do
     local entry = redis.call('ZRANGE', queue, rank, rank)[1]
@@ -33,9 +33,9 @@ local function first_living(queue, rank)
   end
 end
 
--- Whether nobody of another bell stands before that entry and lives, or before the end of the queue if it has no such
--- entry, nor anybody at all if its owner is not to wait. If not, and the first one has its bell: that one, which is
--- for its session to use or to give up. It passes as many of its own bell as a walk goes.
+-- Whether no living waiter with another bell is before this entry, or in the queue if the entry is not in it; without
+-- `waits`, whether no other living waiter is. If false, and `waits`, and the first waiter has this bell: also the entry
+-- of that waiter, for its session to use or to give up. It looks at no more than WALK entries.
 local function goes_first(queue, bell, entry, waits)
   local first = first_living(queue, 0)
   local other, rank = first, 0
@@ -49,9 +49,9 @@ local function goes_first(queue, bell, entry, waits)
   return true, nil
 end
 
--- Takes a seat, or keeps the one that there is; the bell hangs from now on. One that hangs is left alone: after a write of
--- its own session, that would not hear it any more. Returns the bell if it did not hang, and its owner may believe
--- that it did (`had_bell`): then the owner must listen again.
+-- Takes a seat, or keeps the seat that there is; the bell hangs from now on. A bell that hangs already is not written: a
+-- session does not hear a bell any more after its own write to it. Returns the bell if it did not hang although its
+-- owner may believe that it did (`had_bell`): then the owner must listen again.
 local function enqueue(queue, bell, seat, had_bell)
   redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
@@ -60,7 +60,7 @@ local function enqueue(queue, bell, seat, had_bell)
   return had_bell and bell or nil
 end
 
--- Whether somebody has a seat with that bell, as far as a walk goes.
+-- Whether an entry of the queue has this bell. In a queue longer than WALK, another one may have it: then it is true.
 local function has_entry(queue, bell)
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, WALK - 1)) do
     if #entry == #bell + SEAT and string.sub(entry, 1, #bell) == bell then return true end
@@ -68,9 +68,9 @@ local function has_entry(queue, bell)
   return redis.call('ZCARD', queue) > WALK
 end
 
--- Gives up a seat of one's own. The bell goes with the last seat that lives by it: who asks does not know of those who
--- have sat down since. Without seats of their own, it is the session's place and bell, which go if it is `leaving`.
--- A waiter that is `alone` shares its bell with nobody.
+-- Removes a seat, and with the last seat of a bell the bell: the caller does not know of seats that were taken meanwhile.
+-- Waiters without seats of their own have one entry and one bell in common, and both are removed if `leaving`.
+-- A waiter that is `alone` shares its bell with no other waiter.
 local function dequeue(queue, bell, seat, leaving, alone)
   if seat == NO_SEAT and not leaving then return end
   local stood = redis.call('ZREM', queue, bell .. seat) == 1

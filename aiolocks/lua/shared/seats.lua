@@ -1,23 +1,23 @@
--- The seat of a waiter that was refused, in queues of bells without seats of their own: as lock_acquire gives it.
+-- Gives a waiter that was refused its seat: its bell, in queues where an entry is a bell alone. lock_acquire does the same.
 --
--- Invariant: when the refusal is written, its waiter stands in all the queues, and its bell hangs. One that hangs is left
--- alone: after a write of its own session, that would not hear it any more.
+-- Invariant: when the refusal is written, its waiter has a seat in all the queues, and its bell hangs. A bell that hangs
+-- is not written again: after its own write, a session would not be told that the bell is rung.
 local BELL_TTL, QUEUE_TTL = 2000, 10000
 
 local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
 
--- Nothing unless it will wait (w). Returns the bell if that was gone, and its owner may believe that it hangs (q). A
--- write that the server does not allow is left out: the asker is refused all the same, and hears of that as soon as it
+-- Does nothing unless the asker will wait (w). Returns the bell if it was gone, and its owner may believe that it hangs (q).
+-- A write that the server refuses is left out: the asker is refused all the same, and is told of the server's error when it
 -- listens.
 local function enqueue_in_each(queues, bell, flags)
   if not has(flags, 'w') then return nil end
   local hangs, since = redis.call('GET', bell) == '', MICROSECONDS
   for _, queue in ipairs(queues) do
-    -- The same order in all of several queues: else two who stand in two of them could wake each other for ever.
+    -- A waiter has one time of arrival in all the queues: else two waiters in two queues could wake each other for ever.
     since = math.min(since, redis.call('ZSCORE', queue, bell) or since)
   end
   for _, queue in ipairs(queues) do
-    pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- out of memory, it opens the door
+    pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes
     pcall(redis.call, 'ZADD', queue, 'NX', whole(since), bell)
     pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)
   end

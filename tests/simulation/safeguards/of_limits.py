@@ -44,12 +44,21 @@ OF_LIMITS: dict[str, Safeguard] = {
     ),
     "limits: waits at a key": Safeguard(
         "A line that is refused waits for the key that is full.",
-        lua("limits", "permits", without="park(line, place or full(line) or string.match(line, '[^,]+'))"),
+        lua(
+            "limits",
+            "permits",
+            without="enter_turns(line, place or full_key(line) or string.match(line, '[^,]+'))",
+        ),
         LIMITS,
     ),
     "limits: moves to another key": Safeguard(
         "A line waits for that key of its own that is full now.",
-        lua("limits", "permits", without="park(line, blocked, found)", instead="unpark(line, found)"),
+        lua(
+            "limits",
+            "permits",
+            without="enter_turns(line, blocked, found)",
+            instead="leave_turns(line, found)",
+        ),
         LIMITS,
     ),
     "limits: no further life for the dead": Safeguard(

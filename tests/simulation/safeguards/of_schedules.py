@@ -27,12 +27,12 @@ OF_SCHEDULES: dict[str, Safeguard] = {
     ),
     "schedule: overlap": Safeguard(
         "A run that goes on keeps the next one out, if that was asked for.",
-        lua("schedule_claim", without="if hindered() then", instead="if false then"),
+        lua("schedule_claim", without="if is_blocked() then", instead="if false then"),
         _KINDS,
     ),
     "schedule: alive": Safeguard(
         "Only a run without a lease is lost.",
-        lua("schedule_claim", without="if of and not lease_of(of) then", instead="if of then"),
+        lua("schedule_claim", without="if runner and not lease_of(runner) then", instead="if runner then"),
         _KINDS,
     ),
     "schedule: taken back": Safeguard(

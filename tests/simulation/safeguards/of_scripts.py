@@ -209,8 +209,8 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A waiter that is refused because others go first wakes the first of them.",
         lua(
             "permits_acquire",
-            without="(not in_turn and not ahead) or (owing and not fair)",
-            instead="owing and not fair",
+            without="(not in_turn and not ahead) or (wakeup_due and not fair)",
+            instead="wakeup_due and not fair",
         ),
         FAIR,
     ),
@@ -277,12 +277,12 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "spans: release wakes": Safeguard(
         "A release wakes those who may enter.",
-        lua("spans_release", without="if has(ARGV[4], 'r') then rung = settle(0) end"),
+        lua("spans_release", without="if has(ARGV[4], 'r') then rung = wake_waiters(0) end"),
         SPANS,
     ),
     "spans: marks go": Safeguard(
         "The reservation of a waiter goes with the waiter.",
-        lua("spans_release", without="forget(bell, ARGV[3])"),
+        lua("spans_release", without="remove_waiter(bell, ARGV[3])"),
         SPANS,
     ),
     "spans: purge": Safeguard(
@@ -298,7 +298,10 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "multi: passes the wakeup on": Safeguard(
         "A waiter that was woken for one and lacks another wakes the next.",
-        lua("multi_acquire", without="pass_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))"),
+        lua(
+            "multi_acquire",
+            without="pass_wakeup_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))",
+        ),
         ("multilock",),
     ),
     "multi: release wakes": Safeguard(

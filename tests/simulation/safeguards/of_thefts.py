@@ -38,7 +38,7 @@ OF_THEFTS: dict[str, Safeguard] = {
             ),
             lua(
                 "reentrant_release",
-                without="if nested(ARGV[1]) then",
+                without="if deadline_of(ARGV[1]) then",
                 instead="if redis.call('EXISTS', lock) == 1 then",
             ),
         ),

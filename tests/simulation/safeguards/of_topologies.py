@@ -31,8 +31,8 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "A reentrant release does not touch the nest after it may have emptied it.",
         lua(
             "reentrant_release",
-            without="local others = latest(token)\n  redis.call('ZREM', nest, token)\n  return others",
-            instead="redis.call('ZREM', nest, token)\n  return latest()",
+            without="local others = last_deadline(token)\n  redis.call('ZREM', nest, token)\n  return others",
+            instead="redis.call('ZREM', nest, token)\n  return last_deadline()",
         ),
         ("cluster-reentrant",),
         faulty=True,
