@@ -50,7 +50,7 @@ class Commands(Protocol):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int) -> Command[Answer]:
         """Takes it; a token that holds it already gets the same grant, with a new ttl.
 
-        `standing` is a set of bits, QUEUED to WAITING: how who asks stands to others who wait.
+        `standing` is a set of bits, QUEUED to WAITING: how the sender of the request stands to other waiters.
         """
         ...
 

@@ -178,7 +178,7 @@ class Plain:
         except UNANSWERED as error:
             call.unconfirmed = True
             self._try_again(lane, call, error)
-        except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to the caller
             self._outage.over()
             redirect = faults.redirect(error)
             call.unconfirmed |= redirect is not None and redirect.begun
