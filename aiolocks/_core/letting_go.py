@@ -51,7 +51,7 @@ class LettingGo:
                 claim.end(ring=ring),
                 until=possession.term.deadline,
                 on_end=self._let_gone,
-                more=ordered and gate.awaited,
+                corked=ordered and gate.awaited,
             )
             if ordered:
                 gate.vacated(claim)

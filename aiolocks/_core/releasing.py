@@ -22,7 +22,7 @@ class Releasing:
     Args:
         until: Loop time at which the lease ends anyway.
         on_end: Called once, when it has ended.
-        more: Something follows that is to leave in the same write.
+        corked: Something follows that is to leave in the same write.
     """
 
     __slots__ = (
@@ -48,14 +48,14 @@ class Releasing:
         *,
         until: float,
         on_end: Callable[[Releasing], None] | None = None,
-        more: bool = False,
+        corked: bool = False,
     ) -> None:
         self._engine = engine
         self._command = command
         self._until = until
         self._on_end = on_end
         self._repeated = False
-        self._followed = more
+        self._followed = corked
         self._call: Call[Released] | None = None
         self._waiters: list[asyncio.Future[None]] | None = []
         self.freed = False
@@ -63,7 +63,7 @@ class Releasing:
         self.rung: Sequence[bytes] = ()  # the bells of the waiters that were woken
         self.overtaken = False  # the next request came before: the server did not know the script
         self.fault: Fault | None = None
-        self._send(more=more)
+        self._send(corked=corked)
 
     def ended(self) -> asyncio.Future[None]:
         """A future of its own for each who waits for the end."""
@@ -74,10 +74,10 @@ class Releasing:
             self._waiters.append(waiter)
         return waiter
 
-    def _send(self, *, more: bool = False) -> None:
+    def _send(self, *, corked: bool = False) -> None:
         wake_own = self._engine.wake_own
         self._call = Call(self._command, self._replied, self._failed, until=self._until, on_late=wake_own)
-        self._engine.send(self._call, more=more)
+        self._engine.send(self._call, corked=corked)
 
     def _replied(self, released: Released) -> None:
         call, self._call = self._call, None

@@ -114,7 +114,7 @@ class Observer:
         engine.check_usable()
         self._changed.clear()
         until = engine.now() + engine.settings.command_timeout
-        engine.send(Call(self._commands.listen(), ignore, ignore, until=until), more=True)
+        engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         try:
             return await engine.ask(self._commands.look(self._newest), patient=True)
         except BackendError as error:

@@ -12,7 +12,7 @@ from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
-from .client.driver import Address, Executor, Link, drivable, library_behind
+from .client.driver import Address, Executor, RawConnection, drivable, library_behind
 from .client.libraries import REDIS, library_of
 from .commands.hearing import trial
 from .requests.keys import key, parse
@@ -141,7 +141,7 @@ def open_transport(
         # close it.
         pool = client.connection_pool
         return Multiplexed(
-            lambda protocol: Link.open(pool, protocol=protocol),
+            lambda protocol: RawConnection.open(pool, protocol=protocol),
             wakeups,
             lambda: _over_pool(pool, loop),
             loop,
@@ -200,12 +200,12 @@ def _clustered(
     def wakeups(probe: Callable[[], bytes]) -> Wakeups:
         return Wakeups(wakeup, trial=lambda: trial(probe()), on_rung=on_rung, asking=True)
 
-    def plain() -> Transport:
+    def pooled() -> Transport:
         # The cluster's own connections: it alone knows which node has the slot.
         client = here()
         if client is None:
             raise ReferenceError("the client is gone")
-        return _plain(
+        return _pooled(
             over_nodes(client),
             _nothing_to_close,
             loop,
@@ -216,11 +216,11 @@ def _clustered(
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         connector = connectors.connector(address)
         node = Multiplexed(
-            lambda protocol: Link.open(
+            lambda protocol: RawConnection.open(
                 connector, protocol=protocol, check_slots=lambda rows: slots.members.check(rows, address)
             ),
             wakeups(lambda: cluster.probe(node, probe)),
-            plain,
+            pooled,
             loop,
             label=f"Redis at {address[0]}:{address[1]}",
             router=cluster,
@@ -231,7 +231,7 @@ def _clustered(
 
     if not connectors.drivable:
         wakeups(lambda: probe).require_none(_not_driven(client))
-        return plain()
+        return pooled()
     return Clustered(slots, open_node, on_rung, loop)
 
 
@@ -252,10 +252,10 @@ def _not_driven(client: object) -> str:
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
     executor = Executor(pool)
-    return _plain(executor, executor.aclose, loop, label=_label(pool))
+    return _pooled(executor, executor.aclose, loop, label=_label(pool))
 
 
-def _plain(
+def _pooled(
     execute_command: Callable[..., Awaitable[Any]],
     close: Callable[[], Awaitable[None]],
     loop: asyncio.AbstractEventLoop,
@@ -263,9 +263,9 @@ def _plain(
     label: str,
     sagas: Callable[[Callable[..., None]], Sagas] | None = None,
 ) -> Transport:
-    from .wire.plain import Plain  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .wire.pooled import Pooled  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Plain(execute_command, close, loop, label=label, sagas=sagas)
+    return Pooled(execute_command, close, loop, label=label, sagas=sagas)
 
 
 async def _nothing_to_close() -> None:

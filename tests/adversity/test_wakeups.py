@@ -415,7 +415,7 @@ class OneByOne:
     """
 
     def __init__(self, session: Session, after: Callable[[int], object]) -> None:
-        link = session._engine._transport._link
+        link = session._engine._transport._raw
         self.requests: list[list[bytes]] = []
         self._after = after
         self._beneath = link.transport

@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 import aiolocks
-from aiolocks._transport.client.driver import Link, reply_reader
+from aiolocks._transport.client.driver import RawConnection, reply_reader
 from aiolocks._transport.requests.keys import key
 
 LUA = Path(aiolocks.__file__).parent / "lua"
@@ -771,23 +771,23 @@ def token_of(who: str) -> str:
 class Ear(asyncio.Protocol):
     """A connection that the server tells when what was read on it, behind CACHING YES, has changed."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, raw: RawConnection) -> None:
+        self._raw = raw
         self._reader = reply_reader(_NOT_ENOUGH)
         self._replies: deque[asyncio.Future[Any]] = deque()
         self._pushes: list[Any] = []
-        link.transport.set_protocol(self)
+        raw.transport.set_protocol(self)
 
     @classmethod
     async def open(cls, redis: Redis) -> Ear:
-        ear = cls(await Link.open(redis.connection_pool, protocol=3))
+        ear = cls(await RawConnection.open(redis.connection_pool, protocol=3))
         await ear.say("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")
         return ear
 
     async def say(self, *words: Any) -> Any:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
-        self._link.transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
+        self._raw.transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
         return await reply
 
     async def arm(self, lock: Scripts, who: str) -> Any:
@@ -801,8 +801,8 @@ class Ear(asyncio.Protocol):
         return pushes
 
     async def aclose(self) -> None:
-        self._link.transport.close()
-        await self._link.wait_closed()
+        self._raw.transport.close()
+        await self._raw.wait_closed()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -815,6 +815,6 @@ class Ear(asyncio.Protocol):
                 self._replies.popleft().set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link.lost(exc)
+        self._raw.lost(exc)
         for reply in self._replies:
             reply.set_exception(exc or ConnectionError("closed"))

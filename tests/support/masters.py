@@ -61,7 +61,7 @@ class Apart:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         command = call.command
         call.command = Command(
             command.script,
@@ -71,7 +71,7 @@ class Apart:
             lane=command.lane,
             bells=tuple(map(self._own, command.bells)),
         )
-        self._transport.send(call, at_once=at_once, more=more)
+        self._transport.send(call, at_once=at_once, corked=corked)
 
     def ignore_bell(self, bell: bytes) -> None:
         self._transport.ignore_bell(self._own(bell))

@@ -92,7 +92,7 @@ class FakeTransport:
     def commands_sent(self) -> int:
         return len(self.sent)
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if not self.listening and self._answered_by_itself(call):
             return
         self.sent.append(call)

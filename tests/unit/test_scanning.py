@@ -1,4 +1,4 @@
-"""How the plain transport executes commands of a cluster's client."""
+"""How the pooled transport executes commands of a cluster's client."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class Acquiring(ABC):
         "_engine",
         "_gate",
         "_inside",
+        "_maybe_executed",
         "_options",
         "_refusal",
         "_standing",
         "_timeout",
         "_ttl",
-        "_unsettled",
         "answered_at",
         "claim",
         "done",
@@ -86,7 +86,7 @@ class Acquiring(ABC):
         self._call: Call[Answer] | None = None
         self._acknowledgement: Acknowledgement | None = None
         self._standing = 0  # of the request under way, or of the last one
-        self._unsettled = False  # a send ended in silence: whether it was executed, nobody knows
+        self._maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
         self._refusal: Refused | None = None  # the last one of its own
         self._inside: Inside = ()  # the leases that the waiting task has entered
         self.claim = claim
@@ -159,7 +159,7 @@ class Acquiring(ABC):
         assert call is not None
         now = self._engine.now()
         self.answered_at = now
-        self._unsettled = False
+        self._maybe_executed = False
         self._gate.answered(now)
         if not isinstance(answer, Granted):
             self._refused(answer, call, now)
@@ -182,7 +182,7 @@ class Acquiring(ABC):
         assert call is not None
         # A foreign value may have stopped the script in the midst of its work.
         if call.unconfirmed or (fault.unknown and call.written) or fault.foreign:
-            self._unsettled = True
+            self._maybe_executed = True
         self._has_failed(fault)
 
     @abstractmethod
@@ -215,7 +215,7 @@ class Acquiring(ABC):
 
     def _await_replicas(self, grant: Grant, *, elsewhere: bool) -> None:
         """A grant of the master counts when enough replicas have it too."""
-        self._unsettled = True
+        self._maybe_executed = True
         patience = self._engine.now() + self._engine.settings.command_timeout
         self._acknowledgement = Acknowledgement(
             self._engine,
@@ -231,7 +231,7 @@ class Acquiring(ABC):
     def _acknowledged(self, grant: Grant, outcome: Outcome) -> None:
         self._acknowledgement = None
         if outcome is True:
-            self._unsettled = False
+            self._maybe_executed = False
             self._have(grant, self._engine.now())
         elif outcome is None:
             self._ask()  # on another connection: what the last one has written is written again
@@ -278,15 +278,15 @@ class Acquiring(ABC):
         self._withdraw()
 
     def _withdraw(self) -> None:
-        """Ends it without a grant; what may have been executed is undone, in order behind what was sent."""
-        if self._end_unsettled():
+        """Ends it without a grant; undoes a request that may have been executed, after all that was sent."""
+        if self._end_unanswered():
             self._engine.undo(self.claim, self._ttl)
 
-    def _end_unsettled(self) -> bool:
-        """Ends it; whether the server may have executed, or may execute yet, what was not answered."""
+    def _end_unanswered(self) -> bool:
+        """Ends it; whether the server may execute, or may have executed, a request without an answer."""
         call, self._call = self._call, None
         self._end()
-        return (call is not None and self._engine.forget(call)) or self._unsettled
+        return (call is not None and self._engine.forget(call)) or self._maybe_executed
 
     def _end(self) -> None:
         assert self.stage is not Stage.ENDED, "an acquire ends once"

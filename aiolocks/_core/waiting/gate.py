@@ -31,7 +31,7 @@ class Gate(Stand):
       else readers that come one after the other would keep the turn, and no writer would enter;
     - a lock that is free while another process waits does not stay unnoticed: a release either wakes one
       there, or has the head's try right after it, and then the last task to leave here does the rest
-      (`unsettled`).
+      (`must_tell_others`).
 
     It lives for as long as somebody has it: a lock, a task that waits or holds, or the session for a moment.
     """
@@ -49,7 +49,7 @@ class Gate(Stand):
         self._suspects: dict[Waiter, None] | None = None  # of the queued, if they may wait for their own task
 
     @property
-    def unsettled(self) -> bool:
+    def must_tell_others(self) -> bool:
         """Whether other processes must be told when nobody waits here any more."""
         return self.place.taken or self._turns.owed
 

@@ -58,7 +58,7 @@ class Place:
         """Takes a seat at the end of the queue, or keeps it, with a fresh bell; tells what that was."""
         self.listened_for()
         call = Call(claim.arm(), told, self._failed, until=until)
-        self._engine.send(call, more=True)
+        self._engine.send(call, corked=True)
         return call
 
     def _failed(self, fault: Fault) -> None:

@@ -210,7 +210,7 @@ class Waiter(Patient):
     def _has_failed(self, fault: Fault) -> None:
         if self._fault is None or self._fault.unknown or not fault.unknown:
             self._fault = fault  # an answer of the server weighs more than its silence now
-        if self._unsettled:
+        if self._maybe_executed:
             self._gate.take_place()
         if fault.transient:
             self._sleep()
@@ -248,10 +248,10 @@ class Waiter(Patient):
             for arming in self.armings:
                 self._engine.forget(arming)
             gate.not_armed()
-        executed = self._end_unsettled()
+        executed = self._end_unanswered()
         if executed:
             gate.take_place()  # it may have been refused
-        last = gate.unsettled and not gate.others_wait(self)
+        last = gate.must_tell_others and not gate.others_wait(self)
         own_seat = gate.manner.strict and self.seated  # which goes in any case
         # Where requests overtake each other, this one may be seated after others of this session have come or
         # gone.

@@ -3,8 +3,8 @@
 redis-py opens the connection with the class and the arguments of the client's own pool, so that
 credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. These parts
 are private: `_reader`, `_writer` and `_parser` of a connection, the stream's `_buffer`, and the table of
-error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `Link.open` at the
-object; where either is not as expected, the plain transport serves.
+error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `RawConnection.open`
+at the object; where either is not as expected, the pooled transport serves.
 
 redis-py 5.0.1 and later, and valkey-py: where versions differ, the difference stands here; the names in which
 the two libraries differ stand in `libraries`.
@@ -97,7 +97,7 @@ def library_behind(connector: Connecting) -> Library:
 
 
 @final
-class Link:
+class RawConnection:
     """An authenticated stream to the server, taken out of redis-py's hands."""
 
     __slots__ = ("_beneath", "_writer", "database", "leftover", "protocol", "transport")
@@ -122,7 +122,7 @@ class Link:
     @classmethod
     async def open(
         cls, pool: Connecting, *, protocol: int, check_slots: Callable[[Any], object] | None = None
-    ) -> Link:
+    ) -> RawConnection:
         """Connects as the pool would, but not out of the pool: none of its places is taken.
 
         `check_slots` is given the table of slots that this node has, and raises if the node must not be used.
@@ -145,7 +145,7 @@ class Link:
             close_now(connection)  # does nothing once the stream was taken over
 
     @classmethod
-    def _take_over(cls, connection: Any, protocol: int, database: int) -> Link:
+    def _take_over(cls, connection: Any, protocol: int, database: int) -> RawConnection:
         reader, writer = connection._reader, connection._writer
         if not isinstance(writer, asyncio.StreamWriter) or not isinstance(reader, asyncio.StreamReader):
             raise NotDrivableError(f"{type(connection).__name__} does not use asyncio's streams")

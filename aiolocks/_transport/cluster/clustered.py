@@ -114,7 +114,7 @@ class Clustered:
 
     # -- sending
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._closed:
             call.fault(faults.session_closed())
             return
@@ -130,7 +130,7 @@ class Clustered:
         if slot in self._backlogs:
             self._backlogs.hold(slot, call)
         else:
-            self._pass_on(slot, call, at_once=at_once, more=more)
+            self._pass_on(slot, call, at_once=at_once, corked=corked)
 
     def _scan(self, call: Call[Any]) -> None:
         """A `SCAN` goes from one node to the next; its cursor says where it has come to."""
@@ -170,14 +170,14 @@ class Clustered:
         for node in self._nodes.by_address.values():
             node.ignore_bell(bell)
 
-    def _pass_on(self, slot: int, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def _pass_on(self, slot: int, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         owner = self._slots.owner(slot)
         if owner is None:
             self._backlogs.hold(slot, call)
             self._refresher.start()
             return
         node = self._nodes.to(owner)
-        node.send(call, at_once=at_once, more=more)
+        node.send(call, at_once=at_once, corked=corked)
         if not node.ready:
             self._nodes.look_after()
 

@@ -106,7 +106,7 @@ class Redirects:
         call.elsewhere = True
         call.as_eval = True  # if it did not know the script, it would have forgotten the asking
         node = self._nodes.to(to)
-        node.send(_asking(call.until), more=True)
+        node.send(_asking(call.until), corked=True)
         node.send(call, at_once=True)
         if not node.ready:
             self._nodes.look_after()

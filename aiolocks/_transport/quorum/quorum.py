@@ -62,7 +62,7 @@ class Quorum:
     def commands_sent(self) -> int:
         return sum(master.transport.commands_sent for master in self.masters)
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self.closed:
             call.fault(faults.session_closed())
             return
@@ -78,7 +78,7 @@ class Quorum:
             former.pass_on()  # a message that it would send by now might undo this
         call.sent_steady, call.sent = clocks.steady(), self.loop.time()
         call.written = True
-        Round(self, call, command, creating).begin(at_once=at_once, more=more)
+        Round(self, call, command, creating).begin(at_once=at_once, corked=corked)
 
     def _settle(self, settling: Settling) -> None:
         for round_ in dict.fromkeys((*self.lanes.values(), *self.rounds.values())):

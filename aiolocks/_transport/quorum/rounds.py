@@ -72,7 +72,7 @@ class Round:
     def lane(self) -> str:
         return self._command.lane
 
-    def begin(self, *, at_once: bool, more: bool) -> None:
+    def begin(self, *, at_once: bool, corked: bool) -> None:
         self._quorum.rounds[self._call] = self
         if self.lane:
             self._quorum.lanes[self.lane] = self
@@ -87,7 +87,7 @@ class Round:
                 voters.seek(master, self._full_patience(master))
                 self._go_on(self._operation.failed(request.master, request.phase, faults.unanswered(None)))
             elif voters is None or master.admitted:
-                self._send(request, at_once=at_once, more=more)
+                self._send(request, at_once=at_once, corked=corked)
             else:
                 loop, patience_ends = self._quorum.loop, self._quorum.loop.time() + self._patience(master)
                 until = min(self._until, patience_ends)
@@ -205,7 +205,7 @@ class Round:
         if not self._stopped:
             self._go_on([] if self._operation.decided else [request])
 
-    def _send(self, request: MasterRequest, *, at_once: bool = False, more: bool = False) -> None:
+    def _send(self, request: MasterRequest, *, at_once: bool = False, corked: bool = False) -> None:
         quorum, master = self._quorum, self._quorum.masters[request.master]
         if request.phase == UNDO:
             self._undo(request, master)
@@ -229,7 +229,7 @@ class Round:
         self._calls[request] = call
         if request.phase == VOTE:
             self._votes[request.master] = call
-        master.transport.send(call, at_once=at_once, more=more)
+        master.transport.send(call, at_once=at_once, corked=corked)
 
     def _undo(self, request: MasterRequest, master: Master) -> None:
         """After the vote, if that was ever written: a request that a master has not seen needs no undoing."""

@@ -74,11 +74,11 @@ class Transport(Protocol):
         """Requests sent so far, without those that set up a connection."""
         ...
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         """Sends it, in order after earlier requests of the same lane.
 
         Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
-        may be the last thing that this loop does); `more` leaves it for the next call, which follows.
+        may be the last thing that this loop does); `corked` leaves it for the next call, which follows.
         """
         ...
 

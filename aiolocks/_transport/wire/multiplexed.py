@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .. import faults
-from ..client.driver import Link
+from ..client.driver import RawConnection
 from ..client.libraries import REDIS, Library
 from ..requests.calls import Call, ignore
 from ..requests.transport import Transport
@@ -42,7 +42,7 @@ class Multiplexed(Reconnecting):
     """The transport over one redis-py connection, driven directly.
 
     Args:
-        open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
+        open_raw: Connects with the given protocol version (3, or 2 where the server knows no other).
         wakeups: How bells are heard.
         fallback: Makes the transport that serves when the connection cannot be driven.
         label: How people call the server.
@@ -57,7 +57,7 @@ class Multiplexed(Reconnecting):
 
     def __init__(
         self,
-        open_link: Callable[[int], Awaitable[Link]],
+        open_raw: Callable[[int], Awaitable[RawConnection]],
         wakeups: Wakeups,
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
@@ -70,7 +70,7 @@ class Multiplexed(Reconnecting):
         library: Library = REDIS,
     ) -> None:
         super().__init__(
-            open_link, wakeups, fallback, loop, label=label, alone=alone, spare=spare, library=library
+            open_raw, wakeups, fallback, loop, label=label, alone=alone, spare=spare, library=library
         )
         self._router = router
         self._fence = fence
@@ -123,7 +123,7 @@ class Multiplexed(Reconnecting):
     def _open_spare(self, what: str, *, alone: bool, router: Router | None = None) -> Multiplexed:
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
-            self._open_link,
+            self._open_raw,
             Wakeups("poll", trial=lambda: bare(()), on_rung=lambda _, __: None),
             self._make_fallback,
             self._loop,
@@ -236,12 +236,12 @@ class Multiplexed(Reconnecting):
             await self._connector.aclose()
         finally:
             self.close()
-        if (link := self._link) is not None:
+        if (raw := self._raw) is not None:
             try:
                 async with asyncio.timeout(1.0):
-                    await link.wait_closed()
+                    await raw.wait_closed()
             except (OSError, TimeoutError):
-                link.transport.abort()
+                raw.transport.abort()
 
     async def _drain(self, deadline: float) -> None:
         # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
@@ -257,8 +257,8 @@ class Multiplexed(Reconnecting):
             self._spares.close()
         self._deadlines.cancel()
         self._cancel_timers()
-        if self._link is not None:
-            self._link.transport.close()
+        if self._raw is not None:
+            self._raw.transport.close()
         for call in (*self._inflight, *self._queue):
             call.fault(faults.session_closed())
         self._queue.clear()

@@ -28,7 +28,7 @@ from .residue import Residue
 from .wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from ..client.driver import Link
+    from ..client.driver import RawConnection
     from ..requests.transport import Transport
     from .bulk import Outflow
     from .connecting import Connector
@@ -68,7 +68,7 @@ class Pipeline(asyncio.Protocol, ABC):
         # Stands for each request whose reply says nothing; its time is that of the last one.
         self._unheeded: Call[Any] = Call(bare(()), ignore, ignore, until=math.inf)
         self._unheeded.done = True
-        self._link: Link | None = None
+        self._raw: RawConnection | None = None
         self._reader: Any = None
         self._ready = False  # the queue may be written
         self._useful = False  # a caller's request was answered on the present connection
@@ -83,7 +83,7 @@ class Pipeline(asyncio.Protocol, ABC):
 
     # -- sending
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
             return
@@ -100,12 +100,12 @@ class Pipeline(asyncio.Protocol, ABC):
             self._queue.append(call)
             self._flush()
             return
-        if self._ready and not self._queue and not more and (at_once or not self._inflight):
+        if self._ready and not self._queue and not corked and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
             return
         self._queue.append(call)
-        if at_once or (self._ready and not self._inflight and not more):
+        if at_once or (self._ready and not self._inflight and not corked):
             self._flush()
         elif not self._flush_due:
             self._flush_due = True
@@ -130,7 +130,7 @@ class Pipeline(asyncio.Protocol, ABC):
             self._write(batch)
 
     def _write(self, batch: tuple[Call[Any], ...]) -> None:
-        assert self._link is not None
+        assert self._raw is not None
         steady, now = clocks.steady(), self._loop.time()
         parts: list[bytes] = []
         last: Call[Any] | None = None
@@ -178,13 +178,13 @@ class Pipeline(asyncio.Protocol, ABC):
         self._inflight.append(call)
 
     def _write_out(self, data: bytes) -> None:
-        assert self._link is not None
+        assert self._raw is not None
         if not self._alone or len(data) <= LONG:
-            self._link.transport.write(data)
+            self._raw.transport.write(data)
             return
         from .bulk import Outflow  # noqa: PLC0415 - few sessions send anything long
 
-        self._outflow = Outflow(self._link.transport, data, self._loop.time)
+        self._outflow = Outflow(self._raw.transport, data, self._loop.time)
         self._outflow.go_on()
 
     def _wanted(self) -> bool:
@@ -248,7 +248,7 @@ class Pipeline(asyncio.Protocol, ABC):
                 call.alone = True
                 # The script may have been stopped after its first write.
                 call.unconfirmed |= error is not None and (redirect is None or redirect.begun)
-            self.send(call, more=call is release)
+            self.send(call, corked=call is release)
 
     def _refused(self, call: Call[Any], error: Exception) -> None:
         if call.done:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from .. import faults
-from ..client.driver import Link, NotDrivableError, pack, reply_reader
+from ..client.driver import NotDrivableError, RawConnection, pack, reply_reader
 from ..client.errors import closed, silent
 from ..client.libraries import Library
 from ..requests.calls import LONG, Call
@@ -43,7 +43,7 @@ class Reconnecting(Pipeline):
     """A pipeline whose connection is made when a request needs it, and again when it has broken.
 
     Args:
-        open_link: Connects with the given protocol version (3, or 2 where the server knows no other).
+        open_raw: Connects with the given protocol version (3, or 2 where the server knows no other).
         fallback: Makes the transport that serves when the connection cannot be driven.
         label: How people call the server.
         spare: A connection that has nothing to do is closed.
@@ -55,7 +55,7 @@ class Reconnecting(Pipeline):
 
     def __init__(
         self,
-        open_link: Callable[[int], Awaitable[Link]],
+        open_raw: Callable[[int], Awaitable[RawConnection]],
         wakeups: Wakeups,
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
@@ -69,7 +69,7 @@ class Reconnecting(Pipeline):
         self._library = library
         self._spare = spare
         self._label = label
-        self._open_link = open_link
+        self._open_raw = open_raw
         self._make_fallback = fallback
         self.outage = Outage(label, loop.time)
         self._connector = Connector(
@@ -92,7 +92,7 @@ class Reconnecting(Pipeline):
 
     def _needs_connection(self) -> bool:
         return (
-            self._link is None
+            self._raw is None
             and self._fallback is None
             and not self._closed
             and (self._wanted() or bool(self._residue))
@@ -106,34 +106,34 @@ class Reconnecting(Pipeline):
 
     async def _establish(self, protocol: int) -> None:
         try:
-            link = await self._open_link(protocol)
+            raw = await self._open_raw(protocol)
         except NotDrivableError as reason:
             self._wakeups.require_none(str(reason))
-            log.warning("%s: the plain transport serves this session", reason)
+            log.warning("%s: the pooled transport serves this session", reason)
             self._give_way()
             return
-        self._link = link
+        self._raw = raw
         self._hung_up = self._useful = False
         try:
-            await self._introduce(link)
+            await self._introduce(raw)
         except BaseException:
             if not self._ready:
-                link.transport.abort()
+                raw.transport.abort()
             raise
 
-    async def _introduce(self, link: Link) -> None:
+    async def _introduce(self, raw: RawConnection) -> None:
         self._reader = reply_reader(NOT_ENOUGH, self._library)
-        link.transport.set_protocol(self)
-        if link.leftover:
-            self.data_received(link.leftover)
-        if link.transport.is_closing():
-            self._link = None  # its end may have been told to the protocol before
+        raw.transport.set_protocol(self)
+        if raw.leftover:
+            self.data_received(raw.leftover)
+        if raw.transport.is_closing():
+            self._raw = None  # its end may have been told to the protocol before
             raise self._broken("closed by the server while connecting")
         probe = IdentityProbe(self._ask)
         identity, before = await probe.identity(), self._identity
         await self._residue.drop(probe, identity)
-        await self._wakeups.begin(self._ask, protocol=link.protocol, database=link.database)
-        if self._link is not link:  # it broke right after its last answer
+        await self._wakeups.begin(self._ask, protocol=raw.protocol, database=raw.database)
+        if self._raw is not raw:  # it broke right after its last answer
             raise self._connector.trouble or self._broken("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
         self._residue.settled(identity)
@@ -159,7 +159,7 @@ class Reconnecting(Pipeline):
             if not answer.done():
                 answer.set_result(reply)
 
-        if self._link is None:
+        if self._raw is None:
             failed(faults.unreachable(self._connector.trouble or self._broken("connection closed")))
         else:
             self._write((Call(bare(words), replied, failed, until=math.inf),))
@@ -215,29 +215,29 @@ class Reconnecting(Pipeline):
             self._spares.distrust()
 
     def _hang_up_if_idle(self) -> None:
-        if self._link is None:
+        if self._raw is None:
             return
         if self.busy or self._heard + _IDLE > self._loop.time():
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
         else:
             self._hung_up = True
-            self._link.transport.close()
+            self._raw.transport.close()
 
     # -- its end
 
     def _abort(self) -> None:
-        if self._link is not None:
+        if self._raw is not None:
             self._hung_up = True
-            self._link.transport.abort()
+            self._raw.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        link, self._link = self._link, None
+        raw, self._raw = self._raw, None
         if self._ready and self._identity is not None:  # before, a connection carries no requests
             self._residue.add(self._identity, self._inflight)
         self._ready = False
         self._wakeups.end()
-        if link is not None:
-            link.lost(exc)
+        if raw is not None:
+            raw.lost(exc)
         if exc is not None:
             self._connector.trouble = exc
         self._cancel_timers()

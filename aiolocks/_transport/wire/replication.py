@@ -126,10 +126,10 @@ class _Round:
         """In one write, and so on one connection."""
         proofs = tuple(self._proofs)
         for proof in proofs:
-            self._send(proof.owned, partial(self._told, proof), partial(self._fail, proof), more=True)
+            self._send(proof.owned, partial(self._told, proof), partial(self._fail, proof), corked=True)
         key = fence(proofs[0].owned.keys[0])
         for words in (("SET", key, "", "PX", _FENCE_MS), ("DEL", key)):
-            self._send(Command(None, (), words, ignore), ignore, self._void, more=True)
+            self._send(Command(None, (), words, ignore), ignore, self._void, corked=True)
         self._ask()
 
     def _ask(self) -> None:
@@ -138,7 +138,7 @@ class _Round:
             Command(None, (), ("WAIT", self._replicas, _PATIENCE_MS), int),
             self._counted,
             self._void,
-            more=False,
+            corked=False,
         )
 
     def _send(
@@ -147,11 +147,11 @@ class _Round:
         replied: Callable[[Any], None],
         failed: Callable[[Fault], None],
         *,
-        more: bool,
+        corked: bool,
     ) -> None:
         call = Call(command, replied, failed, until=math.inf)
         self._calls.append(call)
-        self._connection.send(call, at_once=not more, more=more)
+        self._connection.send(call, at_once=not corked, corked=corked)
 
     def _told(self, proof: Proof, has: bool) -> None:  # noqa: FBT001 - a reply
         if not has:

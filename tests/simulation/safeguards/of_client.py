@@ -135,7 +135,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "The last waiter that leaves wakes others for what was let go of here.",
         python(
             "_core.waiting.waiter:Waiter._withdraw",
-            without="gate.unsettled and",
+            without="gate.must_tell_others and",
             instead="gate.place.taken and",
         ),
         ("lock", "semaphore"),
@@ -329,8 +329,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         LOCKS,
     ),
     "order without a connection": Safeguard(
-        "On the plain transport, requests of one possession go one after the other.",
-        python("_transport.wire.plain:_lane_of", without="call.command.lane or"),
+        "On the pooled transport, requests of one possession go one after the other.",
+        python("_transport.wire.pooled:_lane_of", without="call.command.lane or"),
         ALL,
     ),
 }

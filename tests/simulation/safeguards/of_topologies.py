@@ -12,7 +12,8 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
         python(
-            "_transport.cluster.redirects:Redirects._ask", without="node.send(_asking(call.until), more=True)"
+            "_transport.cluster.redirects:Redirects._ask",
+            without="node.send(_asking(call.until), corked=True)",
         ),
         ("cluster-lock",),
         faulty=True,

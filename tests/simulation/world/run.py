@@ -174,7 +174,7 @@ class Run:
     # -- what befalls it
 
     def _excuse_connecting(self, crew: Crew) -> None:
-        """Over several slots of a cluster, a new session with the plain transport makes its connections one
+        """Over several slots of a cluster, a new session with the pooled transport makes its connections one
         after the other, between the steps of its first acquire. With a ttl of less than some dozens of round
         trips, which the docs advise against, that takes longer than a ttl: a wait without a time-out ends, or
         a lease comes with little time left, and others wait for what was taken in vain.

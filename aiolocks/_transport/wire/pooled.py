@@ -38,7 +38,7 @@ _MOST_KEPT: Final = 1000
 
 
 @final
-class Plain:
+class Pooled:
     """The transport over what executes one command.
 
     Args:
@@ -85,7 +85,7 @@ class Plain:
     def by_slot(self) -> bool:
         return self._sagas is not None
 
-    def send(self, call: Call[Any], *, at_once: bool = False, more: bool = False) -> None:
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._closed:
             call.fault(faults.session_closed())
             return
@@ -129,7 +129,7 @@ class Plain:
 
     def _hire(self) -> None:
         if self._ready and len(self._workers) < _WIDTH and not self._closed:
-            worker = self._loop.create_task(self._work(), name="aiolocks-plain")
+            worker = self._loop.create_task(self._work(), name="aiolocks-pooled")
             self._workers.add(worker)
             worker.add_done_callback(self._retire)
 
