@@ -116,8 +116,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "The seats of those that wait behind a holder of their own session live on.",
         python(
             "_core.waiting.stand:Stand.listener",
-            without="self._head or self._first_seated",
-            instead="self._head",
+            without="self._first_seated or waiter",
+            instead="waiter",
         ),
         ("fairlock", "fair-semaphore"),
     ),
