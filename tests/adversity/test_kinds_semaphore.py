@@ -24,6 +24,7 @@ from aiolocks import (
     Semaphore,
     Session,
 )
+from aiolocks._core.claim import Claim
 from tests.adversity.tools import (
     AT_ONCE,
     PATIENT,
@@ -539,3 +540,24 @@ async def test_i4_whoever_can_have_it_does_not_wait(start: Start, fair: bool) ->
         held.clear()
         await maximal(value, fair, held, waiting)
     assert await locks[0].available() == value
+
+
+async def test_an_acquire_looks_at_no_other_holder_of_its_session(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a process that holds n permits needs n² steps to get them."""
+    lock = Semaphore(start(), "a", 1000)
+    leases = [await lock.acquire() for _ in range(500)]
+    looked = 0
+    owner = Claim.owner.fget
+
+    def counted(claim: Claim) -> str:
+        nonlocal looked
+        looked += 1
+        return owner(claim)
+
+    monkeypatch.setattr(Claim, "owner", property(counted))
+    leases += await asyncio.gather(*[lock.acquire() for _ in range(200)])
+    await asyncio.gather(*[lease.release() for lease in leases])
+
+    assert looked <= 10 * 200

@@ -101,7 +101,7 @@ class Gate(Stand):
             assert not self._queue, "a waiter is queued, and nobody asks"
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
-        elif self.here.are_of(acquisition.claim.owner):
+        elif acquisition.claim.nests and self.here.are_of(acquisition.claim.owner):
             self._ask_beside(acquisition)
             acquisition.take_turn(woken=False, in_turn=False)
         else:
