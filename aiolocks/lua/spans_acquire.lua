@@ -18,7 +18,7 @@ local seat, flags = ARGV[10], ARGV[11]
 local others = number_in(queue)
 check()
 local woken = was_woken(flags, bell)
-local rung = purge(seat) > 0 and wake_waiters(0) or {}  -- waiters get the free room, or reserve it, before a newcomer
+local rung = (purge(seat) > 0 or asking) and wake_waiters(0) or {}  -- waiters enter, or reserve, before a newcomer
 local waits_for_it = has(flags, 'w')
 local _, _, _, noted = waiter(bell)
 local mark = waits_for_it and noted or '-'

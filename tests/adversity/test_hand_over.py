@@ -13,10 +13,13 @@ from aiolocks import (
     FairLock,
     Leadership,
     LeaseState,
+    Limits,
     Lock,
     LockNotOwnedError,
     MultiLock,
+    RangeLock,
     ReentrantLock,
+    RWLock,
     Semaphore,
     Session,
 )
@@ -45,11 +48,22 @@ SEATED_KINDS: dict[str, Make] = {
     "FairLock": lambda session: FairLock(session, "a"),
     "Leadership": lambda session: Leadership(session, "a"),
 }
+WAKING_KINDS: dict[str, Make] = {
+    "RWLock": lambda session: RWLock(session, "a").writer,
+    "upgradable RWLock": lambda session: RWLock(session, "a").upgradable,
+    "RangeLock": lambda session: RangeLock(session, "a").writer(0, 1),
+    "Limits": lambda session: Limits(session, "a", {"all": 1, "tenant": 1}),
+}
 SEVERAL: dict[str, Make] = {
     "Semaphore": lambda session: Semaphore(session, "a", 1),
     "fair Semaphore": lambda session: Semaphore(session, "a", 1, fair=True),
 }
-COSTS = dict.fromkeys(KINDS, 1) | dict.fromkeys(SEATED_KINDS, 2) | {"Semaphore": 3, "fair Semaphore": 4}
+COSTS = (
+    dict.fromkeys(KINDS, 1)
+    | dict.fromkeys(SEATED_KINDS, 2)
+    | dict.fromkeys(WAKING_KINDS, 3)
+    | {"Semaphore": 3, "fair Semaphore": 4, "Limits": 4}
+)
 """Scripts for each acquisition by a task that waits for another one here: the hand-over, and its wait.
 
 A fair kind gives each waiter a seat; one of a semaphore asks, for there may be room, and listens.
@@ -68,7 +82,7 @@ async def test_hand_overs_within_a_session_are_one_request_each(
     start: Start, through: Proxy, kind: str
 ) -> None:
     session = start(to=through)
-    lock = (KINDS | SEATED_KINDS | SEVERAL)[kind](session)
+    lock = (KINDS | SEATED_KINDS | WAKING_KINDS | SEVERAL)[kind](session)
 
     async def twenty_times() -> None:
         for _ in range(20):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.lua.handing_over import NEW, NOT_HELD, OLD, OTHER, HandingOver
 from tests.lua.mutants import checks, lines_left_out, unnoticed
 from tests.lua.scripts import (
     HOUR,
@@ -14,43 +15,21 @@ from tests.lua.scripts import (
     MultiScripts,
     PermitScripts,
     ReentrantScripts,
-    Scripts,
     about,
 )
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*")
 
-OLD, NEW, OTHER = "a1" * 32, "b2" * 32, "c3" * 32
-NOT_HELD = [-1]
 
-
-class _HandingOver(Scripts):
-    """Acquires of one kind, each of them also as a hand-over."""
-
-    step: str
-    handing: str
-
-    async def hand_over(self, old: str, new: str, **kwargs: Any) -> Any:
-        _, text, *rest = self.acquiring(new, **kwargs)  # type: ignore[attr-defined]
-        step = (LUA / f"{self.step}.lua").read_bytes()
-        handing = self.mutant.get(self.handing) or (LUA / f"{self.handing}.lua").read_bytes()
-        assert text.endswith(step)
-        return await self.run(("EVAL", text.removesuffix(step) + handing + step, *rest, old))
-
-    @property
-    def fences(self) -> list[bytes]:
-        return [self.key("fence")]
-
-
-class LockHandingOver(LockScripts, _HandingOver):
+class LockHandingOver(LockScripts, HandingOver):
     step, handing = "lock_acquire", "shared/hand_over_lock"
 
 
-class ReentrantHandingOver(ReentrantScripts, _HandingOver):
+class ReentrantHandingOver(ReentrantScripts, HandingOver):
     step, handing = "reentrant_acquire", "shared/hand_over_nest"
 
 
-class MultiHandingOver(MultiScripts, _HandingOver):
+class MultiHandingOver(MultiScripts, HandingOver):
     step, handing = "multi_acquire", "shared/hand_over_locks"
 
     @property
@@ -58,7 +37,7 @@ class MultiHandingOver(MultiScripts, _HandingOver):
         return [one.fence for one in self.all]
 
 
-class PermitHandingOver(PermitScripts, _HandingOver):
+class PermitHandingOver(PermitScripts, HandingOver):
     """One permit."""
 
     step, handing = "permits_acquire", "shared/hand_over_permits"
@@ -72,7 +51,7 @@ kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
-def handing(request, redis, prefix) -> _HandingOver:
+def handing(request, redis, prefix) -> HandingOver:
     return request.param(redis, prefix)
 
 

@@ -1696,7 +1696,7 @@ SPARED = {
 MUTATIONS = [
     Mutation(
         "spans_acquire",
-        "purge(seat) > 0 and wake_waiters(0) or {}",
+        "(purge(seat) > 0 or asking) and wake_waiters(0) or {}",
         "purge(seat) and {}",
         "test_a_reservation_that_came_to_its_end_goes_to_the_next_writer",
     ),
@@ -2019,7 +2019,7 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "if state == '' then ring(id) rung[#rung + 1] = id end",
+        "if state == '' and id ~= asking then ring(id) rung[#rung + 1] = id end",
         "ring(id) rung[#rung + 1] = id",
         "test_release_wakes_the_first_writer_alone",
     ),

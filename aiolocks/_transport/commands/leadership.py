@@ -70,7 +70,7 @@ class LeadershipCommands(PermitCommands):
     """The steps by which a process becomes the leader of that name, and by which others see it."""
 
     _acquiring: ClassVar[Script] = _ACQUIRE
-    _handing_over: ClassVar[Script | None] = _HAND_OVER
+    _handing_over: ClassVar[Script] = _HAND_OVER
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
     _releasing: ClassVar[Script] = _RELEASE

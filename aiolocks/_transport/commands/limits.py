@@ -23,6 +23,7 @@ KIND: Final = "limits"
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "limits", "lines")
 _ACQUIRE: Final = Script("limits_acquire", *_SHARED)
+_HAND_OVER: Final = Script("limits_acquire", *_SHARED, "hand_over_limits")
 _ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_limits")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_limits")
 _LOCKED: Final = Script("limits_locked", *_SHARED)
@@ -53,7 +54,8 @@ class LimitsCommands(PermitCommands):
     """
 
     _acquiring: ClassVar[Script] = _ACQUIRE
-    _handing_over: ClassVar[Script | None] = None
+    _handing_over: ClassVar[Script] = _HAND_OVER
+    _hand_over_wakes: ClassVar[bool] = True
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
     _owning: ClassVar[Script] = _OWNED

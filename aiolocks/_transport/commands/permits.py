@@ -55,7 +55,10 @@ class PermitCommands(NameCommands):
     """
 
     _acquiring: ClassVar[Script] = _ACQUIRE
-    _handing_over: ClassVar[Script | None] = _HAND_OVER
+    _handing_over: ClassVar[Script] = _HAND_OVER
+    _hand_over_wakes: ClassVar[bool] = (
+        False  # as a release does; else it goes where the release is to wake nobody
+    )
     _annotating: ClassVar[Script] = _ANNOTATE
     _adopting: ClassVar[Script] = _ADOPT
     _owning: ClassVar[Script] = _OWNED
@@ -135,7 +138,7 @@ class PermitCommands(NameCommands):
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), self._seat(token), flags)
         release = Command(self._releasing, self._keys, args, released, lane=token)
-        if ring or leave or self._handing_over is None:
+        if leave or (ring and not self._hand_over_wakes):
             return release
         return JoinableRelease(release, token, self._acquiring, self._handing_over)
 

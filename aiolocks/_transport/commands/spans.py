@@ -17,7 +17,7 @@ from ..requests.answers import (
     released,
     truth,
 )
-from ..requests.calls import Command
+from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
 from ..requests.scripts import Script
 from .base import SEAT_LENGTH, NameCommands, tokens_told, told_all
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _SHARED: Final = ("forms", "bells", "fence", "queue", "spans")
 _ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
+_HAND_OVER: Final = Script("spans_acquire", *_SHARED, "ours", "hand_over_spans")
 _ANNOTATE: Final = Script("spans_annotate", *_SHARED, mid_move="mid_move_spans")
 _ADOPT: Final = Script("spans_adopt", *_SHARED, mid_move="mid_move_spans")
 _CHANGE: Final = Script("spans_change", *_SHARED)
@@ -163,7 +164,10 @@ class SpanCommands(NameCommands):
     ) -> Command[Released]:
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), _SEAT, flags)
-        return Command(_RELEASE, self._keys, args, released, lane=token)
+        release = Command(_RELEASE, self._keys, args, released, lane=token)
+        if leave or self._span.mode == "r":
+            return release  # readers enter together: the next one does not wait for this one
+        return JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
         args = (old, new, ttl_ms, self._retention(ttl_ms), metadata, *self._span, _SEAT)

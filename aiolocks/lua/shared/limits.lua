@@ -14,6 +14,7 @@ local holders, leases, turns, fence, everyone = KEYS[1], KEYS[2], KEYS[3], KEYS[
 local bell, queue = KEYS[6], KEYS[7]
 local value = turns  -- the steps of permits keep the key `value` while there is a holder
 local freed, rung = {}, {}  -- in this step: keys of which a permit came back, and bells that were rung
+local asking  -- where this step hands over: the bell of the waiter that asks in it
 
 -- Line, fencing token and metadata of a lease, or nil.
 local function lease_of(token)

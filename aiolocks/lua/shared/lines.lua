@@ -102,7 +102,7 @@ local function wake()
     local entry = first_to_call(line)
     if entry then
       local bell = bell_of(everyone, entry)
-      if redis.call('GET', bell) ~= 'rung' then  -- a rung bell must end if its owner is dead
+      if bell ~= asking and redis.call('GET', bell) ~= 'rung' then  -- a rung bell must end if its owner is dead
         ring(bell)
         rung[#rung + 1] = bell
       end

@@ -17,8 +17,7 @@
 -- - a script adds or removes both ends of a span together: a single end hides another span from the counts;
 -- - spans is a hash: token -> 'mode a b fencing-token metadata' of a holder, bell -> 'mode a b mark upgrade-of' of a waiter;
 -- - ends has the deadlines of holders, waits those of waiters, ms: each has its own, and dies with its owner;
--- - ends and waits last as long as spans, and a call as long as its owner's deadline: so a step finds every entry by its
---   deadline, and removes it.
+-- - ends and waits last as long as spans, and a call as long as its owner's deadline: so a step finds and removes each.
 local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds the ended ones
 local spans, ends, waits, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[18]
 local SIDES = {
@@ -26,6 +25,7 @@ local SIDES = {
   p = {KEYS[12], KEYS[13]}, t = {KEYS[14], KEYS[15]}, c = {KEYS[16], KEYS[17]},
 }
 local left_by_writers = {}  -- spans that writers have left in this step
+local asking  -- where this step hands over: the bell of the waiter that asks in it, or '' if it is a try that will not wait
 
 -- The bounds stay texts where they are written: Lua would print only 14 digits of a number.
 local function overlapping(side, a, b)
@@ -188,7 +188,7 @@ local function wake_waiters(rank, before)
       if may_enter and mark == '-' then mark = mode == 'w' and 'p' or 't' end
       if mark ~= had then write_waiter(id, mode, a, b, mark, upgrade_of, BELL_TTL) end
       if may_enter then
-        if state == '' then ring(id) rung[#rung + 1] = id end
+        if state == '' and id ~= asking then ring(id) rung[#rung + 1] = id end
         if mode == 'w' then break end
         if mode == 'u' then upgradable_called = true end
         if mode == 'r' and in_turn then add_to_side('c', id, a, b, redis.call('ZSCORE', waits, id) - NOW) end

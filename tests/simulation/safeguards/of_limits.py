@@ -63,7 +63,7 @@ OF_LIMITS: dict[str, Safeguard] = {
     ),
     "limits: no further life for the dead": Safeguard(
         "A further call prolongs no bell.",
-        lua("limits", "permits", without="if redis.call('GET', bell) ~= 'rung' then", instead="do"),
+        lua("limits", "permits", without="redis.call('GET', bell) ~= 'rung'", instead="true"),
         LIMITS,
         faulty=True,
     ),

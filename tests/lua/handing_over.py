@@ -1,0 +1,28 @@
+"""An acquire that also releases, in one step, as it travels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.lua.scripts import LUA, Scripts
+
+OLD, NEW, OTHER = "a1" * 32, "b2" * 32, "c3" * 32
+NOT_HELD = [-1]
+
+
+class HandingOver(Scripts):
+    """Acquires of one kind, each of them also as a hand-over."""
+
+    step: str
+    handing: str
+
+    async def hand_over(self, old: str, new: str, **kwargs: Any) -> Any:
+        _, text, *rest = self.acquiring(new, **kwargs)  # type: ignore[attr-defined]
+        step = (LUA / f"{self.step}.lua").read_bytes()
+        handing = self.mutant.get(self.handing) or (LUA / f"{self.handing}.lua").read_bytes()
+        assert text.endswith(step)
+        return await self.run(("EVAL", text.removesuffix(step) + handing + step, *rest, old))
+
+    @property
+    def fences(self) -> list[bytes]:
+        return [self.key("fence")]
