@@ -40,7 +40,7 @@ from .statistics import SessionStatistics
 
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
 
-_SESSIONS: Final = "_aiolocks_sessions"
+DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
 """Attribute of a client under which its default sessions live exactly as long as it does."""
 
 _BACKOFF: Final = Backoff()
@@ -166,11 +166,11 @@ class Session(AsyncOnly, Operations):
             RuntimeError: There is no running event loop.
         """
         loop = asyncio.get_running_loop()
-        sessions: dict[asyncio.AbstractEventLoop, Session] | None = getattr(client, _SESSIONS, None)
+        sessions: dict[asyncio.AbstractEventLoop, Session] | None = getattr(client, DEFAULT_SESSIONS, None)
         if sessions is None:
             check_client(client)
             sessions = {}
-            setattr(client, _SESSIONS, sessions)
+            setattr(client, DEFAULT_SESSIONS, sessions)
         session = sessions.get(loop)
         if session is None or not session._open():  # noqa: SLF001 - its own class
             for ended in [other for other in sessions if other.is_closed()]:

@@ -8,7 +8,7 @@ from typing import Any
 from .._transport import check_client
 from . import mixed_prefixes
 from .engine import Engine
-from .session import PREFIX, Session
+from .session import DEFAULT_SESSIONS, PREFIX, Session
 
 
 def source_of(client: Any) -> Any:
@@ -17,7 +17,8 @@ def source_of(client: Any) -> Any:
     Raises:
         TypeError: It is neither.
     """
-    if not isinstance(client, Session):
+    # The check takes longer than all else that makes a lock: it is not done again for a client in use.
+    if not isinstance(client, Session) and type(getattr(client, DEFAULT_SESSIONS, None)) is not dict:
         check_client(client, or_session=True)
     return client
 
