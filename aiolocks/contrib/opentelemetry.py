@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, final
 
 try:
@@ -11,9 +12,9 @@ except ImportError as error:
     raise ImportError("this needs opentelemetry-api: pip install aiolocks[opentelemetry]") from error
 
 from .. import __version__
-from .._core.events import LockEvent
 from .._core.statistics import BOUNDS
-from ._labels import Names, bounds, labeller
+from ._labels import Names, bounds
+from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener, Series
 
 __all__ = ["OpenTelemetryListener"]
 
@@ -22,7 +23,7 @@ NAME: Final = "aiolocks.name"
 
 
 @final
-class OpenTelemetryListener:
+class OpenTelemetryListener(MeasuringListener):
     """Counts and measures what the locks of its sessions do, through OpenTelemetry's metrics API.
 
     ```python
@@ -53,21 +54,7 @@ class OpenTelemetryListener:
         TypeError, ValueError: An argument is not as it should be.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_acquisitions",
-        "_attributes",
-        "_deadlocks",
-        "_held",
-        "_hold",
-        "_label",
-        "_losses",
-        "_renewals",
-        "_stolen",
-        "_timeouts",
-        "_wait",
-        "_waiters",
-    )
+    __slots__ = ("_counters", "_durations", "_gauges")
 
     def __init__(
         self,
@@ -78,126 +65,35 @@ class OpenTelemetryListener:
         wait_buckets: Sequence[float] = BOUNDS,
         hold_buckets: Sequence[float] = BOUNDS,
     ) -> None:
-        self._label = labeller(names, raw_names=raw_names)
+        super().__init__(names, raw_names=raw_names)
         wait, hold = bounds("wait_buckets", wait_buckets), bounds("hold_buckets", hold_buckets)
         if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
             raise TypeError(f"meter_provider must be a MeterProvider, not {type(meter_provider).__name__}")
         meter = get_meter("aiolocks", __version__, meter_provider)
-        self._attributes: dict[tuple[str, str], dict[str, str]] = {}
-        self._wait = meter.create_histogram(
-            "aiolocks.wait.duration",
-            unit="s",
-            description="How long granted acquisitions have waited.",
-            explicit_bucket_boundaries_advisory=wait,
+        self._durations = {
+            name: meter.create_histogram(
+                f"aiolocks.{name}.duration",
+                unit="s",
+                description=text,
+                explicit_bucket_boundaries_advisory=buckets,
+            )
+            for name, text, buckets in (("wait", WAIT, wait), ("hold", HOLD, hold))
+        }
+        self._gauges = {
+            name: meter.create_up_down_counter(f"aiolocks.{name}", unit=f"{{{unit}}}", description=text)
+            for name, (unit, text) in GAUGES.items()
+        }
+        self._counters = {
+            name: meter.create_counter(f"aiolocks.{name}", unit=f"{{{unit}}}", description=text)
+            for name, (unit, text) in COUNTERS.items()
+        }
+
+    def _new_series(self, kind: str, label: str) -> Series:
+        attributes = {KIND: kind, NAME: label}
+        for counter in self._counters.values():
+            counter.add(0, attributes)
+        return Series(
+            **{name: partial(one.record, attributes=attributes) for name, one in self._durations.items()},
+            **{name: partial(one.add, attributes=attributes) for name, one in self._gauges.items()},
+            **{name: partial(one.add, attributes=attributes) for name, one in self._counters.items()},
         )
-        self._hold = meter.create_histogram(
-            "aiolocks.hold.duration",
-            unit="s",
-            description="How long released and lost leases were held.",
-            explicit_bucket_boundaries_advisory=hold,
-        )
-        self._held = meter.create_up_down_counter(
-            "aiolocks.held", unit="{lease}", description="Leases that are held now."
-        )
-        self._waiters = meter.create_up_down_counter(
-            "aiolocks.waiters", unit="{waiter}", description="Acquisitions that wait now."
-        )
-        self._acquisitions = meter.create_counter(
-            "aiolocks.acquisitions", unit="{lease}", description="Leases granted."
-        )
-        self._timeouts = meter.create_counter(
-            "aiolocks.timeouts",
-            unit="{timeout}",
-            description="Acquisitions that timed out.",
-        )
-        self._deadlocks = meter.create_counter(
-            "aiolocks.deadlocks", unit="{wait}", description="Waits that were part of a deadlock."
-        )
-        self._losses = meter.create_counter("aiolocks.losses", unit="{lease}", description="Leases lost.")
-        self._renewals = meter.create_counter(
-            "aiolocks.renewals", unit="{renewal}", description="Renewals that the server has confirmed."
-        )
-        self._abandoned = meter.create_counter(
-            "aiolocks.abandoned", unit="{lease}", description="Leases collected without a release."
-        )
-        self._stolen = meter.create_counter(
-            "aiolocks.stolen", unit="{lease}", description="Locks taken from their holder by force."
-        )
-
-    def _of(self, kind: str, name: str) -> dict[str, str]:
-        label = self._label(name)
-        found = self._attributes.get((kind, label))
-        if found is None:
-            found = self._attributes[kind, label] = {KIND: kind, NAME: label}
-            # All counters are there from the first event on: one that begins with 1 would hide its first
-            # increase.
-            for counter in (
-                self._acquisitions,
-                self._timeouts,
-                self._deadlocks,
-                self._losses,
-                self._renewals,
-                self._abandoned,
-                self._stolen,
-            ):
-                counter.add(0, found)
-        return found
-
-    def on_waiting(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._waiters.add(1, self._of(event.kind, event.name))
-
-    def on_waited(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._waiters.add(-1, self._of(event.kind, event.name))
-
-    def on_timeout(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._timeouts.add(1, self._of(event.kind, event.name))
-
-    def on_deadlock(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._deadlocks.add(1, self._of(event.kind, event.name))
-
-    def on_acquired(self, event: LockEvent) -> None:
-        """Called by the session."""
-        attributes = self._of(event.kind, event.name)
-        self._acquisitions.add(1, attributes)
-        self._held.add(1, attributes)
-        self._wait.record(event.seconds, attributes)
-
-    def on_renewed(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._renewals.add(1, self._of(event.kind, event.name))
-
-    def on_downgraded(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._held.add(-1, self._of(event.was, event.name))
-        self._held.add(1, self._of(event.kind, event.name))
-
-    def on_released(self, event: LockEvent) -> None:
-        """Called by the session."""
-        attributes = self._of(event.kind, event.name)
-        self._held.add(-1, attributes)
-        self._hold.record(event.seconds, attributes)
-
-    def on_lost(self, event: LockEvent) -> None:
-        """Called by the session."""
-        attributes = self._of(event.kind, event.name)
-        self._losses.add(1, attributes)
-        self._held.add(-1, attributes)
-        self._hold.record(event.seconds, attributes)
-
-    def on_detached(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._held.add(-1, self._of(event.kind, event.name))
-
-    def on_abandoned(self, event: LockEvent) -> None:
-        """Called by the session."""
-        attributes = self._of(event.kind, event.name)
-        self._abandoned.add(1, attributes)
-        self._held.add(-1, attributes)
-
-    def on_stolen(self, event: LockEvent) -> None:
-        """Called by the session."""
-        self._stolen.add(1, self._of(event.kind, event.name))

@@ -131,7 +131,7 @@ def other(open_session: OpenSession) -> Session:
 
 @pytest.mark.parametrize("listener", [PrometheusListener, OpenTelemetryListener])
 def test_they_hear_of_everything(listener) -> None:
-    assert {name for name in vars(listener) if name.startswith("on_")} == {*events._HOOKS}
+    assert {name for name in dir(listener) if name.startswith("on_")} == {*events._HOOKS}
 
 
 # -- leases
