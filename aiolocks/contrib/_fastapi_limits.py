@@ -2,21 +2,15 @@
 
 # Annotations are objects here, for FastAPI looks at them.
 
-import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Annotated, Any, Unpack, final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Unpack, final
 
-from fastapi import Depends, HTTPException, Request, params
-from starlette.requests import HTTPConnection
+from fastapi import Request, params
 
 from .._core.arguments import Seconds
-from .._core.lease import Lease
-from .._core.session import Session
-from ._fastapi_session import current_session
-from ._hanging_up import gone_from
-from ._holding import LockOptions, holding
+from ._fastapi_hold import Hold
+from ._holding import LockOptions
 from ._limited import LimitsRecipe
-from ._refusing import Refusal
 
 Keys = Callable[..., Mapping[str, int] | Awaitable[Mapping[str, int]]]
 
@@ -78,38 +72,17 @@ class Limited(params.Depends):
 
 
 @final
-class _HoldLimits:
-    """The callable that FastAPI calls."""
-
+class _HoldLimits(Hold):
     def __init__(self, recipe: LimitsRecipe, keys: Keys) -> None:
-        self._recipe = recipe
-        wanted: dict[str, Any] = {
-            "connection": HTTPConnection,
-            "session": Annotated[Session, Depends(current_session)],
-            "keys": Annotated[Any, Depends(keys)],
-        }
-        # The parameters that FastAPI must fill in: those of the function for the keys become those of the
-        # route.
-        self.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
-                for parameter, annotation in wanted.items()
-            ]
+        super().__init__(
+            "Limited serves HTTP routes; in a websocket's, write `async with Limits(session, name, keys)`",
+            asked=keys,
         )
+        self._recipe = recipe
 
-    async def __call__(
-        self, *, connection: HTTPConnection, session: Session, keys: object
-    ) -> AsyncGenerator[Lease, None]:
-        if not isinstance(connection, Request):
-            raise TypeError(
-                "Limited serves HTTP routes; in a websocket's, write `async with Limits(session, name, keys)`"
-            )
-        recipe = self._recipe.of(keys)
-        try:
-            async with holding(session, recipe.name, recipe, await gone_from(connection)) as lease:
-                yield lease
-        except Refusal as refusal:
-            raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+    def _wanted(self, request: Request, asked: Any) -> tuple[str, LimitsRecipe]:
+        recipe = self._recipe.of(asked)
+        return recipe.name, recipe
 
     def __repr__(self) -> str:
         return f"<Limited {self._recipe!r}>"

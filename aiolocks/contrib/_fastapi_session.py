@@ -1,11 +1,14 @@
-"""The session of a FastAPI application, and where it is found."""
+"""The session of a FastAPI application, also in the applications that are mounted in it."""
 
 # Annotations are objects here, for FastAPI looks at them.
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
+from fastapi import routing
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
+from starlette.routing import Host, Mount, Router
 
 from .._core.session import Session
 
@@ -42,3 +45,27 @@ async def current_session(connection: HTTPConnection) -> Session:
         RuntimeError: There is none.
     """
     return session_of(connection.app)
+
+
+def routes_of(app: Starlette | Router) -> Iterable[Any]:
+    """Its routes, also those of the routers that it includes."""
+    # Newer versions include routers as they are, and tell here what their routes amount to.
+    return getattr(routing, "iter_route_contexts", iter)(app.routes)
+
+
+def with_mounted(app: Starlette) -> Iterator[Starlette]:
+    """The application, and all that are mounted in it: below a path or a host, and behind middlewares."""
+    seen: list[object] = []
+    ahead: list[Any] = [app]
+    while ahead:
+        found = ahead.pop()
+        if any(found is each for each in seen):
+            continue
+        seen.append(found)
+        if isinstance(found, Starlette):
+            yield found
+        if isinstance(found, (Starlette, Router)):
+            routes = (getattr(each, "original_route", each) for each in routes_of(found))
+            ahead += [each.app for each in routes if isinstance(each, (Mount, Host))]
+        elif hasattr(found, "app"):  # a middleware around one
+            ahead.append(found.app)

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
 
 import anyio
 
@@ -15,6 +15,7 @@ from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, Seconds, optional_seconds
 from .._core.lease import Lease
 from .._core.options import OnLost, Options
+from .._core.pending import Pending
 from .._core.session import Session
 from .._core.unknown_arguments import reject_unknown
 from .._transport.opening import open_client
@@ -23,8 +24,7 @@ from ._holds import holds_of
 from ._refusing import Conflicting, gone_away, lost, unavailable
 
 if TYPE_CHECKING:
-    from .._core.pending import Pending
-    from ._refusing import Refusal
+    from ._limited import LimitsRecipe
 
 Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
 """The maker of the lock: called with the session, the name, and the options that were given.
@@ -144,30 +144,9 @@ class Recipe:
         return f"<Recipe {self._kind!r} {self._options!r} blocking_timeout={self.blocking_timeout}>"
 
 
-class Answering(Protocol):
-    """Makes the answer to a request that could not have what it needs."""
-
-    def refusal(self, error: LockTimeoutError, measured: float | None) -> Refusal: ...
-
-
-class Recipes(Protocol):
-    """Which lock, how long to wait, and what to answer if it cannot be had."""
-
-    @property
-    def blocking_timeout(self) -> float | None: ...
-
-    @property
-    def conflict(self) -> Answering: ...
-
-    @property
-    def family(self) -> Hashable: ...
-
-    def lock(self, session: Session, name: str) -> Acquirable[Any]: ...
-
-
 @asynccontextmanager
 async def holding(
-    session: Session, name: str, recipe: Recipes, gone: Gone | None
+    session: Session, name: str, recipe: Recipe | LimitsRecipe, gone: Gone | None
 ) -> AsyncGenerator[Lease, None]:
     """Holds the lock of that name for the body, or says by a `Refusal` why not.
 
@@ -214,7 +193,7 @@ async def holding(
         del raised  # which would keep this frame, and so itself
 
 
-async def _acquired(session: Session, name: str, recipe: Recipes, watch: _Watch) -> Lease:
+async def _acquired(session: Session, name: str, recipe: Recipe | LimitsRecipe, watch: _Watch) -> Lease:
     pending: Pending[Lease] = recipe.lock(session, name).acquire(blocking_timeout=recipe.blocking_timeout)
     try:
         return await watch.unless_gone(pending)

@@ -15,13 +15,12 @@ async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}",
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Annotated, Any, Never, Unpack, final
+from typing import Any, Never, Unpack, final
 from weakref import WeakKeyDictionary
 
 try:
-    from fastapi import Depends, HTTPException, Request, params
+    from fastapi import Request, params
     from starlette.applications import Starlette
-    from starlette.requests import HTTPConnection
     from starlette.responses import PlainTextResponse
     from starlette.routing import compile_path
 except ModuleNotFoundError as error:
@@ -34,16 +33,14 @@ except ModuleNotFoundError as error:
 from .._core.arguments import Seconds, lock_name, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
-from .._core.session import Session
 from .._primitives.lock import Lock
+from ._fastapi_hold import Hold
 from ._fastapi_limits import Limited
-from ._fastapi_session import STATE, current_session, session_of
-from ._hanging_up import gone_from
-from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, opened
-from ._mounted import routes_of, with_mounted
+from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
+from ._holding import Kind, LockOptions, Recipe, SessionOptions, opened
 from ._naming import filled, template_of
 from ._parameters import Field, fields_of
-from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter
 
 __all__ = ["Limited", "Locked", "current_session", "health", "session_lifespan", "session_of"]
 
@@ -205,46 +202,23 @@ class Locked(params.Depends):
 
 
 @final
-class _Hold:
-    """The callable that FastAPI calls."""
-
+class _Hold(Hold):
     def __init__(self, name: object, recipe: Recipe) -> None:
         self._recipe = recipe
         self.template = template_of(name) if isinstance(name, str) else None
+        # By handler and parameters of the path: it may serve several routes.
         self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
-        self._fields = (
-            WeakKeyDictionary()
-        )  # by handler and parameters of the path: it may serve several routes
-        wanted: dict[str, Any] = {
-            "connection": HTTPConnection,
-            "session": Annotated[Session, Depends(current_session)],
-        }
-        if self.template is None:
-            if not callable(name):
-                raise TypeError(f"name must be a str or a function, not {type(name).__name__}")
-            wanted["name"] = Annotated[str, Depends(name)]
-        # The parameters that FastAPI must fill in: those of a function for the name become those of the
-        # route.
-        self.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
-                for parameter, annotation in wanted.items()
-            ]
+        self._fields = WeakKeyDictionary()
+        if self.template is None and not callable(name):
+            raise TypeError(f"name must be a str or a function, not {type(name).__name__}")
+        super().__init__(
+            "Locked serves HTTP routes; in a websocket's, write `async with Lock(session, name)`",
+            asked=name if self.template is None else None,
         )
 
-    async def __call__(
-        self, *, connection: HTTPConnection, session: Session, name: object = None
-    ) -> AsyncGenerator[Lease, None]:
-        if not isinstance(connection, Request):
-            raise TypeError(
-                "Locked serves HTTP routes; in a websocket's, write `async with Lock(session, name)`"
-            )
-        try:
-            found = lock_name(name) if self.template is None else self._filled(self.template, connection)
-            async with holding(session, found, self._recipe, await gone_from(connection)) as lease:
-                yield lease
-        except Refusal as refusal:
-            raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+    def _wanted(self, request: Request, asked: Any) -> tuple[str, Recipe]:
+        name = lock_name(asked) if self.template is None else self._filled(self.template, request)
+        return name, self._recipe
 
     def _filled(self, template: NameTemplate, request: Request) -> str:
         endpoint = request.scope["endpoint"]

@@ -1,0 +1,95 @@
+"""The callable behind a dependency of FastAPI that holds something while the handler of a request runs."""
+
+# Annotations are objects here, for FastAPI looks at them.
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+
+from .._core.lease import Lease
+from .._core.session import Session
+from ._fastapi_session import current_session
+from ._holding import Gone, Recipe, holding
+from ._limited import LimitsRecipe
+from ._refusing import Refusal, gone_away
+
+
+class Hold(ABC):
+    """The callable.
+
+    Args:
+        websockets: The error for the route of a websocket.
+        asked: The dependency whose result says what is held; None where the request alone does.
+    """
+
+    def __init__(self, websockets: str, asked: Any = None) -> None:
+        self._websockets = websockets
+        wanted: dict[str, Any] = {
+            "connection": HTTPConnection,
+            "session": Annotated[Session, Depends(current_session)],
+        }
+        if asked is not None:
+            wanted["asked"] = Annotated[Any, Depends(asked)]
+        # The parameters that FastAPI must fill in: those of the user's function become those of the route.
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+                for parameter, annotation in wanted.items()
+            ]
+        )
+
+    @abstractmethod
+    def _wanted(self, request: Request, asked: Any) -> tuple[str, Recipe | LimitsRecipe]:
+        """The name of what is held, and how."""
+
+    async def __call__(
+        self, *, connection: HTTPConnection, session: Session, asked: Any = None
+    ) -> AsyncGenerator[Lease, None]:
+        if not isinstance(connection, Request):
+            raise TypeError(self._websockets)
+        try:
+            name, recipe = self._wanted(connection, asked)
+            async with holding(session, name, recipe, await _gone_from(connection)) as lease:
+                yield lease
+        except Refusal as refusal:
+            raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+
+async def _gone_from(request: Request) -> Gone | None:
+    """How to see that the client has hung up, without taking anything from the handler.
+
+    The message that says so comes after the body, in the same queue. A body that is not read yet is left to
+    the handler.
+
+    Raises:
+        Refusal: It has hung up already.
+    """
+    if not getattr(request, "_stream_consumed", False):
+        if not _has_no_body(request):
+            return None
+        try:
+            # There is none, and so this is at once. The request remembers it, for a handler that asks. Not
+            # where it could be cancelled: then what says that there is none might be gone.
+            await request.body()
+        except ClientDisconnect:
+            raise gone_away() from None
+    return functools.partial(_gone, request)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _has_no_body(request: Request) -> bool:
+    length = request.headers.get("content-length")
+    if length is not None:
+        return length == "0"
+    # With HTTP/1.1, a body is announced. Later versions need not do so.
+    announced = request.scope.get("http_version", "1.1").startswith("1")
+    return (announced or request.method in ("GET", "HEAD")) and "transfer-encoding" not in request.headers
