@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
 from .._core.arguments import Seconds, seconds
+from .._core.naming import NameTemplate
 from ..errors import BackendError, LockTimeoutError, SessionClosedError
 
 Conflict = Literal[409, 423, 429, 503]
@@ -103,6 +104,18 @@ class Conflicting:
             asked = max(SOON, measured if error.remaining is None else min(measured, error.remaining))
         wait = SOON if asked is None else seconds("retry_after", asked)
         return Refusal(self.status, self.detail, retry_after=math.ceil(wait))
+
+
+def filled(template: NameTemplate, values: Mapping[str, str]) -> str:
+    """The name of the lock for one request.
+
+    Raises:
+        Refusal: The request's values make no name.
+    """
+    try:
+        return template.fill(values)
+    except ValueError:
+        raise Refusal(400, "a value in this request is too long") from None
 
 
 def unavailable(error: BackendError | SessionClosedError) -> Refusal:

@@ -39,8 +39,7 @@ from .._core.session import Session
 from .._primitives.lock import Lock
 from ..errors import LockLostError
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
-from ._naming import filled, template_of
-from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled
 
 __all__ = ["LEASE", "SESSION", "health", "locked", "session_ctx"]
 
@@ -174,7 +173,11 @@ def locked(
     )
     if not isinstance(name, str) and not callable(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"name must be a str or a function of the request, not {type(name).__name__}")
-    name_of = functools.partial(_filled, template_of(name)) if isinstance(name, str) else name
+    name_of = (
+        functools.partial(_filled, NameTemplate(name, otherwise="pass a function"))
+        if isinstance(name, str)
+        else name
+    )
 
     def decorate(
         handler: Callable[P, Awaitable[web.StreamResponse]],

@@ -38,9 +38,8 @@ from ._fastapi_hold import Hold
 from ._fastapi_limits import Limited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, opened
-from ._naming import filled, template_of
 from ._parameters import Field, fields_of
-from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled
 
 __all__ = ["Limited", "Locked", "current_session", "health", "session_lifespan", "session_of"]
 
@@ -205,7 +204,7 @@ class Locked(params.Depends):
 class _Hold(Hold):
     def __init__(self, name: object, recipe: Recipe) -> None:
         self._recipe = recipe
-        self.template = template_of(name) if isinstance(name, str) else None
+        self.template = NameTemplate(name, otherwise="pass a function") if isinstance(name, str) else None
         # By handler and parameters of the path: it may serve several routes.
         self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
         self._fields = WeakKeyDictionary()
