@@ -17,7 +17,7 @@ from ..._transport import check_client
 from .holdings import Holdings
 from .scripts import Registered
 from .waiting import ChangeListener, Patience
-from .wire import Wire
+from .wire import Taking, Wire
 
 log = logging.getLogger(RedisPyLock.__module__)  # where redis-py's users look for it
 
@@ -83,8 +83,7 @@ class Lock(RedisPyLock):
         self._holdings = Holdings()
         # Of tries under way, by token: whether nobody else can have it, and loop time at which they are over.
         self._tries: dict[bytes, tuple[bool, float | None, bool]] = {}
-        waiting = (sleep, blocking, blocking_timeout)
-        super().__init__(redis, name, timeout, *waiting, thread_local)
+        super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self.raise_on_release_error = bool(raise_on_release_error)  # redis-py knows it since version 6
 
     def register_scripts(self) -> None:
@@ -157,9 +156,10 @@ class Lock(RedisPyLock):
         timeout_ms = int(self.timeout * 1000) if self.timeout else None
         raw = self._encode(token)
         unique, limit, patient = self._tries.get(raw, (False, None, False))
-        return await wire.take(
-            raw, timeout_ms, unique=unique, listen=self.wakeups, limit=limit, patient=patient
+        taking = Taking(
+            wire, raw, timeout_ms, unique=unique, listen=self.wakeups, limit=limit, patient=patient
         )
+        return await taking.taken()
 
     def _took(self, wire: Wire, token: bytes) -> None:
         self.local.token = token

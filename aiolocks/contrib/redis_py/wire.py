@@ -13,7 +13,7 @@ from ..._core.releasing import Releasing
 from ..._core.shield import wait_shielded
 from ..._transport import Call, Command, Fault, ignore
 from ..._transport.commands.redis_py import RedisPyCommands
-from .failures import as_redis_py, driver_error
+from ...errors import LockError, SessionClosedError
 
 T = TypeVar("T")
 
@@ -36,35 +36,10 @@ class Wire:
 
     async def ask(self, command: Command[T]) -> T:
         """Raises what redis-py would."""
-        with as_redis_py():
-            return await self.engine.ask(command)
-
-    # -- taking it
-
-    async def take(
-        self,
-        token: bytes,
-        timeout_ms: int | None,
-        *,
-        unique: bool,
-        listen: bool,
-        limit: float | None,
-        patient: bool,
-    ) -> bool:
-        """One try, to the loop time `limit` at most. A caller that leaves before the reply holds nothing.
-
-        `unique`: nobody else uses this token. Then a key that may have been taken is given back right after
-        the request; and if the reply was lost, the second one says yes to a token that holds it already. Of a
-        token that was chosen, only the reply can tell whose it is.
-
-        `patient`: it waits for a server that cannot be reached just now.
-        """
-        taking = _Taking(self, token, timeout_ms, unique=unique, listen=listen, limit=limit, patient=patient)
         try:
-            return await taking.future
-        except BaseException:
-            taking.abandon()
-            raise
+            return await self.engine.ask(command)
+        except LockError as error:
+            raise _driver_error(error) from None
 
     def give_back(self, token: bytes, timeout_ms: int | None) -> None:
         """Takes back what a request may have done or may yet do. Synchronous: the last word."""
@@ -78,8 +53,6 @@ class Wire:
 
         call = Call(command, ignore, failed, until=until, undoes=True, as_eval=True)
         self.engine.send(call, at_once=True)
-
-    # -- letting go
 
     async def let_go(self, token: bytes, on_freed: Callable[[], object]) -> bool:
         """Whether it was still the token's. Calls `on_freed` in the end, also if its caller leaves."""
@@ -96,7 +69,7 @@ class Wire:
         cancelled_by = asyncio.CancelledError() if task is not None and task.cancelling() else None
         await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
-            raise driver_error(releasing.fault.error)
+            raise _driver_error(releasing.fault.error)
         if not releasing.ended().done():
             raise driver.TimeoutError("Redis did not confirm in time that the lock was released")
         return releasing.freed
@@ -107,10 +80,22 @@ class Wire:
 
 
 @final
-class _Taking:
-    """One request for the lock under way, and what becomes of its reply."""
+class Taking:
+    """One try to take the lock: a request, and what becomes of its reply.
 
-    __slots__ = ("_abandoned", "_call", "_timeout_ms", "_token", "_unique", "_wire", "future")
+    Args:
+        wire: Of the lock.
+        token: The value of the key.
+        timeout_ms: The ttl of the key; None for none.
+        unique: Nobody else uses this token. Then a key that may have been taken is given back right after
+            the request; and if the reply was lost, the second one says yes to a token that holds it already.
+            Of a token that was chosen, only the reply can tell whose it is.
+        listen: Whether the server must tell of the end of a key that was not taken.
+        limit: Loop time at which the try is over; None for none.
+        patient: It waits for a server that cannot be reached just now.
+    """
+
+    __slots__ = ("_abandoned", "_call", "_future", "_timeout_ms", "_token", "_unique", "_wire")
 
     def __init__(
         self,
@@ -129,7 +114,7 @@ class _Taking:
         self._timeout_ms = timeout_ms
         self._unique = unique
         self._abandoned = False
-        self.future: asyncio.Future[bool] = engine.loop.create_future()
+        self._future: asyncio.Future[bool] = engine.loop.create_future()
 
         def make() -> Command[bool]:
             again = unique and self._call.unconfirmed
@@ -143,27 +128,47 @@ class _Taking:
         )
         engine.send(self._call)
 
+    async def taken(self) -> bool:
+        """The reply. A caller that leaves before it holds nothing."""
+        try:
+            return await self._future
+        except BaseException:
+            self._abandon()
+            raise
+
     def _replied(self, taken: bool) -> None:  # noqa: FBT001 - a callback
         if self._abandoned:
             if taken:
                 self._give_back()
-        elif not self.future.done():
-            self.future.set_result(taken)
+        elif not self._future.done():
+            self._future.set_result(taken)
 
     def _failed(self, fault: Fault) -> None:
-        if not self._abandoned and not self.future.done():
-            self.future.set_exception(driver_error(fault.error))
+        if not self._abandoned and not self._future.done():
+            self._future.set_exception(_driver_error(fault.error))
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Nobody waits for it any more."""
         self._abandoned = True
-        ended = self.future.done() and not self.future.cancelled()
-        failed = ended and self.future.exception() is not None  # asked in any case: or asyncio complains
+        ended = self._future.done() and not self._future.cancelled()
+        failed = ended and self._future.exception() is not None  # asked in any case: or asyncio complains
         if self._unique:
             if self._wire.engine.forget(self._call):
                 self._give_back()
-        elif ended and not failed and self.future.result():
+        elif ended and not failed and self._future.result():
             self._give_back()
 
     def _give_back(self) -> None:
         self._wire.give_back(self._token, self._timeout_ms)
+
+
+def _driver_error(error: LockError) -> Exception:
+    """The driver's error for one of ours: what it was, or what it would have been."""
+    cause = error.__cause__
+    if isinstance(cause, TimeoutError):
+        return driver.TimeoutError(str(error))
+    if isinstance(cause, OSError) or isinstance(error, SessionClosedError):
+        return driver.ConnectionError(str(error))
+    if isinstance(cause, Exception):
+        return cause
+    return driver.TimeoutError(str(error))
