@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency import _problems as problems
-from aiolocks.contrib.idempotency._identity import fingerprint_of, name_of
-from aiolocks.contrib.idempotency._keys import LONGEST, parsed
+from aiolocks.contrib.idempotency._keys import LONGEST, fingerprint_of, name_of, parsed
 from aiolocks.contrib.idempotency._problems import Problem
 from aiolocks.contrib.idempotency._record import RECORDS, Record, Unkept
 

@@ -1,15 +1,18 @@
-"""The value of the header `Idempotency-Key`."""
+"""The requests that are the same one: by the header `Idempotency-Key`, and by what they ask for."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import quote
 
 from ._problems import malformed
 
 LONGEST: Final = 255
 """Characters of a key; a UUID has 36."""
+_LONGEST_SHOWN: Final = 160
 
 # A string of RFC 8941, section 3.3.3, and parameters after it, which mean nothing here.
 _QUOTED: Final = re.compile(r'^ *"((?:[ !#-\[\]-~]|\\["\\])*)" *(?:;[ -~]*)?$')
@@ -42,3 +45,21 @@ def parsed(values: Sequence[str]) -> str | None:
     if not key or len(key) > LONGEST:
         raise malformed(f"The key must have 1 to {LONGEST} characters.")
     return key
+
+
+def fingerprint_of(method: str, path: str, query: bytes, body: bytes) -> str:
+    """The hash of a request."""
+    digest = hashlib.sha256()
+    for part in (method.encode(), path.encode(errors="surrogatepass"), query):
+        digest.update(b"%d:%b" % (len(part), part))
+    digest.update(body)
+    return digest.hexdigest()
+
+
+def name_of(asker: str, key: str) -> str:
+    """The name of the key of one user. Of the user, which may be told by a secret, it has a hash."""
+    who = hashlib.blake2b(asker.encode(errors="surrogatepass"), digest_size=20).hexdigest()
+    shown = quote(key, safe="")
+    if len(shown) > _LONGEST_SHOWN:
+        shown = "#" + hashlib.blake2b(key.encode(), digest_size=32).hexdigest()
+    return f"idempotency:{who}:{shown}"

@@ -10,8 +10,7 @@ from typing import Any, Final, Unpack, final
 from ..._core.sources import source_of
 from . import _problems as problems
 from ._asgi import App, Exchange, HungUpError, Receive, Scope, Send, answer_with, body_of
-from ._identity import fingerprint_of
-from ._keys import parsed
+from ._keys import fingerprint_of, parsed
 from ._once import Once
 from ._policy import Options, Policy, asker, check_scope
 from ._problems import Problem

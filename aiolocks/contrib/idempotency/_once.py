@@ -29,9 +29,9 @@ from ...errors import (
 )
 from .._holds import Holds
 from . import _problems as problems
-from ._failed import Failed
-from ._identity import name_of
+from ._keys import name_of
 from ._policy import Policy
+from ._problems import Failed
 from ._record import RECORDS, Record, Unkept
 from ._transaction import InStore, Work
 

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Final, final
 
-from ._record import Record
+from ._record import Record, Unkept
 
 CONTENT_TYPE: Final = "application/problem+json"
 
@@ -56,6 +56,23 @@ class Problem(Exception):  # noqa: N818 - an answer, and not an error of the pro
         text = json.dumps(body).encode()
         headers.append((b"content-length", str(len(text)).encode()))
         return Record(self.status, tuple(headers), text)
+
+
+@final
+class Failed(Exception):  # noqa: N818 - the way in which an answer that is not kept leaves SingleFlight
+    """The handler ended without an answer that must be kept."""
+
+    def __init__(self, *, answer: Record | Unkept | None = None, error: BaseException | None = None) -> None:
+        self.answer = answer
+        self.error = error
+        # SingleFlight tells waiters elsewhere its text.
+        super().__init__(error.reason if isinstance(error, Problem) else "")
+
+    def get(self) -> Record | Unkept:
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
 
 
 def missing(header: str) -> Problem:

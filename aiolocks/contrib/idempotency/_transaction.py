@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from . import _problems as problems
-from ._failed import Failed
 from ._policy import Policy
+from ._problems import Failed
 from ._record import Record, Unkept
 from ._store import Store, Stored, Transaction
 

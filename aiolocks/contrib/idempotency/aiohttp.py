@@ -18,8 +18,7 @@ from multidict import CIMultiDict
 
 from ..aiohttp import session_of_request
 from . import _problems as problems
-from ._identity import fingerprint_of
-from ._keys import parsed
+from ._keys import fingerprint_of, parsed
 from ._once import Once
 from ._policy import Options, Policy, asker, check_scope
 from ._problems import Problem
