@@ -5,7 +5,9 @@ The numbers are those of sysexits.h and of the shells. A wrong command line ends
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import Final, TextIO
@@ -31,6 +33,21 @@ NOBODY_READS: Final = 141
 def of_signal(number: int) -> int:
     """The exit status that a shell gives to a process that died of a signal."""
     return 128 + number
+
+
+def ended_by_signal() -> asyncio.Future[int]:
+    """The number of the first SIGINT, SIGTERM or SIGHUP, once it comes. They end nothing else from now on."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def arrived(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with suppress(NotImplementedError):  # where there are no such signals, KeyboardInterrupt serves
+            loop.add_signal_handler(number, arrived, number)
+    return ended
 
 
 class CommandError(Exception):

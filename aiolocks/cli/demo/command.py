@@ -14,9 +14,8 @@ import click
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from ..exits import AMISS, NO_SERVER, CommandError, of_signal
+from ..exits import AMISS, NO_SERVER, CommandError, ended_by_signal, of_signal
 from ..server import EMBEDDED, connected, redis_option
-from ..signals import ended_by_signal
 from .acts import ACTS, PATIENCE, WORKERS, Act
 from .worker import working
 

@@ -145,7 +145,7 @@ def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     from .top import Order, watch  # noqa: PLC0415 - the others do not need it
 
     order = Order(url=url, prefix=prefix, pattern=pattern, interval=interval, others=_is_default())
-    sys.exit(watch(order))
+    sys.exit(asyncio.run(watch(order)))
 
 
 def _is_default() -> bool:

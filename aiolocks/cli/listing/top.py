@@ -18,11 +18,9 @@ from rich.text import Text
 from ... import BackendError, LockInfo
 from ..._core.sources import engine_of
 from ..._inspection.census import Census, rank
-from ..exits import of_signal
-from ..signals import ended_by_signal
+from ..exits import ended_by_signal, of_signal
 from .asking import asking, other_prefixes, reason
-from .controls import Controls
-from .keyboard import keys
+from .controls import Controls, keys
 from .shown import duration, elsewhere, visible
 from .table import cut_table, more, open_console, print_table, wait_lines
 
@@ -44,12 +42,8 @@ class Order:
     others: bool
 
 
-def watch(order: Order) -> int:
+async def watch(order: Order) -> int:
     """Shows it until somebody types q, or a signal comes; the exit status."""
-    return asyncio.run(_watch(order))
-
-
-async def _watch(order: Order) -> int:
     ended = ended_by_signal()
 
     def typed() -> None:

@@ -14,7 +14,7 @@ from ... import BackendError, Leadership, Session, Term
 from ..exits import NO_SERVER, CommandError, of_signal, say
 from ..server import connected
 from .charge import InCharge
-from .programs import ensure_program, started
+from .child import ensure_program, started
 from .waiting import described, explain
 
 _PART_OF_GRACE: Final = 0.9

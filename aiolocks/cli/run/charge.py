@@ -6,8 +6,7 @@ import asyncio
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from ..exits import of_signal
 from .child import Child
@@ -61,8 +60,12 @@ class InCharge(ABC):
             stop_self()
 
 
-def run_and_exit(carry_out: Callable[[], Coroutine[Any, Any, int]]) -> None:
-    """Ends the process with the status that comes of it."""
+def run_and_exit(make: Callable[[], InCharge]) -> None:
+    """Ends the process with the status that comes of the command, which is made in the event loop."""
+
+    async def carry_out() -> int:
+        return await make().carry_out()
+
     try:
         status = asyncio.run(carry_out())
     except KeyboardInterrupt:  # before the signals are in our hands

@@ -139,11 +139,7 @@ def run(
         steal=steal,
         ticks=ticks,
     )
-
-    async def carry_out() -> int:
-        return await Keeper(order).carry_out()
-
-    run_and_exit(carry_out)
+    run_and_exit(lambda: Keeper(order))
 
 
 def _ticks(every: float | None, cron: str | None, tz: str | None) -> Dues | None:

@@ -22,16 +22,18 @@ from ... import (
     LockTimeoutError,
     Session,
 )
+from ..._core.arguments import lock_name
+from ..._core.options import Options
+from ..._core.sources import engine_of
 from ..._primitives.schedule.dues import Dues
+from ..._primitives.schedule.once import claim_nearest
 from ..._primitives.schedule.runs import Run
 from ..._primitives.schedule.ticks import Outcome, at
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..listing.shown import visible
 from ..server import Server, connected
 from .charge import InCharge
-from .child import Child
-from .claiming import claim_tick
-from .programs import ensure_program, started
+from .child import Child, ensure_program, started
 from .waiting import described, explain
 
 _DUE: Final = "AIOLOCKS_DUE"
@@ -72,7 +74,7 @@ class Keeper(InCharge):
             run: Run | None = None
             if self._order.ticks is None:
                 lease = await self._acquire(session)
-            elif (run := await claim_tick(session, self._order)) is None:
+            elif (run := await _claim_tick(session, self._order)) is None:
                 return 0
             else:
                 lease = run.lease
@@ -148,6 +150,23 @@ class Keeper(InCharge):
         finally:
             lost.cancel()
             child.signal(signal.SIGKILL)  # any error: the process is not left without the lock
+
+
+async def _claim_tick(session: Session, order: Order) -> Run | None:
+    """The run of the tick, or None: another machine has it, or another run goes on."""
+    assert order.ticks is not None
+    options = Options.checked(ttl=order.ttl, metadata=described(order.command))
+    try:
+        found = await claim_nearest(engine_of(session), lock_name(order.name), order.ticks, options)
+    except BackendError as error:
+        raise CommandError(str(error), NO_SERVER) from None
+    except ValueError as error:  # of the name
+        raise click.UsageError(str(error), click.get_current_context()) from None
+    if isinstance(found, Run):
+        return found
+    if found.why in ("skipped", "busy") and not order.quiet:
+        say(f"'{visible(order.name)}' is skipped: another run of it goes on")
+    return None
 
 
 def _outcome(status: int) -> tuple[Outcome, str]:

@@ -74,8 +74,4 @@ def lead(
         value=value,
         quiet=quiet,
     )
-
-    async def carry_out() -> int:
-        return await Candidate(order).carry_out()
-
-    run_and_exit(carry_out)
+    run_and_exit(lambda: Candidate(order))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import sys
 from typing import Final
@@ -54,12 +55,12 @@ def ui(*, host: str, port: int, allow_release: bool, prefix: str, url: str) -> N
         )
         raise click.UsageError(message, click.get_current_context())
     try:
-        from .serving import Order, serve  # noqa: PLC0415 - the others do not need it
+        from .serving import serve  # noqa: PLC0415 - the others do not need it
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "uvicorn":
             raise
         raise CommandError("the page is served by uvicorn: pip install 'aiolocks[ui]'", 1) from None
-    sys.exit(serve(Order(url=url, prefix=prefix, host=host, port=port, allow_release=allow_release)))
+    sys.exit(asyncio.run(serve(url, prefix, host, port, allow_release=allow_release)))
 
 
 def _is_of_this_machine(host: str) -> bool:

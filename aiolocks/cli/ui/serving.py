@@ -8,46 +8,29 @@ import signal
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
 import uvicorn
 
 from ...contrib.dashboard import Dashboard, ReleaseRequest, app
-from ..exits import NO_SERVER, CommandError, of_signal, say
+from ..exits import NO_SERVER, CommandError, ended_by_signal, of_signal, say
 from ..listing.asking import asking
-from ..signals import ended_by_signal
 
 _UNWINDING: Final = 1
 """Seconds that a shutdown waits for answers that are under way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """The arguments of the command."""
-
-    url: str = field(repr=False)
-    prefix: str
-    host: str
-    port: int
-    allow_release: bool
-
-
-def serve(order: Order) -> int:
+async def serve(url: str, prefix: str, host: str, port: int, *, allow_release: bool) -> int:
     """Serves until a signal comes; the exit status."""
-    return asyncio.run(_serve(order))
-
-
-async def _serve(order: Order) -> int:
     ended = ended_by_signal()
-    async with asking(order.url, order.prefix) as session:
+    async with asking(url, prefix) as session:
         await session.inspect("-")  # says at once what the user may not do
-        with _listening(order) as listening:
-            dashboard = app(session, _allowed if order.allow_release else None)
+        with _listening(host, port) as listening:
+            dashboard = app(session, _allowed if allow_release else None)
             server = _Server(
                 uvicorn.Config(
-                    _Guarded(dashboard, order.host),
+                    _Guarded(dashboard, host),
                     access_log=False,
                     lifespan="off",
                     log_config=None,
@@ -58,7 +41,7 @@ async def _serve(order: Order) -> int:
                 )
             )
             serving = asyncio.create_task(server.serve(sockets=[listening]))
-            click.echo(f"{_url(listening)} shows the locks of the prefix {order.prefix}; Ctrl-C ends it")
+            click.echo(f"{_url(listening)} shows the locks of the prefix {prefix}; Ctrl-C ends it")
             either: list[asyncio.Future[Any]] = [ended, serving]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             await dashboard.aclose()
@@ -81,22 +64,20 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _listening(order: Order) -> Generator[socket.socket]:
+def _listening(host: str, port: int) -> Generator[socket.socket]:
     """The socket that is served.
 
     Raises:
         CommandError: It cannot listen there.
     """
-    family = socket.AF_INET6 if ":" in order.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((order.host, order.port))
+            listening.bind((host, port))
         except OSError as error:
             reason = error.strerror or error
-            raise CommandError(
-                f"cannot listen on {order.host} port {order.port}: {reason}", NO_SERVER
-            ) from None
+            raise CommandError(f"cannot listen on {host} port {port}: {reason}", NO_SERVER) from None
         listening.listen(128)
         listening.settimeout(0)  # as a loop wants it
         yield listening
