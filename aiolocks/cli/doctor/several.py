@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from redis.asyncio import Redis, RedisCluster
@@ -56,7 +56,7 @@ async def _whole(
 ) -> AsyncGenerator[Finding, None]:
     """All checks of a server that is alone. `other` is a client for the check of pushes, which is closed."""
     name = _name()
-    try:
+    async with aclosing(other):
         facts = await learn(client)
         findings = list(settings.about(facts))
         if not facts.number("loading"):  # or else it refuses all the rest
@@ -65,8 +65,6 @@ async def _whole(
             if wakeup == "keyspace":
                 findings.append(trial.keyspace(facts))
             findings.append(await _trial(client, findings, prefix, name, wakeup))
-    finally:
-        await other.aclose()
     for finding in findings:
         yield finding
 
@@ -166,9 +164,10 @@ async def _master(
     target: Target, cluster: RedisCluster, node: ClusterNode, prefix: str, wakeup: str
 ) -> AsyncGenerator[Finding, None]:
     address = (str(node.host), int(node.port))
-    client = _client(target, address)
-    other = _client(target, address, protocol=3, single_connection_client=True)
-    try:
+    async with (
+        aclosing(_client(target, address, protocol=3, single_connection_client=True)) as other,
+        aclosing(_client(target, address)) as client,
+    ):
         facts = await learn(client)
         for finding in _of_several(facts):
             yield finding
@@ -178,9 +177,6 @@ async def _master(
                 client, other, user=target.user, prefix=prefix, name=name, wakeup=wakeup
             ):
                 yield finding
-    finally:
-        await client.aclose()
-        await other.aclose()
 
 
 def _name_on(cluster: RedisCluster, node: ClusterNode, prefix: str) -> str | None:
@@ -202,11 +198,8 @@ def _of_several(facts: Facts) -> Iterator[Finding]:
 
 
 async def _replica(target: Target, address: Address) -> AsyncGenerator[Finding, None]:
-    client = _client(target, address)
-    try:
+    async with aclosing(_client(target, address)) as client:
         facts = await learn(client)
-    finally:
-        await client.aclose()
     for finding in _of_several(facts):
         yield finding
     if facts.info.get("master_link_status", "up") == "up":
@@ -221,25 +214,19 @@ async def _sentinel(server: Server, prefix: str, wakeup: str) -> AsyncGenerator[
     told: dict[Address, Address] = {}  # of each Sentinel that answers, where it says that the master is
     replicas: list[Address] = []
     for address in target.addresses:
-        sentinel = target.sentinel(address)
-        try:
+        async with aclosing(target.sentinel(address)) as sentinel:
             async for finding in _of_node(address, _asked(sentinel, target.service, address, told, replicas)):
                 yield finding
-        finally:
-            await sentinel.aclose()
     if len(set(told.values())) > 1:
         where = "; ".join(f"{one[0]}:{one[1]} says {at[0]}:{at[1]}" for one, at in told.items())
         said = f"Sentinels name several masters: {where}"
         yield Finding(Level.ERROR, "sentinels", said, "wait until they agree, or look at their networks")
     if told:
         master = next(iter(told.values()))
-        client = _client(target, master)
         other = _client(target, master, protocol=3, single_connection_client=True)
-        try:
+        async with aclosing(_client(target, master)) as client:
             async for finding in _of_node(master, _whole(client, other, target, prefix, wakeup)):
                 yield finding
-        finally:
-            await client.aclose()
     for replica in dict.fromkeys(replicas):
         async for finding in _of_node(replica, _replica(target, replica)):
             yield finding
