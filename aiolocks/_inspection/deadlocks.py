@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
+from .._core.engine import Engine
 from .._deadlocks import Deadlock, DeadlockedTask
 from .._transport import Command
 from .._transport.commands.families.snapshots import Snapshot
@@ -26,9 +27,6 @@ from .infos import KindAndName
 from .knots import Occupants, in_order, knots, may_wait_for, stuck
 from .looking import pages
 from .waits import Wait, waits_in
-
-if TYPE_CHECKING:
-    from .._core.engine import Engine
 
 PATIENCE: Final = 0.4
 """Seconds after which a wait is published."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
+from .._core.engine import Engine
 from .._core.holders import lease_id
+from .._core.waiting.waiter import Waiter
 from .._transport import Call, Fault
 from .._transport.commands.families.snapshots import Snapshot
 from .._transport.commands.waits import publish
@@ -23,10 +25,6 @@ from .deadlocks import EVERY, PATIENCE, Beats, Found, looks_at, occupants_in, su
 from .infos import KindAndName
 from .knots import Occupants
 from .waits import Wait, record_of, wait_of, waits_in
-
-if TYPE_CHECKING:
-    from .._core.engine import Engine
-    from .._core.waiting.waiter import Waiter
 
 _READ_A_SECOND: Final = 200
 """Waits that a session reads: where there are more, it asks less often."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .._core.arguments import lock_name
+from .._core.engine import Engine
 from .._core.holders import lease_id
 from .._transport.commands.families.snapshots import Snapshot
 from .._transport.commands.inspect import FAMILIES, HOLDABLE
 from .infos import LockInfo
 from .looking import info
-
-if TYPE_CHECKING:
-    from .._core.engine import Engine
 
 FORCED: Final = "it was released by force"
 

@@ -13,14 +13,12 @@ writer out is in the reader's way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, final
-
-if TYPE_CHECKING:
-    from .._transport.commands.families.snapshots import Reservation, Snapshot
-    from .infos import KindAndName
-    from .waits import Wait, Want
+from typing import NamedTuple, final
 
 from .._core.holders import lease_id
+from .._transport.commands.families.snapshots import Reservation, Snapshot
+from .infos import KindAndName
+from .waits import Wait, Want
 
 Edges = dict[str, set[str]]
 """For each wait, those that it waits for, by id."""

@@ -10,9 +10,10 @@ import asyncio
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import Final, TypeVar, final
 
 from .._core.arguments import lock_name
+from .._core.engine import Engine
 from .._core.holders import described_in, holder_info, whereabouts
 from .._holders import HolderInfo
 from .._transport import Command
@@ -22,9 +23,6 @@ from .._transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
 from .._transport.commands.waits import KIND as WAITS
 from .._transport.requests.keys import ParsedKey, parse, prefix_of
 from .infos import KindAndName, LockInfo, WaiterInfo
-
-if TYPE_CHECKING:
-    from .._core.engine import Engine
 
 T = TypeVar("T")
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
+from typing import Any, Final, NamedTuple, cast, final
 
+from .._core.engine import Engine
 from .._core.entered import held
 from .._core.holders import described_in, lease_id, whereabouts
+from .._core.possession import Possession
+from .._core.waiting.waiter import Waiter
 from .._transport.requests.keys import parse
 from .infos import KindAndName
-
-if TYPE_CHECKING:
-    from .._core.engine import Engine
-    from .._core.possession import Possession
-    from .._core.waiting.waiter import Waiter
 
 _MODES: Final = {"r", "u", "w"}
 

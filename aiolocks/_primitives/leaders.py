@@ -6,16 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
+from .._core.engine import Engine
 from .._core.holders import described_in, who_in
 from .._transport import BELL_TTL, ignore
 from .._transport.commands.leadership import Look, Observing, TermFound
 from .._transport.requests.calls import Call
 from ..errors import BackendError
-
-if TYPE_CHECKING:
-    from .._core.engine import Engine
 
 log = logging.getLogger("aiolocks.session")
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, TypeVar, final
 
 from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, Seconds
+from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.options import Options
+from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
+from .._transport import Granted
 from .._transport.commands.leadership import KIND, LeadershipCommands, Observing
 from ..errors import BackendError, LockLostError, LockTimeoutError
 from .leaders import LeaderInfo, Observer, leader_of
 from .terms import Candidacy, Term, json_value
 
-if TYPE_CHECKING:
-    from .._core.binding import Binding
-    from .._core.possession import Possession
+if TYPE_CHECKING:  # for operators, and an import takes its time
     from .._inspection.infos import WaiterInfo
-    from .._transport import Granted
 
 log = logging.getLogger("aiolocks.session")
 

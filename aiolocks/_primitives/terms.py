@@ -6,17 +6,15 @@ import asyncio
 import json
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from .._core.arguments import Seconds, seconds
+from .._core.binding import Binding
 from .._core.lease import Lease
 from .._core.possession import Possession
 from .._core.states import LeaseState
+from .._transport import Granted
 from .._transport.commands.leadership import Observing
-
-if TYPE_CHECKING:
-    from .._core.binding import Binding
-    from .._transport import Granted
 
 log = logging.getLogger("aiolocks.session")
 
