@@ -32,7 +32,7 @@ if typing.TYPE_CHECKING:
     from ._inspection.infos import LockInfo, WaiterInfo
     from ._primitives.fairlock import FairLock
     from ._primitives.fenced import FencedRegister
-    from ._primitives.joblease import JobLease
+    from ._primitives.jobruns import JobLease
     from ._primitives.leaders import LeaderInfo
     from ._primitives.leadership import Leadership
     from ._primitives.limits import Limits

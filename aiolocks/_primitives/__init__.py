@@ -11,7 +11,7 @@ _MODULES: Final = {
     "._holders": ("HolderInfo",),
     "fairlock": ("FairLock",),
     "fenced": ("FencedRegister",),
-    "joblease": ("JobLease",),
+    "jobruns": ("JobLease",),
     "leaders": ("LeaderInfo",),
     "leadership": ("Leadership",),
     "limits": ("Limits",),

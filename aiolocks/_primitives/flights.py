@@ -38,6 +38,7 @@ class Flight:
 
     Args:
         slot: Where it stands in `engine.in_progress`.
+        making: Makes the value.
         fingerprint: Of the request, hexadecimal; empty for none.
         anew: Fencing token of the run whose value it replaces, in a slot where nobody joins; else None.
     """
@@ -61,11 +62,8 @@ class Flight:
         engine: Engine,
         slot: Hashable,
         name: str,
-        fn: Callable[[], Awaitable[Any]],
+        making: Making,
         *,
-        options: Options,
-        keeping: Keeping,
-        serializer: Serializer,
         fingerprint: str,
         anew: int | None = None,
     ) -> None:
@@ -74,16 +72,7 @@ class Flight:
         self._name = name
         self._anew = anew
         self.fingerprint = fingerprint
-        self._making = Making(
-            engine,
-            name,
-            fn,
-            options=options,
-            keeping=keeping,
-            serializer=serializer,
-            fingerprint=fingerprint,
-            anew=anew,
-        )
+        self._making = making
         self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
         self._outcome: Outcome | None = None
@@ -214,9 +203,8 @@ async def share(
     """
 
     def begin(slot: Hashable, *, anew: int | None = None) -> Flight:
-        return Flight(
+        making = Making(
             engine,
-            slot,
             name,
             fn,
             options=options,
@@ -225,6 +213,7 @@ async def share(
             fingerprint=fingerprint,
             anew=anew,
         )
+        return Flight(engine, slot, name, making, fingerprint=fingerprint, anew=anew)
 
     slot, behind = ("singleflight", name), ("singleflight", name, "anew")
     while True:

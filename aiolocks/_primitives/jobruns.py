@@ -1,10 +1,14 @@
-"""How the tasks of one session ask for a running slot of a job."""
+"""The runs of a job: its settings, how the tasks of one session ask for a slot, and the lease of a ticket."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, TypeVar, final
 
+from .._core.arguments import Metadata, lock_name, user_metadata, whole_number
 from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
@@ -25,6 +29,87 @@ _SEVERAL: Final = Manner(eager=True, strict=True)
 _ONE_TICKET: Final = Manner(exclusive=True, eager=True, strict=True, silence=1.0)
 _TICKETS: Final = Manner(eager=True, strict=True, silence=1.0)
 _MOST_WAITING: Final = 1000
+_MOST_AT_ONCE: Final = 2**31 - 1
+
+# The names that other libraries use for an option, or that are easily taken for it.
+MEANT: Final = {
+    "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
+    "concurrency": "limit= (how many may run at once)",
+    "lock_name": "key=",
+    "name": "key=",
+    "on_conflict": "enqueue(mode, on_conflict=...)",
+    "value": "limit= (how many may run at once)",
+    "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
+    "waiting": "run(waiting=...)",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """One job.
+
+    Attributes:
+        limit: The most runs at once.
+    """
+
+    key: str
+    options: Options
+    limit: int
+
+    @classmethod
+    def checked(cls, key: object, *, ttl: object, limit: object, metadata: object) -> JobSettings:
+        name = lock_name(key, "key")
+        options = Options.checked(ttl=ttl, metadata=metadata)
+        return cls(name, options, whole_number("limit", limit, most=_MOST_AT_ONCE))
+
+    def options_with(self, metadata: Metadata | None) -> Options:
+        """The options of one run, with metadata of its own beside those of the job."""
+        if metadata is None:
+            return self.options
+        both = {**self.options.metadata, **user_metadata(metadata)}
+        return dataclasses.replace(self.options, metadata=both)
+
+
+@final
+class JobLease(Lease):
+    """A run of a ticket.
+
+    A body that ends without an exception has done the ticket: it is remembered, and every further run of it
+    is a duplicate. A body that raises or is cancelled has not: the next `perform` of the ticket runs it.
+    """
+
+    __slots__ = ("_ticket_run",)
+
+    def __init__(
+        self, binding: Binding[Any], possession: Possession, grant: Granted, ticket_run: TicketRun
+    ) -> None:
+        super().__init__(binding, possession, grant)
+        self._ticket_run = ticket_run
+
+    async def release(self, *, done: bool = True) -> None:
+        """Ends the run. Idempotent: once it was released, every further call does nothing.
+
+        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
+        most 1 s; the release goes on by itself after it.
+
+        Args:
+            done: Whether the ticket has been done. If not, the next `perform` of it runs it again.
+
+        Raises:
+            LockNotOwnedError: It was lost.
+            BackendError: Not confirmed by the lease's deadline; the ttl ends the run.
+        """
+        if self._possession.live:
+            self._ticket_run.done = done
+        await super().release()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._possession.remaining() > 0.0:  # a run that was lost before its end is not done
+            self._ticket_run.done = exc_type is None
+        await super().__aexit__(exc_type, exc, traceback)
 
 
 def run(

@@ -14,11 +14,8 @@ from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.jobs import TicketRun
 from ..errors import DuplicateJobError
-from .joblease import JobLease
-from .jobruns import LeaseT, LeaseType, run, unless_duplicate, whole_places
-from .jobsettings import MEANT, JobSettings
-from .keytaking import OnConflict, take_key, ticket_for
-from .tickets import Mode, Ticket
+from .jobruns import MEANT, JobLease, JobSettings, LeaseT, LeaseType, run, unless_duplicate, whole_places
+from .tickets import Mode, OnConflict, Ticket, take_key, ticket_for
 
 
 @final

@@ -8,6 +8,7 @@ from typing import Final, final
 
 from ..._core.engine import Engine
 from ..._transport import clocks
+from ..._transport.commands.schedule import reading
 
 _FRESH: Final = 600.0
 """Seconds for which one reading will do: a good clock is wrong by 30 ms after that."""
@@ -68,3 +69,10 @@ def server_clock(engine: Engine, name: str) -> Generator[ServerClock]:
         clock.users -= 1
         if not clock.users and engine.in_progress.get(key) is clock:
             del engine.in_progress[key]
+
+
+async def ask_time(engine: Engine, name: str, clock: ServerClock) -> None:
+    """Asks the server: in a cluster, the node of that name. Raises what `engine.ask` does."""
+    asked_at = engine.now()
+    read = await engine.ask(reading(engine.settings.prefix, name, records=0))
+    clock.heard(read.now_us, engine.now() - asked_at)

@@ -8,9 +8,9 @@ import logging
 from typing import Final, final
 
 from ..._core.engine import Engine
-from ..._transport.commands.schedule import Claimed, NotClaimed, reading
+from ..._transport.commands.schedule import Claimed, NotClaimed
 from ...errors import BackendError, ConfigurationError, LockError
-from .clock import ServerClock, server_clock
+from .clock import ServerClock, ask_time, server_clock
 from .plan import Plan
 from .runs import Job, Run, claim
 from .settings import Settings
@@ -88,7 +88,7 @@ class Keeper:
 
     async def _step(self, group: asyncio.TaskGroup, clock: ServerClock) -> None:
         if not clock.fresh:
-            await self._read_clock(clock)
+            await ask_time(self._engine, self._settings.name, clock)
         now, plan = clock.now(), self._plan
         wanted = plan.next(now)
         if wanted.at > now:
@@ -108,11 +108,6 @@ class Keeper:
             plan.claimed(found.reply)
             self._begin(found, group)
             await asyncio.sleep(0)  # it begins before this task, and with it the group, can be cancelled
-
-    async def _read_clock(self, clock: ServerClock) -> None:
-        asked_at = self._engine.now()
-        read = await self._engine.ask(reading(self._engine.settings.prefix, self._settings.name, records=0))
-        clock.heard(read.now_us, self._engine.now() - asked_at)
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps until then, or until a run of this process has ended; at most a minute."""

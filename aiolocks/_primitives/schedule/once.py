@@ -8,8 +8,8 @@ from typing import Final
 
 from ..._core.engine import Engine
 from ..._core.options import Options
-from ..._transport.commands.schedule import NotClaimed, reading
-from .clock import server_clock
+from ..._transport.commands.schedule import NotClaimed
+from .clock import ask_time, server_clock
 from .dues import Dues
 from .plan import LATE, Plan, Policy
 from .runs import Run, claim
@@ -46,9 +46,7 @@ async def claim_nearest(
     """
     plan = Plan(name, dues, dataclasses.replace(ONCE, overlap=policy.overlap, redo=policy.redo))
     with server_clock(engine, name) as clock:
-        asked_at = engine.now()
-        read = await engine.ask(reading(engine.settings.prefix, name, records=0))
-        clock.heard(read.now_us, engine.now() - asked_at)
+        await ask_time(engine, name, clock)
         due = nearest(dues, clock.now())
         ask = plan.ask(due)
         # The first tick of a schedule is run too: nobody is there before a tick to begin the register.
