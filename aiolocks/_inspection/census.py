@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from .._core.engine import Engine
+from .._holders import HolderInfo
 from .._transport.commands.inspect import FIRST, scan
 from .infos import KindAndName, LockInfo
 from .looking import Found, literal_places, look, matching
@@ -38,6 +39,12 @@ class Reading(NamedTuple):
     place: KindAndName
     before: LockInfo | None
     now: LockInfo | None
+
+    @property
+    def gone(self) -> list[HolderInfo]:
+        """The holders at the last reading that hold it no more."""
+        there = {holder.lease_id for holder in self.now.holders} if self.now is not None else set[str]()
+        return [one for one in self.before.holders if one.lease_id not in there] if self.before else []
 
 
 class _Least(NamedTuple):

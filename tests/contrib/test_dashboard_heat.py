@@ -105,12 +105,12 @@ def test_after_an_hour_it_is_forgotten() -> None:
 def test_a_hold_that_has_ended_is_remembered() -> None:
     histories, place = Histories(), ("lock", "name")
     before, now = read(10, holders=[("a", 0), ("b", 1)]), read(10.5, holders=[("b", 1)])
-    (ended,) = histories.ended(Reading(place, before, now))
+    (ended,) = Reading(place, before, now).gone
     assert ended.lease_id == "a"
     histories.add(place, ended, HOUR + 10.5, 3)
     (held,) = histories.of(place)
     assert (held.holder, held.until - HOUR, held.seen - HOUR, held.charged) == (ended, 10.5, 10, 3)
-    assert [one.lease_id for one in histories.ended(Reading(place, now, None))] == ["b"]
+    assert [one.lease_id for one in Reading(place, now, None).gone] == ["b"]
 
 
 @pytest.mark.parametrize("behind", [3, 30])

@@ -85,14 +85,12 @@ class Heat:
     def _charge(self, reading: Reading, since: float, now: float, waiters: int) -> None:
         """The time since a holder has it, to that holder; what was before, to those that had it then."""
         holders = reading.now.holders if reading.now is not None else ()
-        before = reading.before.holders if reading.before is not None else ()
         first = now
         for holder in holders:
             begun = since if holder.held_since is None else holder.held_since
             first = min(first, begun)
             self._add(reading.place, holder, (now - max(since, begun)) * waiters / len(holders), now)
-        there = {holder.lease_id for holder in holders}
-        gone = [holder for holder in before if holder.lease_id not in there]
+        gone = reading.gone
         for holder in gone:
             self._add(reading.place, holder, (first - since) * waiters / len(gone), now)
 

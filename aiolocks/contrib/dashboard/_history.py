@@ -6,7 +6,6 @@ from collections import OrderedDict, deque
 from typing import Final, NamedTuple, final
 
 from ..._holders import HolderInfo
-from ..._inspection.census import Reading
 from ..._inspection.infos import KindAndName
 
 _MOST: Final = 2_000
@@ -38,13 +37,6 @@ class Histories:
 
     def __init__(self) -> None:
         self._held: OrderedDict[KindAndName, deque[Held]] = OrderedDict()
-
-    def ended(self, reading: Reading) -> list[HolderInfo]:
-        """The holders of the reading before that hold it no more."""
-        if reading.before is None:
-            return []
-        there = {holder.lease_id for holder in reading.now.holders} if reading.now is not None else set[str]()
-        return [holder for holder in reading.before.holders if holder.lease_id not in there]
 
     def add(self, place: KindAndName, holder: HolderInfo, now: float, charged: float) -> None:
         """A hold has ended."""

@@ -20,6 +20,7 @@ from ..._inspection.infos import LockInfo
 from ..._inspection.looking import look
 from ..._transport.commands.inspect import HOLDABLE
 from ...errors import LockError
+from .._refusing import Refusal
 from ._http import Receive, Scope, Send, answer_json, body_of, header
 from ._rows import Row, row_id
 
@@ -55,13 +56,6 @@ Decision = bool | str | None
 AllowRelease = Callable[[ReleaseRequest], Decision | Awaitable[Decision]]
 
 
-class _Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody's
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-
-
 @final
 class Releases:
     """Requests to release by force, and what became of them.
@@ -90,8 +84,8 @@ class Releases:
             _refuse_foreign(scope)
             kind, name, leases = _wanted(await body_of(receive, _MOST_BYTES))
             freed = await self._release(engine(), scope, kind, name, leases)
-        except _Refusal as refusal:
-            await answer_json(send, refusal.status, error=refusal.reason)
+        except Refusal as refusal:
+            await answer_json(send, refusal.status, error=refusal.detail)
         except LockError as error:
             log.warning("a release by force failed: %s", error)
             await answer_json(send, 503, error=str(error))
@@ -102,17 +96,17 @@ class Releases:
         self, engine: Engine, scope: Scope, kind: str, name: str, leases: frozenset[str]
     ) -> list[str]:
         if self._allow is None:
-            raise _Refusal(403, "this dashboard does not release locks")
+            raise Refusal(403, "this dashboard does not release locks")
         found = await look(engine, [(kind, name)], waiters=0)
         if not found:
-            raise _Refusal(409, "nobody holds it any more")
+            raise Refusal(409, "nobody holds it any more")
         info = found[0]
         if frozenset(one.lease_id for one in info.holders) != leases:
-            raise _Refusal(409, "its holder has changed: look again")
+            raise Refusal(409, "its holder has changed: look again")
         by = await self._decided(scope, info)
         freed = await force_release(engine, name, kind, leases=leases)
         if not freed:
-            raise _Refusal(409, "its holder has changed: look again")
+            raise Refusal(409, "its holder has changed: look again")
         self._note(info, by, "released")
         return [one.lease_id for info in freed for one in info.holders]
 
@@ -120,7 +114,7 @@ class Releases:
         """The operator, as the callback names them.
 
         Raises:
-            _Refusal: The callback does not allow it.
+            Refusal: The callback does not allow it.
         """
         assert self._allow is not None
         headers = {
@@ -139,11 +133,11 @@ class Releases:
         except Exception:
             log.exception("allow_release failed, and so %s %r is not released", info.kind, info.name)
             self._note(info, by, "refused")
-            raise _Refusal(500, "whether this is allowed could not be found out") from None
+            raise Refusal(500, "whether this is allowed could not be found out") from None
         named = cast("object", decision)
         if named is not True and not (isinstance(named, str) and named):
             self._note(info, by, "refused")
-            raise _Refusal(403, "you may not release this lock")
+            raise Refusal(403, "you may not release this lock")
         return named if isinstance(named, str) else by
 
     def _note(self, info: LockInfo, by: str, outcome: str) -> None:
@@ -185,23 +179,23 @@ def _refuse_foreign(scope: Scope) -> None:
     """Pages of other origins can make a browser send requests; not with a header of our own.
 
     Raises:
-        _Refusal: It does not come from a page of the dashboard.
+        Refusal: It does not come from a page of the dashboard.
     """
     if not header(scope, _OWN_HEADER) or not header(scope, b"content-type").startswith("application/json"):
-        raise _Refusal(403, "this request does not come from the dashboard")
+        raise Refusal(403, "this request does not come from the dashboard")
     site = header(scope, b"sec-fetch-site")
     if site and site != "same-origin":
-        raise _Refusal(403, "this request comes from another site")
+        raise Refusal(403, "this request comes from another site")
     origin = header(scope, b"origin")
     if not site and origin and urlsplit(origin).netloc != header(scope, b"host"):
-        raise _Refusal(403, "this request comes from another origin")
+        raise Refusal(403, "this request comes from another origin")
 
 
 def _wanted(body: bytes | None) -> tuple[str, str, frozenset[str]]:
     """Kind and name of the lock, and its leases as the operator has seen them.
 
     Raises:
-        _Refusal: The request says nothing of the kind.
+        Refusal: The request says nothing of the kind.
     """
     try:
         if body is None:
@@ -211,5 +205,5 @@ def _wanted(body: bytes | None) -> tuple[str, str, frozenset[str]]:
         if kind not in HOLDABLE:
             raise ValueError("no such kind")
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise _Refusal(400, "the request is not as it should be") from None
+        raise Refusal(400, "the request is not as it should be") from None
     return kind, name, leases

@@ -227,7 +227,7 @@ class Sampler:
         for reading in readings:
             moment = now if reading.now is None else moment_of(reading.now) or now
             self._heat.add(reading, moment)
-            for holder in self._histories.ended(reading):
+            for holder in reading.gone:
                 charged = self._heat.charge_of(reading.place, holder.lease_id)
                 self._histories.add(reading.place, holder, moment, charged)
 
