@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
 from ..._transport.requests.keys import key
-from .facts import ask
+from .facts import ask, text
 from .findings import Finding, Level
 
 _ATTEMPTS: Final = {
@@ -89,14 +89,7 @@ _DENIED: Final = re.compile(r"can't run this command|ACL failure|no permissions|
 
 
 async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncGenerator[Finding, None]:
-    """The rights that this user lacks, with the ACL rule that allows each.
-
-    Args:
-        client: A client of the server.
-        prefix: The prefix of the keys.
-        name: A name that is nobody's.
-        user: The name of the user on the server.
-    """
+    """The rights that this user lacks, with the ACL rule that allows each. The name is nobody's."""
     grant = f"ACL SETUSER {user}"
     scripts = await _scripts(client, grant)
     yield scripts
@@ -153,8 +146,8 @@ async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
     """The commands that scripts may not call: those of a `Lock`, and those of other kinds."""
     script = resources.files(__package__ or "").joinpath("words.lua").read_text()
     said: list[Any] = await ask(client, "EVAL", script, 1, probe, *_ATTEMPTS.values())
-    texts = (text.decode(errors="replace") if isinstance(text, bytes) else str(text) for text in said)
-    troubles = {word: why for word, text in zip(_ATTEMPTS, texts, strict=True) if (why := _trouble(text))}
+    answers = zip(_ATTEMPTS, map(text, said), strict=True)
+    troubles = {word: why for word, answer in answers if (why := _trouble(answer))}
     found: list[Finding] = []
     if refused := {word: troubles[word] for word in LOCK if word in troubles}:
         says = "; ".join(f"{word}: {why}" for word, why in refused.items())

@@ -80,7 +80,8 @@ async def learn(client: Redis) -> Facts:
     settings: dict[str, str] = {}
     try:
         for name in _SETTINGS:
-            settings |= _strings(await ask(client, "CONFIG GET", name))
+            reply: Mapping[Any, Any] = await ask(client, "CONFIG GET", name)
+            settings |= {text(field): text(value) for field, value in reply.items()}
     except ResponseError:
         settings = {}
     try:
@@ -93,9 +94,6 @@ async def learn(client: Redis) -> Facts:
     return Facts(info=info, settings=settings, ahead=ahead, uncertain=(after - before) / 2)
 
 
-def _strings(reply: Mapping[Any, Any]) -> dict[str, str]:
-    return {_string(name): _string(value) for name, value in reply.items()}
-
-
-def _string(value: Any) -> str:
+def text(value: Any) -> str:
+    """A part of a reply, whether or not the driver has decoded it."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

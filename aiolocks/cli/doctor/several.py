@@ -19,7 +19,7 @@ from ..exits import CommandError
 from ..server import Server
 from ..targets import Address, Kind, Target
 from . import access, settings, trial
-from .facts import Facts, ask, learn
+from .facts import Facts, ask, learn, text
 from .findings import Finding, Level, any_error
 
 _ENOUGH: Final = 3
@@ -241,7 +241,7 @@ async def _asked(
         said = f"this Sentinel knows no master {service!r}"
         yield Finding(Level.ERROR, "sentinel", said, f"SENTINEL MONITOR {service} <host> <port> <quorum>")
         return
-    told[address] = _text(found[0]), int(found[1])
+    told[address] = text(found[0]), int(found[1])
     others = len(await ask(sentinel, "SENTINEL SENTINELS", service))
     for one in await ask(sentinel, "SENTINEL REPLICAS", service):
         fields = _fields(one)
@@ -262,8 +262,4 @@ async def _asked(
 def _fields(one: Any) -> dict[str, str]:
     """The fields that redis-py gives as a dict or, before version 6, as a list."""
     flat: list[Any] = one if not hasattr(one, "items") else [word for pair in one.items() for word in pair]
-    return {_text(name): _text(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return {text(name): text(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}

@@ -109,14 +109,9 @@ def keyspace(facts: Facts) -> Finding:
 async def tried(
     client: Redis | RedisCluster, *, prefix: str, name: str, wakeup: str, explained: bool
 ) -> Finding:
-    """Acquires, renews, hands over and releases a name, and removes all keys of it.
+    """Acquires, renews, hands over and releases a name that is nobody's, and removes all keys of it.
 
-    Args:
-        client: A client of the server.
-        prefix: The prefix of the keys.
-        name: A name that is nobody's.
-        wakeup: As a session takes it.
-        explained: Whether a check has found an error before, which explains a failure.
+    A failure is `explained` where a check has found an error before.
     """
     waiting = _Waiting()
     patience = _SHORT if explained else PATIENCE  # a refusal that may pass is tried again for so long

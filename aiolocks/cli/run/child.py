@@ -73,14 +73,7 @@ def ensure_program(program: str) -> None:
 def started(
     command: Sequence[str], fencing_token: int, mask: frozenset[int], more: Mapping[str, str] = _NO_MORE
 ) -> Child:
-    """The command, running, with the fencing token in its environment.
-
-    Args:
-        command: Program and arguments.
-        fencing_token: That of the lease or term for which it runs.
-        mask: The signals that it starts with blocked.
-        more: Further variables.
-    """
+    """The command, running, with the fencing token and more variables in its environment."""
     try:
         return Child(command, os.environ | {_VARIABLE: str(fencing_token), **more}, mask)
     except (FileNotFoundError, ValueError):  # the latter if it is empty

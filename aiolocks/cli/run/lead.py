@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
@@ -55,23 +56,12 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 @click.option("--quiet", is_flag=True, help="Do not name the leader while waiting.")
 @prefix_option
 @redis_option("redis://localhost:6379")
-def lead(
-    *, name: str, ttl: float, grace: float | None, value: str | None, quiet: bool, prefix: str, url: str
-) -> None:
+def lead(**asked: Any) -> None:
     """See `_HELP`."""
     if os.name != "posix":
         raise CommandError("lead needs a POSIX system", 1)
     from .candidate import Candidate, Order  # noqa: PLC0415 - which needs one to be imported
     from .charge import run_and_exit  # noqa: PLC0415 - as below
 
-    order = Order(
-        url=url,
-        prefix=prefix,
-        name=name,
-        command=behind_dashes(),
-        ttl=ttl,
-        grace=grace,
-        value=value,
-        quiet=quiet,
-    )
+    order = Order(command=behind_dashes(), **asked)
     run_and_exit(lambda: Candidate(order))
