@@ -191,15 +191,7 @@ async def share(
 ) -> T:
     """The value of a key, for one caller; a value that is due is replaced in the background.
 
-    Args:
-        engine: Of the session.
-        name: The key.
-        fn: The caller's function.
-        limit: Seconds to wait for the run of another caller; None without end.
-        options: Of the lease of a run.
-        keeping: For how long the value is kept.
-        serializer: Of the value.
-        fingerprint: Of the request, hexadecimal; empty for none.
+    `limit` is the seconds to wait for the run of another caller; None without end.
     """
 
     def begin(slot: Hashable, *, anew: int | None = None) -> Flight:

@@ -91,13 +91,7 @@ def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None
 class Recipe:
     """Which lock, how long to wait, and what to answer if it cannot be had; checked.
 
-    Args:
-        what: How messages call it.
-        kind: Makes the lock.
-        blocking_timeout: Seconds to wait.
-        conflict: The answer if another request has it.
-        options: The options of the lock.
-        name: Makes the name: a template, or a function.
+    Its arguments are those that the user gives, and `what`: how messages call it.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
@@ -153,12 +147,8 @@ async def holding(
     The lock is acquired in the caller's own task, for some locks are that task's. The body's own exception
     always wins, whatever it is.
 
-    Args:
-        session: The lock belongs to it.
-        name: Of the lock.
-        recipe: How it is acquired, and what to answer.
-        gone: Returns when the client has hung up, and then the wait ends. It is not called any more when
-            the body begins. None: nobody watches.
+    `gone` returns when the client has hung up, and then the wait ends. It is not called any more when the
+    body begins. None: nobody watches.
 
     Raises:
         Refusal: It could not be had, or was lost.

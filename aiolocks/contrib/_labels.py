@@ -24,13 +24,7 @@ _PART: Final = re.compile(r"\*|\{\{|\}\}|\{[A-Za-z_]\w*\}|[{}]|[^*{}]+")
 
 
 def labeller(names: Names | None, *, raw_names: bool) -> Callable[[str], str]:
-    """The function that gives the label for a name.
-
-    Args:
-        names: Patterns and their labels, of which the first that matches counts; patterns that are labels
-            themselves; or a function of the name, where None stands for a name of no interest. In a pattern
-            `*` and `{word}` stand for any text, `{{` and `}}` for braces.
-        raw_names: Each name is a label of its own.
+    """The function that gives the label for a name, by the arguments of the listeners.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.

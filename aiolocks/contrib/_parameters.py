@@ -65,12 +65,7 @@ class Field:
 
 
 def fields_of(template: NameTemplate, endpoint: Callable[..., Any], in_path: Iterable[str]) -> list[Field]:
-    """The fields of a template, where a handler has them from.
-
-    Args:
-        template: The template.
-        endpoint: The handler.
-        in_path: The parameters of the route's path.
+    """The fields of a template, where a handler has them from; `in_path` are the parameters of the path.
 
     Raises:
         ConfigurationError: A field is neither a parameter of the path nor one that the handler has from the

@@ -63,15 +63,7 @@ class Exchange:
     for the caller, which keeps it first. An answer that is longer than `max_answer` cannot be kept. Then the
     client gets it as the application sends it, or, with `whole`, the application is cancelled.
 
-    Args:
-        app: The application.
-        scope: Of the request.
-        body: Of the request, whole.
-        receive: The client's: asked only while the application sends to the client.
-        send: The client's.
-        max_answer: Bytes of a body that is kept.
-        whole: An answer that cannot be kept must not be sent.
-        task: Makes the task.
+    The client's `receive` is asked only while the application sends to the client.
     """
 
     __slots__ = (

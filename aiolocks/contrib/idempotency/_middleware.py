@@ -100,13 +100,7 @@ class IdempotencyMiddleware:
 
 @final
 class Protected:
-    """An application whose requests with a key are done once.
-
-    Args:
-        app: The application.
-        policy: The options.
-        asked: Says who asks, and where the keys are.
-    """
+    """An application whose requests with a key are done once."""
 
     __slots__ = ("_app", "_asked", "_header", "_once", "_policy")
 

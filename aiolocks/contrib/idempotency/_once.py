@@ -52,15 +52,9 @@ class Once:
     async def serve(
         self, client: Any, *, asker: str, key: str, fingerprint: str, route: str, work: Work
     ) -> Record | Unkept:
-        """The answer to one request. Cancelled, it leaves the work alone.
+        """The answer to one request, whose work is called once at the most. Cancelled, it leaves that alone.
 
-        Args:
-            client: Redis client or session.
-            asker: The user.
-            key: The key.
-            fingerprint: The hash of the request.
-            route: Requests with the same one take about the same time.
-            work: Runs the handler; called once at the most.
+        Requests with the same `route` take about the same time.
 
         Raises:
             Problem: There is another answer than the handler's.
@@ -93,11 +87,7 @@ class Once:
 
 @final
 class _Attempt:
-    """One request with a key, until it has its answer.
-
-    Args:
-        name: The name of the key.
-    """
+    """One request with a key, until it has its answer."""
 
     __slots__ = (
         "_client",

@@ -24,12 +24,7 @@ _NO_ANSWER: Final = b""
 
 @final
 class InStore:
-    """The record of one request in a store.
-
-    Args:
-        name: The name of the key.
-        fingerprint: The hash of the request.
-    """
+    """The record of one request in a store."""
 
     __slots__ = ("_fingerprint", "_name", "_policy", "_store")
 
