@@ -35,7 +35,7 @@ _PATIENCE: Final = 3.0
 """Seconds in which a server must have answered once, before anything else is done."""
 
 
-def redis_option(default: str) -> Callable[[F], F]:
+def redis_option(default: str = "redis://localhost:6379") -> Callable[[F], F]:
     """The option of a command; without it, that of `aiolocks` itself counts, the environment, the default."""
 
     def chosen(context: click.Context, _: click.Parameter, url: str | None) -> str:

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from ..exits import AMISS as STATUS
 from ..exits import NO_SERVER, CommandError
-from ..listing.commands import SERVER, json_option
+from ..listing.commands import json_option
 from ..listing.shown import document, visible
 from ..server import Server, connected, prefix_option, redis_option
 from . import several
@@ -59,7 +59,7 @@ _LEFT: Final = 24
 )
 @json_option
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def doctor(*, wakeup: str, as_document: bool, prefix: str, url: str) -> None:
     """See `_HELP`."""
     if not prefix or set(prefix) & set("{}"):

@@ -39,7 +39,6 @@ F = TypeVar("F", bound=Callable[..., object])
 _SHORTEST: Final = 0.1
 _LONGEST: Final = 86_400.0
 _ANY_PREFIX: Final = "aiolocks"
-SERVER: Final = "redis://localhost:6379"
 
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_document", is_flag=True, help="Print one JSON document for scripts, and nothing else."
@@ -55,7 +54,7 @@ kind_option: Callable[[Any], Any] = click.option(
 @click.argument("pattern", default="*")
 @json_option
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def ls(*, pattern: str, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.LS`."""
     infos, others = asyncio.run(_list(url, prefix, pattern, others=_is_default() and not as_document))
@@ -73,7 +72,7 @@ def ls(*, pattern: str, as_document: bool, prefix: str, url: str) -> None:
 
 @click.command(help=texts.PREFIXES, short_help="List the prefixes that are in use.")
 @json_option
-@redis_option(SERVER)
+@redis_option()
 def prefixes(*, as_document: bool, url: str) -> None:
     """See `texts.PREFIXES`."""
     found = asyncio.run(_prefixes(url))
@@ -94,7 +93,7 @@ def prefixes(*, as_document: bool, url: str) -> None:
 @kind_option
 @json_option
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.SHOW`."""
     infos = asyncio.run(_inspect(url, prefix, glob.escape(name), _space(kind)))
@@ -112,7 +111,7 @@ def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: st
 @kind_option
 @json_option
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def release(*, name: str, force: bool, kind: str | None, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.RELEASE`."""
     infos = asyncio.run(_release(url, prefix, name, _space(kind), force=force))
@@ -136,7 +135,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
     help="Seconds between two looks.",
 )  # fmt: skip
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     """See `texts.TOP`."""
     if not _SHORTEST <= interval <= _LONGEST:  # also refuses NaN

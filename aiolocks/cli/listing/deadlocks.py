@@ -13,14 +13,14 @@ from ..exits import DEADLOCKED, say
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
-from .commands import SERVER, json_option
+from .commands import json_option
 from .shown import document, duration, visible
 
 
 @click.command(help=texts.DEADLOCKS, short_help="List tasks that wait for each other.")
 @json_option
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def deadlocks(*, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.DEADLOCKS`."""
     found = asyncio.run(_deadlocks(url, prefix))

@@ -18,7 +18,6 @@ from ..._inspection.infos import KindAndName
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking, reason
-from .commands import SERVER
 
 _DESCRIBED: Final = 100
 """Waiters of a name that are looked at."""
@@ -33,7 +32,7 @@ _LONGEST: Final = 3_600.0
     help="Seconds between two looks.",
 )  # fmt: skip
 @prefix_option
-@redis_option(SERVER)
+@redis_option()
 def watch(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     """See `texts.WATCH`."""
     asyncio.run(_watch(url, prefix, pattern, interval))

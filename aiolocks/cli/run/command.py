@@ -93,7 +93,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 @click.option("--tz", metavar="ZONE", help="Time zone of --cron.  [default: UTC]")
 @click.option("--quiet", is_flag=True, help="Do not name the holder of the lock while waiting for it.")
 @prefix_option
-@redis_option("redis://localhost:6379")
+@redis_option()
 def run(
     *,
     name: str,

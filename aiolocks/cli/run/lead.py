@@ -55,7 +55,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 @click.option("--value", metavar="TEXT", help="What this process publishes while it leads, as its address.")
 @click.option("--quiet", is_flag=True, help="Do not name the leader while waiting.")
 @prefix_option
-@redis_option("redis://localhost:6379")
+@redis_option()
 def lead(**asked: Any) -> None:
     """See `_HELP`."""
     if os.name != "posix":

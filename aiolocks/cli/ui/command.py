@@ -14,7 +14,6 @@ from ..server import prefix_option, redis_option
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
-_SERVER: Final = "redis://localhost:6379"
 
 _HELP: Final = """
 Serve a page that shows, live, who holds what, who waits for whom, deadlocks, leaders and schedules.
@@ -46,7 +45,7 @@ Exit status:
 )  # fmt: skip
 @click.option("--allow-release", is_flag=True, help="Locks can be freed from the page, after a question.")
 @prefix_option
-@redis_option(_SERVER)
+@redis_option()
 def ui(*, host: str, port: int, allow_release: bool, prefix: str, url: str) -> None:
     """See `_HELP`."""
     if allow_release and not _is_of_this_machine(host):
