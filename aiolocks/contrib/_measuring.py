@@ -69,48 +69,60 @@ class MeasuringListener(ABC):
         return found
 
     def on_waiting(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).waiters(1)
 
     def on_waited(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).waiters(-1)
 
     def on_timeout(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).timeouts(1)
 
     def on_deadlock(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).deadlocks(1)
 
     def on_acquired(self, event: LockEvent) -> None:
+        """Called by the session."""
         series = self._of(event.kind, event.name)
         series.acquisitions(1)
         series.held(1)
         series.wait(event.seconds)
 
     def on_renewed(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).renewals(1)
 
     def on_downgraded(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.was, event.name).held(-1)
         self._of(event.kind, event.name).held(1)
 
     def on_released(self, event: LockEvent) -> None:
+        """Called by the session."""
         series = self._of(event.kind, event.name)
         series.held(-1)
         series.hold(event.seconds)
 
     def on_lost(self, event: LockEvent) -> None:
+        """Called by the session."""
         series = self._of(event.kind, event.name)
         series.losses(1)
         series.held(-1)
         series.hold(event.seconds)
 
     def on_detached(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).held(-1)
 
     def on_abandoned(self, event: LockEvent) -> None:
+        """Called by the session."""
         series = self._of(event.kind, event.name)
         series.abandoned(1)
         series.held(-1)
 
     def on_stolen(self, event: LockEvent) -> None:
+        """Called by the session."""
         self._of(event.kind, event.name).stolen(1)
