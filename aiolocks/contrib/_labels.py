@@ -77,7 +77,10 @@ def _other(_: str) -> str:
 
 
 def _guarded(function: Callable[[str], str | None]) -> Callable[[str], str]:
-    """The user's function may change its mind: a gauge counted up must come down under the same label."""
+    """The user's function; where it raises, or gives something else than a str or None, that is logged.
+
+    A name must have the same label each time: a gauge goes up under one label, and down under the next.
+    """
 
     def label(name: str) -> str:
         try:
