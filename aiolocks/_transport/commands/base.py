@@ -31,7 +31,9 @@ class _Belled(Protocol):
 
 
 class NameCommands:
-    """The steps of one name in one session.
+    """The steps of one name in one session, or of a part or a share of what stands under it.
+
+    Every command is idempotent: sent again, it leaves the server as if it had been sent once.
 
     Args:
         retention_ms: For how long a fence is kept after its last use; at least ten times the ttl of that.
@@ -61,6 +63,13 @@ class NameCommands:
         """The owner of that token: two tokens of one owner never exclude each other."""
         return token
 
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes it; a token that holds it already gets the same grant, with a new ttl.
+
+        `standing` is a set of bits (`standing`): how the sender of the request stands to other waiters.
+        """
+        raise NotImplementedError
+
     @property
     def renewed_by(self) -> Script | None:
         """The script that renews it, where that has a form for several; a renewal goes with others then."""
@@ -73,6 +82,31 @@ class NameCommands:
     def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
         """As `renew`, where another client has changed its key a moment ago: puts nothing back there."""
         return self.renew(token, ttl_ms)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
+
+        `ring` to wake the next in the queue, if it is free then; `leave` to leave the queue too.
+        """
+        raise NotImplementedError
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        """Gives possession from one token to another; the fencing token, or None when neither holds it."""
+        raise NotImplementedError
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        """Changes what stands beside it if the token holds it; never creates, nor moves its end."""
+        raise NotImplementedError
+
+    def owned(self, token: str) -> Command[bool]:
+        """Whether the token holds it."""
+        raise NotImplementedError
+
+    def locked(self) -> Command[bool]:
+        """Whether a try now would be refused."""
+        raise NotImplementedError
 
     # -- who holds what was refused
 
@@ -105,7 +139,7 @@ class NameCommands:
         return None
 
     def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
-        """Nothing of it is created behind an answer."""
+        """Takes back what was sent for the token and not answered, where it would create something later."""
         return None
 
     def watch(self, command: Command[Any]) -> None:
