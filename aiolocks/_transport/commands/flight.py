@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import FingerprintError, LockError
-from ..requests.answers import Answer, Granted, Kept, Refused, Released, released
+from ..requests.answers import Answer, Granted, Refused, Released, released
 from ..requests.calls import Command
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import NameCommands
-from .listening import Listener
 from .lock import LockCommands
 from .standing import SEATED, WAITING, letters
 
@@ -73,10 +71,10 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
 
 @final
-class FlightCommands(NameCommands):
+class FlightCommands(LockCommands):
     """The steps of those of one session who want the same run, or what it leaves.
 
-    A run that leaves nothing is a simple lock in a name space of its own.
+    A run is a simple lock in a name space of its own, until it leaves something.
 
     Invariant: `_told` is the first run that one of them was told of, or was granted: all later runs began
     while that caller waited.
@@ -94,18 +92,7 @@ class FlightCommands(NameCommands):
         anew: Fencing token of the run whose value they will replace; None to take the value that is there.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_anew",
-        "_fingerprint",
-        "_leaving",
-        "_lock",
-        "_name",
-        "_run",
-        "_told",
-        "bell",
-        "busy",
-    )
+    __slots__ = ("_ahead", "_anew", "_fingerprint", "_leaving", "_run", "_told", "busy")
 
     def __init__(
         self,
@@ -119,15 +106,9 @@ class FlightCommands(NameCommands):
         ahead: float = 0.0,
         anew: int | None = None,
     ) -> None:
-        super().__init__(retention_ms)
-        self._name = name
+        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind=kind)
         self._fingerprint = fingerprint
-        self._lock = LockCommands(prefix, name, retention_ms=retention_ms, session=session, kind=kind)
-        self._run = (
-            key(prefix, kind, name),
-            *(key(prefix, kind, name, role) for role in ("value", "fence", "queue")),
-        )
-        self.bell = self._lock.bell
+        self._run = tuple(key(prefix, kind, name, role) for role in ("", "value", "fence", "queue"))
         self._told: int | None = None
         self._ahead = f"{ahead:.6f}"
         self._anew = "" if anew is None else str(anew)
@@ -158,15 +139,8 @@ class FlightCommands(NameCommands):
         )
         return Command(_ACQUIRE, keys, args, self._answer, lane=token)
 
-    def listener(self, token: str) -> Listener:
-        return self._lock.listener(token)
-
-    @property
-    def renewed_by(self) -> Script:
-        return self._lock.renewed_by
-
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        return self._lock.renew(token, ttl_ms)
+    def wanted(self) -> None:
+        """It takes no part in the search for deadlocks."""
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
@@ -174,7 +148,7 @@ class FlightCommands(NameCommands):
         """Ends the run with what it is to leave, if that was said, or with nothing."""
         leaving = self._leaving
         if leaving is None or leaving.token != token or leave:
-            return self._lock.release(token, ttl_ms, ring=ring, leave=leave)
+            return super().release(token, ttl_ms, ring=ring, leave=leave)
         args = (
             token,
             str(leaving.run),
@@ -190,16 +164,10 @@ class FlightCommands(NameCommands):
         return Command(_PUBLISH, self._run, args, released, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        return self._lock.adopt(old, new, ttl_ms, self._described(metadata))
+        return super().adopt(old, new, ttl_ms, self._described(metadata))
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:
-        return self._lock.annotate(token, self._described(metadata))
-
-    def owned(self, token: str) -> Command[bool]:
-        return self._lock.owned(token)
-
-    def locked(self) -> Command[bool]:
-        return self._lock.locked()
+        return super().annotate(token, self._described(metadata))
 
     def _described(self, metadata: str) -> str:
         """The fingerprint stands first, where a script finds it whatever the user has added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final
 
 from ..requests.answers import Answer, Kept, Released, answer, fencing_token, kept, released, stolen, truth
 from ..requests.calls import Command, JoinableRelease
@@ -30,7 +30,6 @@ def a_question(prefix: str, session: str) -> Command[bool]:
     return Command(_LOCKED, (key(prefix, "lock", f"healthy.{session}"),), (), truth)
 
 
-@final
 class LockCommands(NameCommands):
     """The steps of one lock under its name.
 
@@ -73,7 +72,6 @@ class LockCommands(NameCommands):
         return self._keys
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        """Takes it, or says for how long it may be held elsewhere, and seats one that will wait."""
         keys = self._queued_keys() if standing & (WAITING | SEATED) else self._with_queue
         args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         return Command(_ACQUIRE, keys, args, answer, lane=token)
@@ -86,7 +84,7 @@ class LockCommands(NameCommands):
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> Wanted | None:
         return Wanted(self._held[:1])
 
     @property
@@ -100,17 +98,12 @@ class LockCommands(NameCommands):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        """Lets go, if the token holds it.
-
-        `ring` to wake the next in the queue, if it is free then; `leave` to leave the queue too.
-        """
         keys = self._queued_keys() if leave else self._with_queue
         args = (token, self._retention(ttl_ms), int(ring))
         release = Command(_RELEASE, keys, args, released, lane=token)
         return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
-        """Lets go, but the name stays taken, by nobody, until `at_least_ms` after the grant."""
         args = (token, self._retention(ttl_ms), int(ring), at_least_ms)
         return Command(_RELEASE, self._with_queue, args, released, lane=token)
 
