@@ -10,7 +10,7 @@ import redis.exceptions as driver
 
 from aiolocks._transport.requests.calls import Call, Command, ignore
 from aiolocks._transport.requests.scripts import Script
-from aiolocks._transport.wire.identity import Identity, IdentityProbe
+from aiolocks._transport.wire.identity import Identity
 from aiolocks._transport.wire.residue import Residue
 
 
@@ -35,7 +35,7 @@ async def dropped(residue: Residue, present: Identity, *, refusal: str = "") -> 
             answer.set_result(1)
         return answer
 
-    await residue.drop(IdentityProbe(ask), present)
+    await residue.drop(ask, present)
     return numbers
 
 

@@ -1,16 +1,20 @@
-"""The identity of a connection at its server: needed to drop it, and no other one, after a reconnect."""
+"""The identity of a connection at its server: needed to drop it, and no other one, after a reconnect.
+
+The server is asked on the new connection; a denial just leaves the answer out. A refusal that may pass, as of
+a server that runs a long script, is no denial: then the connection cannot serve yet, and it is raised.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
 from .. import faults
 from ..client.errors import AnsweredError
 from ..requests.answers import fields
+from .notifiers import Ask
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -35,51 +39,41 @@ class Identity:
         return self.client_id is not None and self.run_id is not None and self.run_id == other.run_id
 
 
-@final
-class IdentityProbe:
-    """Asks the server on a new connection; a denial just leaves the answer out.
+async def identify(ask: Ask) -> Identity:
+    """Asks who both are on a new connection."""
+    client, server = ask("CLIENT", "INFO"), ask("INFO", "server")
+    of_client, of_server = await _fields(client, b"=", None), await _fields(server, b":", b"\r\n")
+    found = Identity(of_client.get(b"id"), of_client.get(b"addr"), of_server.get(b"run_id"))
+    if not found.same_server(found):
+        log.info(
+            "CLIENT INFO or INFO is denied: after a broken connection, what it still sends may hold a "
+            "lock for a ttl"
+        )
+    return found
 
-    A refusal that may pass, as of a server that runs a long script, is no denial: then the connection cannot
-    serve yet, and `identity` and `kill` raise it.
-    """
 
-    __slots__ = ("_ask",)
+async def kill(ask: Ask, old: Identity) -> None:
+    """Makes the server drop the old connection, with whatever of it is still on its way."""
+    if old.client_id is None or old.address is None:
+        return
+    try:
+        await ask("CLIENT", "KILL", "ID", old.client_id, "ADDR", old.address)
+    except AnsweredError as error:
+        _raise_if_it_may_pass(error)
+        log.info(
+            "CLIENT KILL is denied (%s): what the old connection still sends may hold a lock for a ttl",
+            error,
+        )
 
-    def __init__(self, ask: Callable[..., asyncio.Future[Any]]) -> None:
-        self._ask = ask
 
-    async def identity(self) -> Identity:
-        client, server = self._ask("CLIENT", "INFO"), self._ask("INFO", "server")
-        of_client, of_server = await _fields(client, b"=", None), await _fields(server, b":", b"\r\n")
-        found = Identity(of_client.get(b"id"), of_client.get(b"addr"), of_server.get(b"run_id"))
-        if not found.same_server(found):
-            log.info(
-                "CLIENT INFO or INFO is denied: after a broken connection, what it still sends may hold a "
-                "lock for a ttl"
-            )
-        return found
-
-    async def kill(self, old: Identity) -> None:
-        """Makes the server drop the old connection, with whatever of it is still on its way."""
-        if old.client_id is None or old.address is None:
-            return
-        try:
-            await self._ask("CLIENT", "KILL", "ID", old.client_id, "ADDR", old.address)
-        except AnsweredError as error:
-            _raise_if_it_may_pass(error)
-            log.info(
-                "CLIENT KILL is denied (%s): what the old connection still sends may hold a lock for a ttl",
-                error,
-            )
-
-    async def warn_of_eviction(self) -> None:
-        try:
-            memory = await _fields(self._ask("INFO", "memory"), b":", b"\r\n")
-        except AnsweredError:
-            return
-        policy = memory.get(b"maxmemory_policy", b"noeviction").decode()
-        if policy != "noeviction" and memory.get(b"maxmemory", b"0") != b"0":
-            log.warning("maxmemory-policy is %r: held locks can be evicted; set it to 'noeviction'", policy)
+async def warn_of_eviction(ask: Ask) -> None:
+    try:
+        memory = await _fields(ask("INFO", "memory"), b":", b"\r\n")
+    except AnsweredError:
+        return
+    policy = memory.get(b"maxmemory_policy", b"noeviction").decode()
+    if policy != "noeviction" and memory.get(b"maxmemory", b"0") != b"0":
+        log.warning("maxmemory-policy is %r: held locks can be evicted; set it to 'noeviction'", policy)
 
 
 async def _fields(reply: asyncio.Future[Any], assign: bytes, separator: bytes | None) -> dict[bytes, bytes]:

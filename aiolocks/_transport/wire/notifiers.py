@@ -20,22 +20,25 @@ _UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
 _SETTING: Final = "notify-keyspace-events"
 
 
-class Notifier(Protocol):
-    """One way of hearing bells, on one connection."""
+class Notifier:
+    """One way of hearing bells, on one connection. This one hears none."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "poll"
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         """The commands that must come right before one that hangs up these bells."""
-        ...
+        return ()
 
     def after(self, bell: bytes) -> Iterable[Words]:
         """The commands to send once nobody wants to hear this bell any more."""
-        ...
+        return ()
 
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
         """The bells that a push tells of; None: possibly any."""
-        ...
+        return ()
+
+
+NO_NOTIFIER: Final = Notifier()
 
 
 class Ask(Protocol):
@@ -55,7 +58,7 @@ def _refused(error: AnsweredError, why: str) -> UnavailableError:
 
 
 @final
-class Tracking:
+class Tracking(Notifier):
     """`OPTIN`: only what is read right behind CACHING YES; `NOLOOP`: not what we change ourselves."""
 
     name: ClassVar[str] = "tracking"
@@ -74,9 +77,6 @@ class Tracking:
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         return (CACHING,)
 
-    def after(self, bell: bytes) -> Iterable[Words]:
-        return ()
-
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
         if push[0] != b"invalidate":
             return ()
@@ -85,7 +85,7 @@ class Tracking:
 
 
 @final
-class Keyspace:
+class Keyspace(Notifier):
     """Subscribes to the exact channel of each bell; never to a pattern, which names could be taken for."""
 
     name: ClassVar[str] = "keyspace"
@@ -173,20 +173,3 @@ class Keyspace:
 def _pair(reply: Any) -> tuple[str, str]:
     name, value = next(iter(reply.items())) if isinstance(reply, dict) else reply
     return name.decode(), value.decode()
-
-
-@final
-class _NoNotifier:
-    name: ClassVar[str] = "poll"
-
-    def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
-        return ()
-
-    def after(self, bell: bytes) -> Iterable[Words]:
-        return ()
-
-    def rung(self, push: list[Any]) -> Iterable[bytes] | None:
-        return ()
-
-
-NO_NOTIFIER: Final = _NoNotifier()

@@ -27,7 +27,7 @@ from ..requests.transport import Transport
 from .blame import MOST_CLOSED, Blame
 from .connecting import Connector
 from .deadlines import Deadlines
-from .identity import Identity, IdentityProbe
+from .identity import Identity, identify, warn_of_eviction
 from .outages import Outage
 from .pipeline import NOT_ENOUGH, STALL, Pipeline, bare
 from .wakeups import Wakeups
@@ -129,9 +129,8 @@ class Reconnecting(Pipeline):
         if raw.transport.is_closing():
             self._raw = None  # its end may have been told to the protocol before
             raise self._broken("closed by the server while connecting")
-        probe = IdentityProbe(self._ask)
-        identity, before = await probe.identity(), self._identity
-        await self._residue.drop(probe, identity)
+        identity, before = await identify(self._ask), self._identity
+        await self._residue.drop(self._ask, identity)
         await self._wakeups.begin(self._ask, protocol=raw.protocol, database=raw.database)
         if self._raw is not raw:  # it broke right after its last answer
             raise self._connector.trouble or self._broken("closed by the server while connecting")
@@ -144,7 +143,7 @@ class Reconnecting(Pipeline):
         if self._spare:
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
         elif before is None:
-            await probe.warn_of_eviction()
+            await warn_of_eviction(self._ask)
 
     def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
         """A bare command on this very connection, ahead of the queue."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final, final
 
 from ..requests.calls import Call
-from .identity import Identity, IdentityProbe
+from .identity import Identity, kill
+from .notifiers import Ask
 
 _MOST: Final = 8
 """Former connections that are remembered, where a new connection leads to another server each time."""
@@ -47,11 +48,11 @@ class Residue:
         """Whether an earlier request of the call's lane may still be executed."""
         return call.command.lane in self._lanes
 
-    async def drop(self, probe: IdentityProbe, present: Identity) -> None:
+    async def drop(self, ask: Ask, present: Identity) -> None:
         """Makes the server of the present connection drop the former ones."""
         for former in tuple(self._former):
             if present.same_server(former):
-                await probe.kill(former)
+                await kill(ask, former)
 
     def settled(self, present: Identity) -> None:
         """The server of the present connection was told to drop the former ones. No other can be told."""

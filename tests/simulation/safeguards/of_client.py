@@ -219,7 +219,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "After a broken connection, the server drops it before anything is sent again.",
         python(
             "_transport.wire.residue:Residue.drop",
-            without="await probe.kill(former)",
+            without="await kill(ask, former)",
             instead="pass",
         ),
         ALL,
