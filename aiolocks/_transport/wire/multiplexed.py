@@ -117,10 +117,10 @@ class Multiplexed(Reconnecting):
         if self._spares is None:
             from .spares import Spares  # noqa: PLC0415 - few sessions need more than one connection
 
-            self._spares = Spares(self, self._open_spare, self._loop, router=self._router, fence=self._fence)
+            self._spares = Spares(self, self._loop, router=self._router, fence=self._fence)
         return self._spares
 
-    def _open_spare(self, what: str, *, alone: bool, router: Router | None = None) -> Multiplexed:
+    def open_spare(self, what: str, *, alone: bool, router: Router | None = None) -> Multiplexed:
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_raw,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from .. import faults
 from ..requests.calls import Call
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from .multiplexed import Multiplexed, Router
 
 
-class Open(Protocol):
-    """Makes one more connection to the same server, on which no bells are heard."""
-
-    def __call__(self, what: str, *, alone: bool, router: Router | None = None) -> Multiplexed: ...
-
-
 @final
 class Spares:
     """Those of one connection, each made when it is first needed.
@@ -30,19 +24,17 @@ class Spares:
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
     """
 
-    __slots__ = ("_bulk", "_fence", "_loop", "_main", "_open", "_proofs", "_router")
+    __slots__ = ("_bulk", "_fence", "_loop", "_main", "_proofs", "_router")
 
     def __init__(
         self,
         main: Multiplexed,
-        open_spare: Open,
         loop: asyncio.AbstractEventLoop,
         *,
         router: Router | None,
         fence: Callable[[bytes], bytes],
     ) -> None:
         self._main = main
-        self._open = open_spare
         self._loop = loop
         self._router = router
         self._fence = fence
@@ -55,7 +47,8 @@ class Spares:
         """It is on its way alone from now on."""
         if self._bulk is None:
             router = None if self._router is None else ForMain(self._router, self._main)
-            self._bulk = Bulk(self._main, self._open("long requests", alone=True, router=router), self._loop)
+            connection = self._main.open_spare("long requests", alone=True, router=router)
+            self._bulk = Bulk(self._main, connection, self._loop)
         self._bulk.send(call)
 
     def concerns(self, call: Call[Any]) -> bool:
@@ -65,7 +58,7 @@ class Spares:
     def prove(self, proof: Proof) -> None:
         """Finds out whether replicas have what was granted."""
         if proof.replicas not in self._proofs:
-            connection = self._open(f"replicas={proof.replicas}", alone=False)
+            connection = self._main.open_spare(f"replicas={proof.replicas}", alone=False)
             self._proofs[proof.replicas] = connection, Proofs(connection, self._fence, self._loop)
         self._proofs[proof.replicas][1].add(proof)
 
