@@ -12,7 +12,7 @@ from aiolocks._transport.cluster.redirects import Redirects
 from aiolocks._transport.faults import unanswered
 from aiolocks._transport.requests.answers import released
 from aiolocks._transport.requests.calls import Call, Command, ignore
-from aiolocks._transport.requests.sagas import Saga, SagaCommand, SagaSteps
+from aiolocks._transport.requests.sagas import Saga, SagaCommand, Sagas, SagaSteps
 
 RUNG = [1, b"bell"]
 NOBODY = [1]
@@ -25,14 +25,12 @@ class Stage:
         self.parts: list[Call[Any]] = []
         self.rung: list[bytes] = []
         self.call = Call(SagaCommand(self._steps, (b"k",), lane=""), ignore, ignore, until=10.0)
-        self.saga = Saga(
-            self.call,
+        sagas = Sagas(
             send=lambda call, at_once: self.parts.append(call),
             on_rung=self.rung.extend,
             loop=cast("asyncio.AbstractEventLoop", SimpleNamespace(time=lambda: 0.0)),
-            on_end=lambda *_: None,
-            at_once=False,
         )
+        self.saga = Saga(sagas, self.call, at_once=False)
         self.saga.begin()
 
     def _steps(self) -> SagaSteps[None]:

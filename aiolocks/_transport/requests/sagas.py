@@ -72,43 +72,15 @@ class Saga:
     """One such call under way.
 
     Invariant: once the call has ended, by any way, nothing more of it is sent but what takes back.
-
-    Args:
-        send: Sends one command's call.
-        on_rung: Told of bells that were rung, where the caller is not: while taking back, or after its end.
-        on_end: Called when nothing more is to come, but not when it is abandoned.
     """
 
-    __slots__ = (
-        "_at_once",
-        "_call",
-        "_first",
-        "_loop",
-        "_on_end",
-        "_on_rung",
-        "_parts",
-        "_results",
-        "_send",
-        "_steps",
-    )
+    __slots__ = ("_at_once", "_call", "_first", "_parts", "_results", "_sagas", "_steps")
 
-    def __init__(
-        self,
-        call: Call[Any],
-        *,
-        send: Callable[..., None],
-        on_rung: Callable[[Sequence[bytes]], None],
-        loop: AbstractEventLoop,
-        on_end: Callable[[Call[Any], None], object],
-        at_once: bool,
-    ) -> None:
+    def __init__(self, sagas: Sagas, call: Call[Any], *, at_once: bool) -> None:
         command = call.as_of_now()
         assert isinstance(command, SagaCommand)
+        self._sagas = sagas
         self._call = call
-        self._send = send
-        self._on_rung = on_rung
-        self._loop = loop
-        self._on_end = on_end
         self._at_once = at_once
         self._steps: SagaSteps[Any] = command.saga()
         self._parts: list[Call[Any]] = []
@@ -116,7 +88,7 @@ class Saga:
         self._first = True  # the commands under way are those that it begins with
 
     def begin(self) -> None:
-        self._call.sent_steady, self._call.sent = clocks.steady(), self._loop.time()
+        self._call.sent_steady, self._call.sent = clocks.steady(), self._sagas.loop.time()
         self._call.written = True
         self._go_on(lambda: next(self._steps))
 
@@ -134,7 +106,7 @@ class Saga:
 
     def _tell(self, result: Any) -> None:
         if rung := getattr(result, "rung", ()):
-            self._on_rung(rung)
+            self._sagas.on_rung(rung)
 
     def _go_on(self, step: Callable[[], SagaStep]) -> None:
         try:
@@ -143,10 +115,10 @@ class Saga:
                 self._take_back(wanted)
                 wanted = self._steps.send([])
         except StopIteration as end:
-            self._on_end(self._call, None)
+            self._sagas.ended(self._call)
             self._call.reply(end.value)
         except FaultError as error:
-            self._on_end(self._call, None)
+            self._sagas.ended(self._call)
             self._call.fault(error.fault)
         else:
             self._send_together(wanted)
@@ -195,7 +167,7 @@ class Saga:
         ]
         for part in parts:
             if not part.done:
-                self._send(part, at_once=self._at_once)
+                self._sagas.send(part, at_once=self._at_once)
 
     def _begun_with(self, parts: Sequence[Call[Any]]) -> None:
         """These went first. Each may have waited for other requests of its lane, or for a connection."""
@@ -204,9 +176,9 @@ class Saga:
         self._call.sent_steady = min(part.sent_steady for part in parts)
 
     def _take_back(self, wanted: Compensate) -> None:
-        seconds = max(wanted.seconds, TAKING_BACK)
+        seconds, sagas = max(wanted.seconds, TAKING_BACK), self._sagas
         for command in wanted.commands:
-            take_back(command, send=self._send, loop=self._loop, seconds=seconds, told=self._tell)
+            take_back(command, send=sagas.send, loop=sagas.loop, seconds=seconds, told=self._tell)
 
 
 @final
@@ -215,29 +187,26 @@ class Sagas:
 
     Args:
         send: Of the transport.
-        on_rung: Told of bells that were rung, where no caller is.
+        on_rung: Told of bells that were rung, where no caller is: while taking back, or after the end.
     """
 
-    __slots__ = ("_begun", "_loop", "_on_rung", "_send")
+    __slots__ = ("_begun", "loop", "on_rung", "send")
 
     def __init__(
         self, send: Callable[..., None], on_rung: Callable[[Sequence[bytes]], None], loop: AbstractEventLoop
     ) -> None:
-        self._send = send
-        self._on_rung = on_rung
-        self._loop = loop
+        self.send = send
+        self.on_rung = on_rung
+        self.loop = loop
         self._begun: dict[Call[Any], Saga] = {}
 
     def begin(self, call: Call[Any], *, at_once: bool) -> None:
-        saga = self._begun[call] = Saga(
-            call,
-            send=self._send,
-            on_rung=self._on_rung,
-            loop=self._loop,
-            on_end=self._begun.pop,
-            at_once=at_once,
-        )
+        saga = self._begun[call] = Saga(self, call, at_once=at_once)
         saga.begin()
+
+    def ended(self, call: Call[Any]) -> None:
+        """Nothing more of it is to come."""
+        self._begun.pop(call, None)
 
     def forget(self, call: Call[Any]) -> None:
         """Its caller has left."""
