@@ -92,11 +92,12 @@ class Claim:
     """One possession under its token, wished for or had.
 
     Args:
+        metadata: The metadata of the lease, as JSON.
         at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
         seized: It is taken from its holder; called with each answer, also a late one to a caller that left.
     """
 
-    __slots__ = ("_commands", "_metadata", "_seized", "_ttl_ms", "at_least_ms", "token")
+    __slots__ = ("_commands", "_seized", "_ttl_ms", "at_least_ms", "metadata", "token")
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Claim:
     ) -> None:
         self._seized = seized
         self._commands = commands
-        self._metadata = metadata
+        self.metadata = metadata
         self._ttl_ms = ttl_ms  # the ttl of the last request
         self.at_least_ms = at_least_ms
         self.token = token
@@ -122,11 +123,6 @@ class Claim:
     @property
     def nests(self) -> bool:
         return self._commands.nests
-
-    @property
-    def metadata(self) -> str:
-        """The metadata of the lease, as JSON."""
-        return self._metadata
 
     def excluded_by(self, own: Sequence[Claim], refused: Refused) -> bool:
         """Whether these possessions exclude it for as long as they are held, as a refusal shows."""
@@ -143,10 +139,10 @@ class Claim:
         self._ttl_ms = ttl_ms
         if self._seized is not None:
             return self._seizing(self._seized, ttl_ms)
-        return self._commands.acquire(self.token, ttl_ms, self._metadata, standing)
+        return self._commands.acquire(self.token, ttl_ms, self.metadata, standing)
 
     def _seizing(self, seized: Callable[[Claim, Answer], Answer], ttl_ms: int) -> Command[Answer]:
-        command = self._commands.steal(self.token, ttl_ms, self._metadata)
+        command = self._commands.steal(self.token, ttl_ms, self.metadata)
         read = command.parse
 
         def parse(raw: Any) -> Answer:
@@ -190,8 +186,8 @@ class Claim:
 
     def annotate(self, fields: Mapping[str, Any]) -> Command[bool]:
         """Changes these fields of what stands beside it; the others stay."""
-        self._metadata = json.dumps({**json.loads(self._metadata), **fields}, separators=(",", ":"))
-        return self._commands.annotate(self.token, self._metadata)
+        self.metadata = json.dumps({**json.loads(self.metadata), **fields}, separators=(",", ":"))
+        return self._commands.annotate(self.token, self.metadata)
 
     def owned(self, *, watch: bool = False) -> Command[bool]:
         """`watch`: as of a renewal."""

@@ -155,7 +155,7 @@ class Convoy:
         self._renewals = renewals
         self._hears = hears
         for watch in watches:
-            watch.asked(self)
+            watch.renewal = self
         self._together: Command[list[Any]] = several(renewals) if again is None else again
         until = max([possession.term.deadline for possession in members])
         self._call: Call[Any] = Call(
@@ -200,7 +200,7 @@ class Convoy:
             if isinstance(reply, Exception):
                 watch.ask(possession, changed=True)
                 continue
-            watch.answered()
+            watch.renewal = None
             if not reply:
                 possession.taken_away(reply)
                 continue

@@ -249,7 +249,7 @@ class Lease(AsyncOnly):
         """How a body ends that was told to stop; one that has ended well was alone up to its end."""
         if exc is None:
             return unreleased
-        error = self._lost(self._possession.stop_reason)
+        error = self._possession.loss(self._possession.stop_reason)
         error.__cause__ = unreleased
         return error
 
@@ -268,11 +268,8 @@ class Lease(AsyncOnly):
         if isinstance(error, LockNotOwnedError):
             before = f"{possession.stop_reason}; " if possession.stop_reason else ""
             reason = "" if possession.end is None else possession.end.reason
-            return self._lost(f"{before}{reason}")
+            return self._possession.loss(f"{before}{reason}")
         return error
-
-    def _lost(self, reason: str) -> LockLostError:
-        return self._possession.loss(reason)
 
     def __repr__(self) -> str:
         left = f" remaining={self.remaining():.3f}" if self._possession.live else ""

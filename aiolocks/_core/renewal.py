@@ -52,7 +52,7 @@ class Renewal:
 
     def _answered(self, held: Any) -> None:
         call, possession, watch = self._end(), self._possession, self._watch
-        watch.answered()
+        watch.renewal = None
         if not held:
             possession.taken_away(held)
         elif self._renews:

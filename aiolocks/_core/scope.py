@@ -21,7 +21,7 @@ class LossScope:
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
     """
 
-    __slots__ = ("_baseline", "_cancelled", "_cancels", "_left", "_loop", "ended", "task")
+    __slots__ = ("_baseline", "_cancels", "_left", "_loop", "ended", "task", "told")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
@@ -32,7 +32,7 @@ class LossScope:
         self._cancels = cancels
         self.ended = False  # the exit is over, with its release
         self._baseline = task.cancelling()
-        self._cancelled = False
+        self.told = False  # the body was cancelled by us
         self._left = False
 
     @property
@@ -52,25 +52,20 @@ class LossScope:
 
     def cancel(self) -> None:
         """The lease is lost: the body is to stop."""
-        if not self._cancels or self._left or self._cancelled or self.task.done():
+        if not self._cancels or self._left or self.told or self.task.done():
             return
         if self.entered_here:
             # The body has found the loss itself, and is told by an exception. A cancellation now would wait
             # for its next suspension, wherever that is; if it goes on regardless, it is cancelled then.
             self._loop.call_soon(self.cancel)
             return
-        self._cancelled = True
+        self.told = True
         self.task.cancel()
-
-    @property
-    def told(self) -> bool:
-        """Whether the body was cancelled by us."""
-        return self._cancelled
 
     def leave(self, exc_type: type[BaseException] | None) -> bool:
         """The body has ended: whether by our own cancellation and nothing else."""
         self._left = True
-        if not self._cancelled:
+        if not self.told:
             return False
         only_ours = self.task.uncancel() <= self._baseline
         return only_ours and exc_type is not None and issubclass(exc_type, asyncio.CancelledError)

@@ -156,13 +156,9 @@ class Watch(weakref.ref["Possession"]):
         return self._send(Renewal(possession, self, renewal, renews=True))
 
     def _send(self, renewal: Renewal) -> Renewal:
-        self.asked(renewal)
+        self.renewal = renewal
         renewal.send()
         return renewal
-
-    def asked(self, renewal: Renewal | Convoy) -> None:
-        """That one is on its way."""
-        self.renewal = renewal
 
     def ask(self, possession: Possession, *, changed: bool) -> None:
         """Asks whether it is still held: its key may have been `changed`, or the connection has ended."""
@@ -180,10 +176,6 @@ class Watch(weakref.ref["Possession"]):
             renewal.left()
 
     # -- answers
-
-    def answered(self) -> None:
-        """The request under way has ended."""
-        self.renewal = None
 
     def confirmed(self, possession: Possession, call: Call[Any]) -> None:
         """The server has it, by the renewal that was made last."""
@@ -214,7 +206,7 @@ class Watch(weakref.ref["Possession"]):
 
     def not_told(self, possession: Possession, fault: Fault) -> None:
         """An error was the answer; only a key that others have overwritten is a loss."""
-        self.answered()
+        self.renewal = None
         if fault.foreign:
             possession.lose(str(fault.error))
         else:

@@ -62,6 +62,9 @@ class Wakeups:
         trial: Gives a command that rings a bell which nobody else has.
         asking: Whether this is a node of a cluster, to which the slot of that bell may only be about to come.
         on_rung: Told of bells that were rung, and of every new connection, on which any may have been.
+
+    Attributes:
+        name: The way that was chosen; empty before the first connection.
     """
 
     def __init__(
@@ -73,12 +76,7 @@ class Wakeups:
         self._ways: list[Tracking | Keyspace] = [way for way in ways if self._wanted in ("auto", way.name)]
         self._on_rung = on_rung
         self._notifier: Notifier = NO_NOTIFIER
-        self._name = ""  # of the way that was chosen
-
-    @property
-    def name(self) -> str:
-        """The way that was chosen; empty before the first connection."""
-        return self._name
+        self.name = ""
 
     async def begin(self, ask: Ask, *, protocol: int, database: int) -> None:
         """Opens the hearing on a new connection.
@@ -101,16 +99,16 @@ class Wakeups:
             else:
                 chosen = way.name
                 break
-        first, self._name = not self._name, self._name or chosen
+        first, self.name = not self.name, self.name or chosen
         because = "; ".join(troubles)
         if first and self._wanted not in (chosen, "auto"):
-            self._name = ""
+            self.name = ""
             raise ConfigurationError(f"wakeup={self._wanted!r} is not available: {because}")
-        if chosen != self._name or (first and troubles):
+        if chosen != self.name or (first and troubles):
             log.warning("wakeup: %s serves this session (%s)", chosen, because)
         if not first:
             self._on_rung(chosen, None)
-        self._ways = [way for way in self._ways if way.name == self._name]
+        self._ways = [way for way in self._ways if way.name == self.name]
 
     def require_none(self, why: str) -> None:
         """There can be no hearing here, now or later.
