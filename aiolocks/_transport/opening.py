@@ -14,7 +14,7 @@ from redis.asyncio.connection import ConnectionPool
 
 from .client.driver import Address, Executor, RawConnection, drivable, library_behind
 from .client.libraries import REDIS, library_of
-from .commands.hearing import trial
+from .commands.listening import trial
 from .requests.keys import key, parse
 from .requests.transport import Transport
 from .wire.multiplexed import Multiplexed

@@ -9,7 +9,7 @@ import pytest
 import redis.exceptions as driver
 
 from aiolocks._transport import faults
-from aiolocks._transport.commands.hearing import trial
+from aiolocks._transport.commands.listening import trial
 from aiolocks._transport.wire.wakeups import Wakeups
 
 

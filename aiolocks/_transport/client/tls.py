@@ -66,7 +66,7 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
 
 async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T:
     trying = asyncio.ensure_future(attempt)
-    trying.add_done_callback(_hear_out)
+    trying.add_done_callback(hear_out)
     try:
         await asyncio.wait((trying,), timeout=_SUSPICIOUS)
         suspicious = not trying.done() or (trying.exception() is not None and _is_broken(trying.exception()))
@@ -81,8 +81,8 @@ async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T
             await asyncio.wait((trying,))
 
 
-def _hear_out(trying: asyncio.Future[Any]) -> None:
-    """If nobody waits for it any more, nobody wants to know how it failed."""
+def hear_out(trying: asyncio.Future[Any]) -> None:
+    """For one that nobody may wait for any more: then nobody wants to know how it failed."""
     if not trying.cancelled():
         trying.exception()
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, final
 from .. import faults
 from ..client.connectors import NodeConnectors
 from ..client.driver import Address
+from ..client.tls import hear_out
 from ..requests.keys import SLOTS
 from .members import Members
 
@@ -82,7 +83,7 @@ class Slots:
             while left or asked:
                 if left:
                     question = asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots")
-                    question.add_done_callback(_hear_out)
+                    question.add_done_callback(hear_out)
                     asked.append(question)
                 await asyncio.wait(
                     asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
@@ -123,9 +124,3 @@ class Slots:
     def address(self, host: str, port: int, said_by: Address) -> Address:
         """Where a node is found that another one speaks of; without a host, at the same one."""
         return self._connectors.address(host or said_by[0], port)
-
-
-def _hear_out(question: asyncio.Task[Any]) -> None:
-    """Once one has answered, nobody wants to know what became of the others."""
-    if not question.cancelled():
-        question.exception()

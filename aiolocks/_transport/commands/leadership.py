@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final, NamedTuple, final
 
-from ..requests.calls import Command
+from ..requests.calls import Command, ignore
 from ..requests.keys import key
 from ..requests.scripts import Script
 from .permits import PermitCommands
@@ -105,7 +105,7 @@ class Observing:
 
     def listen(self) -> Command[Any]:
         """From now on the server tells of each change: of a key that is there for a moment only."""
-        return Command(None, (self.news,), ("GET", self.news), _nothing, lane=self._lane, bells=(self.news,))
+        return Command(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
 
     def look(self, known: int | None) -> Command[Look]:
         """Tells of the leader, and of the terms after the one that is known."""
@@ -115,7 +115,3 @@ class Observing:
     @property
     def _lane(self) -> str:
         return self.news.decode()
-
-
-def _nothing(_: object) -> None:
-    """There is nothing in it."""

@@ -12,6 +12,8 @@ from ..requests.keys import slot_of
 from ..requests.scripts import Script
 from .base import whereabouts
 
+_TRY: Final = Script("bell_try")
+_TRY_TTL_MS: Final = 1000
 _LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")
 
 _AT_ONCE: Final = 100
@@ -77,6 +79,11 @@ def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterato
     for together in slots.values():
         for at in range(0, len(together), _AT_ONCE):
             yield together[at : at + _AT_ONCE]
+
+
+def trial(bell: bytes) -> Command[int]:
+    """Rings that bell, which nobody else has, to see if the server tells; also where it is out of memory."""
+    return Command(_TRY, (bell,), (_TRY_TTL_MS,), int)
 
 
 def _numbers(raw: Any) -> Sequence[int]:
