@@ -48,25 +48,10 @@ class Watchdog:
     - a watched possession has exactly one entry in the heap that counts, or has been tended a moment ago and
       will have one; all others are stale;
     - a forgotten possession is never tended again, whatever entries it has left.
-    """
 
-    __slots__ = (
-        "__weakref__",
-        "_ahead",
-        "_entered",
-        "_events",
-        "_heap",
-        "_look_back_at",
-        "_loop",
-        "_pid",
-        "_resumption",
-        "_stall",
-        "_timer",
-        "_timer_at",
-        "_turn",
-        "_watches",
-        "convoys",
-    )
+    Attributes:
+        watches: The possessions that are looked after.
+    """
 
     convoys: Convoys
 
@@ -78,7 +63,7 @@ class Watchdog:
         self._resumption: Resumption | None = resumption  # None: told to call back
         self._heap: list[tuple[float, int, Watch | list[Watch]]] = []
         self._entered = 0  # how often watches stand in it
-        self._watches: set[Watch] = set()
+        self.watches: set[Watch] = set()
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -86,15 +71,10 @@ class Watchdog:
         self._stall = (0.0, 0.0)  # the last stall of the loop that was noticed: from when to when
 
     def __len__(self) -> int:
-        return len(self._watches)
-
-    @property
-    def watches(self) -> set[Watch]:
-        """The possessions that are looked after: the set itself, which changes."""
-        return self._watches
+        return len(self.watches)
 
     def possessions(self) -> list[Possession]:
-        return [possession for watch in self._watches if (possession := watch()) is not None]
+        return [possession for watch in self.watches if (possession := watch()) is not None]
 
     def stalled(self, moment: float) -> float:
         """Seconds for which the event loop did not run around that moment, as far as its timers tell."""
@@ -125,21 +105,21 @@ class Watchdog:
         if watch is None:
             watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
             watch.begin(self, possession)
-            self._watches.add(watch)
+            self.watches.add(watch)
         self._push(watch, possession.term.due)
         return watch
 
     def forget(self, watch: Watch) -> None:
         """Synchronous: nothing is sent for it any more."""
         watch.turn = 0
-        self._watches.discard(watch)
-        if not self._watches:
+        self.watches.discard(watch)
+        if not self.watches:
             self._heap.clear()  # but the timer stays: the next lease is about to need one
             self._entered = 0
 
     def collected(self, watch: Watch) -> None:
         """Nobody has its lease any more."""
-        if watch not in self._watches:
+        if watch not in self.watches:
             return
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
@@ -148,7 +128,7 @@ class Watchdog:
         warnings.warn(what, ResourceWarning, stacklevel=3)
 
     def _abandon(self, watch: Watch) -> None:
-        if watch in self._watches:
+        if watch in self.watches:
             self.forget(watch)
             watch.gate.vacated(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name)
@@ -185,7 +165,7 @@ class Watchdog:
         self._entered += number
         if due < self._timer_at:
             self._wake_by(due)
-        if self._entered > 2 * len(self._watches) + _SLACK:
+        if self._entered > 2 * len(self.watches) + _SLACK:
             self._heap, heap, self._entered = [], self._heap, 0
             for moment, turn, stale in heap:
                 if watches := [watch for watch in _watches_of(stale) if watch.turn == turn]:

@@ -11,7 +11,7 @@ error of the library that made the client as the cause of a `BackendError`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -40,23 +40,9 @@ class Library:
         ssl_connection: The base of those with TLS.
         own_connect: The library's own ways of making a connection.
         pool: The pool of connections.
+        single_try: Makes the policy of a connection that tries everything once.
         for_command: The arguments by which a pool gives a connection: in some versions, a command's name.
     """
-
-    __slots__ = (
-        "_package",
-        "_retry",
-        "blocking",
-        "client",
-        "cluster",
-        "connection",
-        "for_command",
-        "name",
-        "own_connect",
-        "partial",
-        "pool",
-        "ssl_connection",
-    )
 
     def __init__(self, package: str) -> None:
         named = _NAMES[package]
@@ -76,13 +62,9 @@ class Library:
         self.ssl_connection: Any = connection.SSLConnection
         self.own_connect = {connection.Connection._connect, connection.UnixDomainSocketConnection._connect}
         self.pool: Any = connection.ConnectionPool
-        self._retry: Any = lambda: retry.Retry(backoff.NoBackoff(), 0)
+        self.single_try: Callable[[], Any] = lambda: retry.Retry(backoff.NoBackoff(), 0)
         named_first = inspect.signature(self.pool.get_connection).parameters["command_name"]
         self.for_command = ("EVALSHA",) if named_first.default is inspect.Parameter.empty else ()
-
-    def single_try(self) -> Any:
-        """The policy of a connection that tries everything once."""
-        return self._retry()
 
     def is_client(self, client: object) -> bool:
         """Whether it is a client for asyncio, of one server or of a cluster."""

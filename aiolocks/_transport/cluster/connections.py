@@ -31,20 +31,6 @@ class NodeConnections:
         by_address: The transports.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_former_commands",
-        "_learn_members",
-        "_leaving",
-        "_loop",
-        "_open_node",
-        "_patience",
-        "_roll_call",
-        "_stuck",
-        "_watch",
-        "by_address",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

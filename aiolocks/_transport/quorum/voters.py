@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, final
 
@@ -27,10 +28,12 @@ _MISCONFIGURED: Final = 1.0
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Master:
     """One of the masters.
 
     Attributes:
+        asking: A question is out.
         admitted: It has said who it is since it was last out of reach, or may not be asked: it may vote.
         met: It has answered anything so far.
         unanswered_since: Loop time of the first request after its last answer; None if there is none.
@@ -39,28 +42,15 @@ class Master:
         run_id: Which server process it was when it was asked last; empty while that is not known.
     """
 
-    __slots__ = (
-        "admitted",
-        "asking",
-        "known",
-        "label",
-        "met",
-        "run_id",
-        "transport",
-        "unanswered_since",
-        "waiting",
-    )
-
-    def __init__(self, label: str, transport: Transport) -> None:
-        self.label = label
-        self.transport = transport
-        self.admitted = False
-        self.asking = False  # a question is out
-        self.met = False
-        self.unanswered_since: float | None = None
-        self.known: set[Script] = set()
-        self.run_id = b""
-        self.waiting: list[Told] = []
+    label: str
+    transport: Transport
+    admitted: bool = False
+    asking: bool = False
+    met: bool = False
+    unanswered_since: float | None = None
+    known: set[Script] = field(default_factory=set)
+    run_id: bytes = b""
+    waiting: list[Told] = field(default_factory=list)
 
     def asked(self, now: float) -> None:
         if self.unanswered_since is None:
@@ -89,16 +79,6 @@ class Voters:
 
     Invariant: nobody votes before all have said who they are, or have had time to.
     """
-
-    __slots__ = (
-        "_ask_again_at",
-        "_loop",
-        "_masters",
-        "_misconfigured",
-        "_opened",
-        "_opening",
-        "_outcomes",
-    )
 
     def __init__(self, masters: list[Master], loop: asyncio.AbstractEventLoop) -> None:
         self._masters = masters

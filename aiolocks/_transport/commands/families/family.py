@@ -25,18 +25,6 @@ class Family:
             that begin so. Of the others it is seen whether aiolocks wrote them.
     """
 
-    __slots__ = (
-        "_beginnings",
-        "_beside",
-        "_force",
-        "_forced",
-        "_read",
-        "_seat",
-        "_shallow",
-        "passive",
-        "roles",
-    )
-
     def __init__(
         self,
         roles: tuple[str, ...],
