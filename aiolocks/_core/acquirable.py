@@ -132,7 +132,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         reject_unknown("acquire()", unknown, positional=positional)
         if flag("steal", steal):
             self._check_steal(blocking_timeout)
-            return Pending(self._steal, of=self, call="acquire")
+            return Pending(lambda: self._bind().steal(), of=self, call="acquire")
         if blocking_timeout is AS_CONFIGURED:
             timeout = self._options.blocking_timeout
         else:
@@ -161,9 +161,6 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             )
         if blocking_timeout is not AS_CONFIGURED:
             raise ValueError("steal=True waits for nobody: leave blocking_timeout out")
-
-    def _steal(self) -> Coroutine[Any, Any, LeaseT]:
-        return self._bind().steal()
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         return self._bind().acquire(blocking_timeout)

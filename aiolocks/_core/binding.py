@@ -128,7 +128,6 @@ class Binding(Generic[LeaseT]):
         return answer
 
     def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
-        options = self.options
         possession = Possession(
             self.engine,
             self._gate,
@@ -136,11 +135,8 @@ class Binding(Generic[LeaseT]):
             label=self._label,
             name=self.name,
             fencing_token=grant.fencing_token,
-            ttl=options.ttl,
-            max_hold=options.max_hold,
-            auto_renew=options.auto_renew,
+            options=self.options,
             sent=sent,
-            grace=options.grace,
         )
         self._gate.here.entrust(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .claim import Claim
     from .engine import Engine
+    from .options import Options
     from .scope import LossScope
     from .waiting.gate import Gate
     from .watch import Watch
@@ -46,9 +47,6 @@ class Possession:
 
     Args:
         label: Its kind of lock, as messages call it.
-        ttl: Seconds that each renewal asks for.
-        max_hold: Seconds after which it is lost whatever renewals could do.
-        grace: Seconds before the deadline at which the body is to stop.
         sent: Loop time right before the granted request was sent, as `Engine.moment` counts it.
 
     Attributes:
@@ -85,11 +83,8 @@ class Possession:
         label: str,
         name: str,
         fencing_token: int,
-        ttl: float,
-        max_hold: float | None,
-        auto_renew: bool,
+        options: Options,
         sent: float,
-        grace: float = 0.0,
     ) -> None:
         self._lost: asyncio.Event | None = None
         self._over: asyncio.Event | None = None
@@ -101,8 +96,14 @@ class Possession:
         self.granted_at = sent
         self.label = label
         self.name = name
-        ahead = clocks.steady() - engine.now()
-        self.term = Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew, grace=grace, ahead=ahead)
+        self.term = Term(
+            sent,
+            ttl=options.ttl,
+            max_hold=options.max_hold,
+            auto_renew=options.auto_renew,
+            grace=options.grace,
+            ahead=clocks.steady() - engine.now(),
+        )
         if engine.hears:
             self.term.ask_by(sent + _ARMED_AFTER)
         self.scope: LossScope | None = None
