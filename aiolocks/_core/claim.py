@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from .._transport import Answer, Command, Kept, Listener, Refused, Released
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 @final
+@dataclass(slots=True, kw_only=True, eq=False)
 class Manner:
     """How those who want the same thing in one session stand to each other.
 
@@ -27,30 +29,21 @@ class Manner:
         strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
         quiet: A hand-over within this session need not be known elsewhere: the release wakes nobody, and the
             request of the next waiter of this session, which follows right after it, does so if it is
-            refused. By default where a release hands over, and not first come, first served.
+            refused. Always so where a release hands over, and not first come, first served.
         together: They enter at the same time, once one of them has.
         silence: Seconds after which a waiter asks although it is told when it may enter: a refusal for
             another reason is not told.
     """
 
-    __slots__ = ("eager", "exclusive", "quiet", "silence", "strict", "together")
+    exclusive: bool = False
+    eager: bool = False
+    strict: bool = False
+    together: bool = False
+    quiet: bool = False
+    silence: float = SILENT
 
-    def __init__(
-        self,
-        *,
-        exclusive: bool = False,
-        eager: bool = False,
-        strict: bool = False,
-        together: bool = False,
-        quiet: bool | None = None,
-        silence: float = SILENT,
-    ) -> None:
-        self.silence = silence
-        self.exclusive = exclusive
-        self.eager = eager
-        self.strict = strict
-        self.together = together
-        self.quiet = eager and not strict if quiet is None else quiet
+    def __post_init__(self) -> None:
+        self.quiet = self.quiet or (self.eager and not self.strict)
 
     @property
     def yields(self) -> bool:

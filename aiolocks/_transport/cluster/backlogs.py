@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from .. import faults
@@ -19,6 +20,7 @@ _CALM: Final = 1.0
 
 
 @final
+@dataclass(slots=True, eq=False)
 class _Backlog:
     """The requests of one slot that wait.
 
@@ -28,14 +30,11 @@ class _Backlog:
         why: The fault that a node named; None: no node is known.
     """
 
-    __slots__ = ("calls", "due", "held_up", "timer", "why")
-
-    def __init__(self, due: float) -> None:
-        self.calls: list[Call[Any]] = []
-        self.due = due
-        self.held_up = 0
-        self.timer: asyncio.TimerHandle | None = None
-        self.why: Fault | None = None
+    due: float
+    calls: list[Call[Any]] = field(default_factory=list)
+    held_up: int = 0
+    timer: asyncio.TimerHandle | None = None
+    why: Fault | None = None
 
 
 @final

@@ -39,7 +39,6 @@ class Round:
 
     __slots__ = (
         "_applied",
-        "_as_eval",
         "_call",
         "_calls",
         "_command",
@@ -48,7 +47,6 @@ class Round:
         "_passed_on",
         "_quorum",
         "_stopped",
-        "_until",
         "_votes",
     )
 
@@ -58,8 +56,6 @@ class Round:
         self._quorum = quorum
         self._call = call
         self._command = command
-        self._as_eval = call.as_eval
-        self._until = call.until
         self._operation: QuorumOperation[Any] = command.put(quorum.labels)
         self._applied: dict[MasterRequest, asyncio.TimerHandle] = {}  # not sent: may that master vote?
         self._votes: dict[int, Call[Any]] = {}
@@ -90,10 +86,10 @@ class Round:
                 self._send(request, at_once=at_once, corked=corked)
             else:
                 loop, patience_ends = self._quorum.loop, self._quorum.loop.time() + self._patience(master)
-                until = min(self._until, patience_ends)
+                until = min(self._call.until, patience_ends)
                 # The question itself has more time, and is everybody's.
                 self._applied[request] = loop.call_at(
-                    until, self._admitted, request, faults.unanswered(None), patience_ends <= self._until
+                    until, self._admitted, request, faults.unanswered(None), patience_ends <= self._call.until
                 )
                 voters.ask(
                     master,
@@ -218,11 +214,11 @@ class Round:
         call = Call(
             request.command,
             partial(self._replied, request, master),
-            partial(self._failed, request, patience_ends <= self._until),
-            until=min(self._until, patience_ends),
+            partial(self._failed, request, patience_ends <= self._call.until),
+            until=min(self._call.until, patience_ends),
             undoes=self._call.undoes,
             patient=self._call.patient,
-            as_eval=self._as_eval or request.command.script not in master.known,
+            as_eval=self._call.as_eval or request.command.script not in master.known,
             on_late=master.answered,
         )
         master.asked(now)
