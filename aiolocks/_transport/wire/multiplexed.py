@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .. import faults
-from ..client.driver import RawConnection
-from ..client.libraries import REDIS, Library
 from ..requests.calls import Call, ignore
-from ..requests.transport import Transport
 from .pipeline import STALL, bare
 from .reconnecting import Reconnecting
 from .wakeups import Wakeups
@@ -39,41 +36,9 @@ class Router(Protocol):
 
 @final
 class Multiplexed(Reconnecting):
-    """The transport over one redis-py connection, driven directly.
-
-    Args:
-        open_raw: Connects with the given protocol version (3, or 2 where the server knows no other).
-        wakeups: How bells are heard.
-        fallback: Makes the transport that serves when the connection cannot be driven.
-        label: How people call the server.
-        router: Told of what other connections may serve; None where there are no others.
-        alone: At most one request is under way.
-        spare: A connection that has nothing to do is closed.
-        fence: Gives the key that is written when replicas are counted, of a key of what was granted.
-        library: That of the client, whose errors this raises.
-    """
+    """The transport over one redis-py connection, driven directly."""
 
     by_slot = False
-
-    def __init__(
-        self,
-        open_raw: Callable[[int], Awaitable[RawConnection]],
-        wakeups: Wakeups,
-        fallback: Callable[[], Transport],
-        loop: asyncio.AbstractEventLoop,
-        *,
-        label: str,
-        router: Router | None = None,
-        alone: bool = False,
-        spare: bool = False,
-        fence: Callable[[bytes], bytes] = bytes,
-        library: Library = REDIS,
-    ) -> None:
-        super().__init__(
-            open_raw, wakeups, fallback, loop, label=label, alone=alone, spare=spare, library=library
-        )
-        self._router = router
-        self._fence = fence
 
     @property
     def ordered(self) -> bool:

@@ -16,12 +16,12 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import faults
 from ..client.driver import NotDrivableError, RawConnection, pack, reply_reader
 from ..client.errors import closed, silent
-from ..client.libraries import Library
+from ..client.libraries import REDIS, Library
 from ..requests.calls import LONG, Call
 from ..requests.transport import Transport
 from .blame import MOST_CLOSED, Blame
@@ -31,6 +31,9 @@ from .identity import Identity, identify, warn_of_eviction
 from .outages import Outage
 from .pipeline import NOT_ENOUGH, STALL, Pipeline, bare
 from .wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from .multiplexed import Router
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -46,7 +49,9 @@ class Reconnecting(Pipeline):
         open_raw: Connects with the given protocol version (3, or 2 where the server knows no other).
         fallback: Makes the transport that serves when the connection cannot be driven.
         label: How people call the server.
+        router: Told of what other connections may serve; None where there are no others.
         spare: A connection that has nothing to do is closed.
+        fence: Gives the key that is written when replicas are counted, of a key of what was granted.
         library: That of the client, whose errors this raises.
 
     Attributes:
@@ -61,14 +66,18 @@ class Reconnecting(Pipeline):
         loop: asyncio.AbstractEventLoop,
         *,
         label: str,
-        alone: bool,
-        spare: bool,
-        library: Library,
+        router: Router | None = None,
+        alone: bool = False,
+        spare: bool = False,
+        fence: Callable[[bytes], bytes] = bytes,
+        library: Library = REDIS,
     ) -> None:
         super().__init__(loop, wakeups, alone=alone)
         self._library = library
         self._spare = spare
         self._label = label
+        self._router = router
+        self._fence = fence
         self._open_raw = open_raw
         self._make_fallback = fallback
         self.outage = Outage(label, loop.time)
@@ -181,7 +190,6 @@ class Reconnecting(Pipeline):
         return self._residue.concerns(undo)
 
     def _prove_useful(self) -> None:
-        """The server answers what callers ask on this connection, not only what a new connection asks."""
         self._useful = True
         self._blame.clear()
         self._stall = STALL
