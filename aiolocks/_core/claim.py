@@ -12,8 +12,6 @@ from .backoff import SILENT
 from .commands import Commands
 
 if TYPE_CHECKING:
-    from .._transport import Script
-    from .._transport.commands.families.snapshots import Holder
     from .._transport.commands.waits import Wanted
 
 
@@ -90,7 +88,7 @@ class Claim:
         seized: It is taken from its holder; called with each answer, also a late one to a caller that left.
     """
 
-    __slots__ = ("_commands", "_seized", "_ttl_ms", "at_least_ms", "metadata", "token")
+    __slots__ = ("_seized", "_ttl_ms", "at_least_ms", "commands", "metadata", "token")
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class Claim:
         seized: Callable[[Claim, Answer], Answer] | None = None,
     ) -> None:
         self._seized = seized
-        self._commands = commands
+        self.commands = commands
         self.metadata = metadata
         self._ttl_ms = ttl_ms  # the ttl of the last request
         self.at_least_ms = at_least_ms
@@ -111,31 +109,28 @@ class Claim:
 
     @property
     def owner(self) -> str:
-        return self._commands.owner(self.token)
+        return self.commands.owner(self.token)
 
     @property
     def nests(self) -> bool:
-        return self._commands.nests
+        return self.commands.nests
 
     def excluded_by(self, own: Sequence[Claim], refused: Refused) -> bool:
         """Whether these possessions exclude it for as long as they are held, as a refusal shows."""
-        theirs = [(claim._commands, claim.token) for claim in own]  # noqa: SLF001 - its own class
-        return self._commands.excluded_by(theirs, refused)
-
-    def holders(self, refused: Refused) -> list[Holder]:
-        return self._commands.holders(refused)
+        theirs = [(claim.commands, claim.token) for claim in own]
+        return self.commands.excluded_by(theirs, refused)
 
     def wanted(self) -> Wanted | None:
-        return self._commands.wanted()
+        return self.commands.wanted()
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
         self._ttl_ms = ttl_ms
         if self._seized is not None:
             return self._seizing(self._seized, ttl_ms)
-        return self._commands.acquire(self.token, ttl_ms, self.metadata, standing)
+        return self.commands.acquire(self.token, ttl_ms, self.metadata, standing)
 
     def _seizing(self, seized: Callable[[Claim, Answer], Answer], ttl_ms: int) -> Command[Answer]:
-        command = self._commands.steal(self.token, ttl_ms, self.metadata)
+        command = self.commands.steal(self.token, ttl_ms, self.metadata)
         read = command.parse
 
         def parse(raw: Any) -> Answer:
@@ -145,46 +140,42 @@ class Claim:
         return command
 
     def arm(self) -> Command[int]:
-        return self._commands.arm(self.token)
+        return self.commands.arm(self.token)
 
     def listener(self) -> Listener | Command[int]:
-        return self._commands.listener(self.token)
-
-    @property
-    def renewed_by(self) -> Script | None:
-        return self._commands.renewed_by
+        return self.commands.listener(self.token)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Command[Kept]:
         """`watch`: the server is to tell of what changes after it; `changed`: it has told just now."""
         self._ttl_ms = ttl_ms
-        renew = self._commands.renew_changed if changed else self._commands.renew
+        renew = self.commands.renew_changed if changed else self.commands.renew
         command = renew(self.token, ttl_ms)
         if watch:
-            self._commands.watch(command)
+            self.commands.watch(command)
         return command
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
         """Takes back a grant at once: nothing was run under it."""
-        return self._commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
+        return self.commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
 
     def end(self, *, ring: bool = True) -> Command[Released]:
         """Lets go after something was run under it."""
         if not self.at_least_ms:
             return self.release(ring=ring)
-        return self._commands.end(self.token, self._ttl_ms, self.at_least_ms, ring=ring)
+        return self.commands.end(self.token, self._ttl_ms, self.at_least_ms, ring=ring)
 
     def settle(self) -> Command[None] | None:
         """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
-        return self._commands.settle(self.token, self._ttl_ms)
+        return self.commands.settle(self.token, self._ttl_ms)
 
     def annotate(self, fields: Mapping[str, Any]) -> Command[bool]:
         """Changes these fields of what stands beside it; the others stay."""
         self.metadata = json.dumps({**json.loads(self.metadata), **fields}, separators=(",", ":"))
-        return self._commands.annotate(self.token, self.metadata)
+        return self.commands.annotate(self.token, self.metadata)
 
     def owned(self, *, watch: bool = False) -> Command[bool]:
         """`watch`: as of a renewal."""
-        command = self._commands.owned(self.token)
+        command = self.commands.owned(self.token)
         if watch:
-            self._commands.watch(command)
+            self.commands.watch(command)
         return command

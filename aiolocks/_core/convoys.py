@@ -64,7 +64,7 @@ class Convoys:
 
     def take(self, possession: Possession) -> bool:
         """Whether the lease is renewed with others, when `send` is called."""
-        script = possession.claim.renewed_by
+        script = possession.claim.commands.renewed_by
         if script is None or not self._possible:
             return False
         alike = (script, possession.term.ttl)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Command, OnRung, Transport, clocks
+from .._transport import Command, Transport, clocks
 from ..errors import SessionClosedError
 from .convoys import Convoys
 from .description import Description
@@ -94,7 +94,7 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         events: Events,
-        connect: Callable[[str, OnRung], Transport],
+        connect: Callable[..., Transport],
     ) -> None:
         self.session_id = secrets.token_hex(8)
         self.loop = loop
@@ -121,7 +121,7 @@ class Engine:
         self.token = Tokens().take
         self.bells = Bells(loop)
         self.tracked = Tracked(loop, self.bells.rung)
-        self._transport = transport = connect(self.session_id, self.tracked.rung)
+        self._transport = transport = connect(session=self.session_id, on_rung=self.tracked.rung)
         self.tracked.forget = transport.ignore_bell
         self.bells.ring_over(transport)
         self.send = transport.send

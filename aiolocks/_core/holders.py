@@ -78,7 +78,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 def told_by(kind: str, claim: Claim, refused: Refused) -> tuple[HolderInfo, ...]:
     """The holders named by the refusal of that claim, each once, in the order in which they were granted."""
     now_us = int(refused.told[0]) if refused.told else 0
-    holders = {holder.tokens: holder for holder in claim.holders(refused)}
+    holders = {holder.tokens: holder for holder in claim.commands.holders(refused)}
     return tuple(
         holder_info(kind, holder, now_us, described_in(holder.metadata) or {})
         for holder in sorted(holders.values(), key=lambda one: one.fencing_token or 0)

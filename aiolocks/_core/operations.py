@@ -21,7 +21,10 @@ class Operations(ABC):
 
     @abstractmethod
     def _usable_engine(self) -> Engine:
-        """The engine that does the work, for use here and now."""
+        """The engine that does the work, for use here and now.
+
+        Raises as `Engine.check_usable` does.
+        """
 
     async def healthy(self, *, within: Seconds = 5.0) -> bool:
         """Whether this event loop and the server get an answer through in time: for a health probe.

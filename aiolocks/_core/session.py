@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, final
 
 from .._transport import (
     WAKEUPS,
     KeyspaceWakeup,
-    OnRung,
     Transport,
     check_client,
     open_quorum,
@@ -227,27 +227,11 @@ class Session(AsyncOnly, Operations):
 
     def _begin(self, connect_to: Callable[..., Transport], clients: Any) -> Engine:
         """A new engine with the settings of this session."""
-        loop = asyncio.get_running_loop()
-
-        def connect(session_id: str, on_rung: OnRung) -> Transport:
-            return connect_to(
-                clients,
-                loop,
-                prefix=self._settings.prefix,
-                session=session_id,
-                wakeup=self._wakeup,
-                on_rung=on_rung,
-            )
-
-        return Engine(loop, self._settings, self._events, connect)
+        loop, settings = asyncio.get_running_loop(), self._settings
+        connect = partial(connect_to, clients, loop, prefix=settings.prefix, wakeup=self._wakeup)
+        return Engine(loop, settings, self._events, connect)
 
     def _usable_engine(self) -> Engine:
-        """The engine that does the work, for use here and now.
-
-        Raises:
-            SessionClosedError: It was closed.
-            RuntimeError: It belongs to another event loop or process.
-        """
         if self._closed_unused:
             raise SessionClosedError("the session is closed")
         if self._engine is None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
-from .._transport import GONE_SILENT, OnRung
+from .._transport import GONE_SILENT, OnRung, ignore
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -39,7 +39,7 @@ class Tracked:
         self._armed: dict[bytes, Watch | dict[Watch, None]] = {}
         # Keys that were asked for a moment ago, and whether they have changed since.
         self._rested: dict[bytes, bool] = {}
-        self.forget: Callable[[bytes], None] = _nothing
+        self.forget: Callable[[bytes], None] = ignore  # until there is a connection
 
     def __len__(self) -> int:
         return len(self._armed)
@@ -112,7 +112,3 @@ def _ask(watch: Watch, *, changed: bool) -> None:
     possession = watch()
     if possession is not None:
         watch.ask(possession, changed=changed)
-
-
-def _nothing(_: bytes) -> None:
-    """Before there is a connection."""

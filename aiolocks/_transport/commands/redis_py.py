@@ -49,7 +49,7 @@ class RedisPyCommands:
 
     def holder(self) -> Command[bytes | None]:
         """The token of its holder."""
-        return Command(_HOLDER, self._keys, (), _as_it_is)
+        return Command(_HOLDER, self._keys, (), lambda raw: raw)
 
 
 def _lane(token: bytes) -> str:
@@ -58,8 +58,3 @@ def _lane(token: bytes) -> str:
 
 def _released(raw: Any) -> Released:
     return Released(freed=bool(raw), rung=())
-
-
-def _as_it_is(raw: Any) -> bytes | None:
-    found: bytes | None = raw
-    return found

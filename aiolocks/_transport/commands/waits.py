@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from ..requests.calls import Command
 from ..requests.keys import key
@@ -43,9 +43,4 @@ class Wanted(NamedTuple):
 def publish(prefix: str, record: str, *, replaces: str = "") -> Command[Sequence[bytes]]:
     """Publishes that record, or takes back the last one if it is empty; the records of all sessions."""
     args = (record, replaces, TTL_MS, MOST)
-    return Command(_PUBLISH, (key(prefix, KIND, "all"),), args, _records, lane=KIND)
-
-
-def _records(raw: Any) -> Sequence[bytes]:
-    records: Sequence[bytes] = raw
-    return records
+    return Command(_PUBLISH, (key(prefix, KIND, "all"),), args, lambda raw: raw, lane=KIND)

@@ -39,7 +39,7 @@ class QuorumCommand(Command[T]):
         lasts: float = 0.0,
         lane: str = "",
     ) -> None:
-        super().__init__(None, like.keys, (), _as_decided, lane=lane)
+        super().__init__(None, like.keys, (), lambda outcome: outcome, lane=lane)
         self.put = put
         self.like = like
         self.node_timeout = node_timeout
@@ -60,11 +60,7 @@ class Settling(Command[None]):
     __slots__ = ("lasts", "owned", "undo")
 
     def __init__(self, owned: Command[bool], undo: Command[Released], *, lasts: float) -> None:
-        super().__init__(None, undo.keys, (), _as_decided, lane=undo.lane)
+        super().__init__(None, undo.keys, (), lambda outcome: outcome, lane=undo.lane)
         self.owned = owned
         self.undo = undo
         self.lasts = lasts
-
-
-def _as_decided(outcome: Any) -> Any:
-    return outcome
