@@ -83,11 +83,8 @@ class FlightCommands(LockCommands):
         busy: Done when the server has said that a run goes on, or that another session is next; None if
             nobody asks.
 
-    Args:
-        kind: The kind whose name space it is.
+    Args, besides those of a lock:
         fingerprint: Of the request that they have in common, hexadecimal; empty for none.
-        retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
-        session: The session in the queue: an id of which no two sessions have the same.
         ahead: The multiple of its cost, before its end, at which a value counts as due.
         anew: Fencing token of the run whose value they will replace; None to take the value that is there.
     """

@@ -34,7 +34,6 @@ class LockCommands(NameCommands):
     """The steps of one lock under its name.
 
     Args:
-        retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
         session: The session in the queue: an id of which no two sessions have the same.
         kind: The name space; locks of one name in two of them do not know of each other.
     """

@@ -30,9 +30,7 @@ _CARRIED: Final = re.compile(rb"(?P<token>[0-9a-f]+):(?P<fencing>\d+):(?P<metada
 class RedlockCommands(NameCommands):
     """The steps of one Redlock under its name.
 
-    Args:
-        retention_ms: For how long the fence is kept after its last use; at least ten times the ttl of that.
-        session: The session in the queue: an id of which no two sessions have the same.
+    Args, besides those of a simple lock:
         node_timeout: Seconds within which one master has to answer.
     """
 

@@ -46,7 +46,6 @@ class Multiplexed(Reconnecting):
 
     @property
     def hears(self) -> bool:
-        """Whether bells are heard now."""
         return self._wakeups.hears
 
     @property
@@ -62,7 +61,6 @@ class Multiplexed(Reconnecting):
     # -- further connections
 
     def _take_aside(self, call: Call[Any]) -> bool:
-        """Whether a request goes over the connection of those that are on their way alone."""
         # A bell is heard on this connection, and a node that must be asked once is asked on this one.
         if self._alone or call.command.script is None or call.command.bells or call.elsewhere:
             return False
@@ -70,7 +68,6 @@ class Multiplexed(Reconnecting):
         return True
 
     def prove(self, proof: Proof) -> None:
-        """Finds out whether replicas have what was granted here."""
         if self._fallback is not None:
             self._fallback.prove(proof)
         elif self._closed:
@@ -154,7 +151,6 @@ class Multiplexed(Reconnecting):
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits for its reply, or to be sent."""
         return bool(self._inflight) or self._wanted() or (self._spares is not None and self._spares.busy)
 
     @property
@@ -189,7 +185,6 @@ class Multiplexed(Reconnecting):
     # -- closing
 
     async def aclose(self, grace: float) -> None:
-        """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
         if self._fallback is not None:
             await self._fallback.aclose(grace)
         deadline = self._loop.time() + grace
