@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from .._transport import Answer, Command, Kept, Listener, Refused, Released
+from .._transport.commands.base import NameCommands
 from .backoff import SILENT
-from .commands import Commands
 
 if TYPE_CHECKING:
     from .._transport.commands.waits import Wanted
@@ -27,7 +27,7 @@ class Manner:
         strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
         quiet: A hand-over within this session need not be known elsewhere: the release wakes nobody, and the
             request of the next waiter of this session, which follows right after it, does so if it is
-            refused. Always so where a release hands over, and not first come, first served.
+            refused.
         together: They enter at the same time, once one of them has.
         silence: Seconds after which a waiter asks although it is told when it may enter: a refusal for
             another reason is not told.
@@ -39,9 +39,6 @@ class Manner:
     together: bool = False
     quiet: bool = False
     silence: float = SILENT
-
-    def __post_init__(self) -> None:
-        self.quiet = self.quiet or (self.eager and not self.strict)
 
     @property
     def yields(self) -> bool:
@@ -57,7 +54,7 @@ class Manner:
         return self.strict or self.together
 
 
-SIMPLE: Final = Manner(exclusive=True, eager=True)
+SIMPLE: Final = Manner(exclusive=True, eager=True, quiet=True)
 
 
 @final
@@ -72,7 +69,7 @@ class Resource:
 
     __slots__ = ("commands", "gate_key", "manner")
 
-    def __init__(self, commands: Commands, gate_key: Hashable, manner: Manner = SIMPLE) -> None:
+    def __init__(self, commands: NameCommands, gate_key: Hashable, manner: Manner = SIMPLE) -> None:
         self.commands = commands
         self.gate_key = gate_key
         self.manner = manner
@@ -92,7 +89,7 @@ class Claim:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: NameCommands,
         token: str,
         metadata: str,
         ttl_ms: int,

@@ -9,11 +9,11 @@ from .._core.acquirable import Acquirable
 from .._core.arguments import Metadata, Seconds, lock_name
 from .._core.claim import Resource
 from .._core.clock import milliseconds
-from .._core.commands import Commands
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import OnLost, Options
 from .._core.unknown_arguments import reject_unknown
+from .._transport.commands.base import NameCommands
 from .._transport.commands.multi import MultiCommands
 
 _MOST_NAMES: Final = 1000
@@ -97,7 +97,7 @@ class MultiLock(Acquirable[Lease]):
         self._name = ", ".join(self._names)
 
     def _resource(self, engine: Engine) -> Resource:
-        make: Callable[..., Commands] = MultiCommands
+        make: Callable[..., NameCommands] = MultiCommands
         if engine.by_slot:
             from .._transport.commands.multislot import commands_of as make  # noqa: PLC0415 - few need it
         commands = make(

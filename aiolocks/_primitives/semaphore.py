@@ -17,7 +17,7 @@ from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.permits import PermitCommands
 
 _FAIR: Final = Manner(eager=True, strict=True, quiet=True)
-_UNFAIR: Final = Manner(eager=True)
+_UNFAIR: Final = Manner(eager=True, quiet=True)
 _MOST: Final = 2**31
 
 

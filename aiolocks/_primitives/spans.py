@@ -32,8 +32,8 @@ EVERYTHING: Final = ("-inf", "inf")
 
 _MANNERS: Final = {
     "r": Manner(together=True),
-    "u": Manner(eager=True, quiet=False),
-    "w": Manner(eager=True, quiet=False),
+    "u": Manner(eager=True),
+    "w": Manner(eager=True),
 }
 _MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}
 _CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, final
 from ..._transport import Call, Fault
 
 if TYPE_CHECKING:
+    from ..._transport.commands.base import NameCommands
     from ..claim import Claim
-    from ..commands import Commands
     from ..engine import Engine
 
 
@@ -27,7 +27,7 @@ class Place:
 
     __slots__ = ("_commands", "_engine", "answered", "armed", "kept", "taken", "unseated")
 
-    def __init__(self, engine: Engine, commands: Commands) -> None:
+    def __init__(self, engine: Engine, commands: NameCommands) -> None:
         self._commands = commands
         self._engine = engine
         self.taken = False
