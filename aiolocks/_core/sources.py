@@ -18,7 +18,8 @@ def source_of(client: Any) -> Any:
         TypeError: It is neither.
     """
     # The check takes longer than all else that makes a lock: it is not done again for a client in use.
-    if not isinstance(client, Session) and type(getattr(client, DEFAULT_SESSIONS, None)) is not dict:
+    # Its own attributes are looked at: a wrapper shows those of the client in it.
+    if not isinstance(client, Session) and DEFAULT_SESSIONS not in getattr(client, "__dict__", ()):
         check_client(client, or_session=True)
     return client
 

@@ -32,7 +32,7 @@ EVERYTHING: Final = ("-inf", "inf")
 
 _MANNERS: Final = {
     "r": Manner(together=True),
-    "u": Manner(eager=True),
+    "u": Manner(),
     "w": Manner(eager=True),
 }
 _MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}

@@ -24,17 +24,18 @@ class Hold(ABC):
 
     Args:
         websockets: The error for the route of a websocket.
-        asked: The dependency whose result says what is held; None where the request alone does.
+        asked: The dependency whose result says what is held, by its parameter; none where the request alone
+            does.
     """
 
-    def __init__(self, websockets: str, asked: Any = None) -> None:
+    def __init__(self, websockets: str, **asked: Any) -> None:
         self._websockets = websockets
         wanted: dict[str, Any] = {
             "connection": HTTPConnection,
             "session": Annotated[Session, Depends(current_session)],
         }
-        if asked is not None:
-            wanted["asked"] = Annotated[Any, Depends(asked)]
+        for parameter, dependency in asked.items():
+            wanted[parameter] = Annotated[Any, Depends(dependency)]
         # The parameters that FastAPI must fill in: those of the user's function become those of the route.
         self.__signature__ = inspect.Signature(
             [
@@ -44,16 +45,16 @@ class Hold(ABC):
         )
 
     @abstractmethod
-    def _wanted(self, request: Request, asked: Any) -> tuple[str, Recipe | LimitsRecipe]:
+    def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe | LimitsRecipe]:
         """The name of what is held, and how."""
 
     async def __call__(
-        self, *, connection: HTTPConnection, session: Session, asked: Any = None
+        self, *, connection: HTTPConnection, session: Session, **asked: Any
     ) -> AsyncGenerator[Lease, None]:
         if not isinstance(connection, Request):
             raise TypeError(self._websockets)
         try:
-            name, recipe = self._wanted(connection, asked)
+            name, recipe = self._wanted(connection, *asked.values())
             async with holding(session, name, recipe, await _gone_from(connection)) as lease:
                 yield lease
         except Refusal as refusal:

@@ -76,12 +76,13 @@ class _HoldLimits(Hold):
     def __init__(self, recipe: LimitsRecipe, keys: Keys) -> None:
         super().__init__(
             "Limited serves HTTP routes; in a websocket's, write `async with Limits(session, name, keys)`",
-            asked=keys,
+            keys=keys,
         )
         self._recipe = recipe
 
-    def _wanted(self, request: Request, asked: Any) -> tuple[str, LimitsRecipe]:
-        recipe = self._recipe.of(asked)
+    def _wanted(self, request: Request, *asked: Any) -> tuple[str, LimitsRecipe]:
+        (keys,) = asked
+        recipe = self._recipe.of(keys)
         return recipe.name, recipe
 
     def __repr__(self) -> str:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Generic, TypeVar
 
 from .._core.events import LockEvent
 from ._labels import Names, labeller
-
-Write = Callable[[float], object]
-"""Adds to a gauge or a counter, or records a duration."""
 
 WAIT: Final = "How long granted acquisitions have waited."
 HOLD: Final = "How long released and lost leases were held."
@@ -30,99 +26,86 @@ COUNTERS: Final = {
 """By name: the unit that is counted, and the description."""
 
 
-class Series(NamedTuple):
-    """Writes the metrics of one kind and one label, all of which are there from the first event on.
+SeriesT = TypeVar("SeriesT")
 
-    A counter that begins with 1 would hide its first increase.
+
+class MeasuringListener(ABC, Generic[SeriesT]):
+    """Measures the events that a session tells; a subclass knows the monitoring system.
+
+    The series of a kind and a label are all the metrics of these two. They are there from the first event on:
+    a counter that begins with 1 would hide its first increase.
     """
-
-    wait: Write
-    hold: Write
-    held: Write
-    waiters: Write
-    acquisitions: Write
-    timeouts: Write
-    deadlocks: Write
-    losses: Write
-    renewals: Write
-    abandoned: Write
-    stolen: Write
-
-
-class MeasuringListener(ABC):
-    """Measures the events that a session tells; a subclass knows the monitoring system."""
 
     __slots__ = ("_known", "_label")
 
     def __init__(self, names: Names | None, *, raw_names: bool) -> None:
         self._label = labeller(names, raw_names=raw_names)
-        self._known: dict[tuple[str, str], Series] = {}
+        self._known: dict[tuple[str, str], SeriesT] = {}
 
     @abstractmethod
-    def _new_series(self, kind: str, label: str) -> Series: ...
+    def _new_series(self, kind: str, label: str) -> SeriesT: ...
 
-    def _of(self, kind: str, name: str) -> Series:
+    @abstractmethod
+    def _write(self, series: SeriesT, metric: str, amount: float) -> None:
+        """Adds to a gauge or a counter, or records a duration."""
+
+    def _of(self, kind: str, name: str) -> SeriesT:
         key = kind, self._label(name)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._new_series(*key)
         return found
 
+    def _tell(self, event: LockEvent, **amounts: float) -> None:
+        series = self._of(event.kind, event.name)
+        for metric, amount in amounts.items():
+            self._write(series, metric, amount)
+
     def on_waiting(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).waiters(1)
+        self._tell(event, waiters=1)
 
     def on_waited(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).waiters(-1)
+        self._tell(event, waiters=-1)
 
     def on_timeout(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).timeouts(1)
+        self._tell(event, timeouts=1)
 
     def on_deadlock(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).deadlocks(1)
+        self._tell(event, deadlocks=1)
 
     def on_acquired(self, event: LockEvent) -> None:
         """Called by the session."""
-        series = self._of(event.kind, event.name)
-        series.acquisitions(1)
-        series.held(1)
-        series.wait(event.seconds)
+        self._tell(event, acquisitions=1, held=1, wait=event.seconds)
 
     def on_renewed(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).renewals(1)
+        self._tell(event, renewals=1)
 
     def on_downgraded(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.was, event.name).held(-1)
-        self._of(event.kind, event.name).held(1)
+        self._write(self._of(event.was, event.name), "held", -1)
+        self._tell(event, held=1)
 
     def on_released(self, event: LockEvent) -> None:
         """Called by the session."""
-        series = self._of(event.kind, event.name)
-        series.held(-1)
-        series.hold(event.seconds)
+        self._tell(event, held=-1, hold=event.seconds)
 
     def on_lost(self, event: LockEvent) -> None:
         """Called by the session."""
-        series = self._of(event.kind, event.name)
-        series.losses(1)
-        series.held(-1)
-        series.hold(event.seconds)
+        self._tell(event, losses=1, held=-1, hold=event.seconds)
 
     def on_detached(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).held(-1)
+        self._tell(event, held=-1)
 
     def on_abandoned(self, event: LockEvent) -> None:
         """Called by the session."""
-        series = self._of(event.kind, event.name)
-        series.abandoned(1)
-        series.held(-1)
+        self._tell(event, abandoned=1, held=-1)
 
     def on_stolen(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._of(event.kind, event.name).stolen(1)
+        self._tell(event, stolen=1)

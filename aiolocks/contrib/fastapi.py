@@ -212,11 +212,11 @@ class _Hold(Hold):
             raise TypeError(f"name must be a str or a function, not {type(name).__name__}")
         super().__init__(
             "Locked serves HTTP routes; in a websocket's, write `async with Lock(session, name)`",
-            asked=name if self.template is None else None,
+            **({"name": name} if self.template is None else {}),
         )
 
-    def _wanted(self, request: Request, asked: Any) -> tuple[str, Recipe]:
-        name = lock_name(asked) if self.template is None else self._filled(self.template, request)
+    def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe]:
+        name = lock_name(*asked) if self.template is None else self._filled(self.template, request)
         return name, self._recipe
 
     def _filled(self, template: NameTemplate, request: Request) -> str:

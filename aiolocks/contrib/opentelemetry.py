@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, final
 
 try:
@@ -14,7 +13,7 @@ except ImportError as error:
 from .. import __version__
 from .._core.statistics import BOUNDS
 from ._labels import Names, bounds
-from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener, Series
+from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener
 
 __all__ = ["OpenTelemetryListener"]
 
@@ -23,7 +22,7 @@ NAME: Final = "aiolocks.name"
 
 
 @final
-class OpenTelemetryListener(MeasuringListener):
+class OpenTelemetryListener(MeasuringListener[dict[str, str]]):
     """Counts and measures what the locks of its sessions do, through OpenTelemetry's metrics API.
 
     ```python
@@ -54,7 +53,7 @@ class OpenTelemetryListener(MeasuringListener):
         TypeError, ValueError: An argument is not as it should be.
     """
 
-    __slots__ = ("_counters", "_durations", "_gauges")
+    __slots__ = ("_counters", "_writes")
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class OpenTelemetryListener(MeasuringListener):
         if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
             raise TypeError(f"meter_provider must be a MeterProvider, not {type(meter_provider).__name__}")
         meter = get_meter("aiolocks", __version__, meter_provider)
-        self._durations = {
+        durations = {
             name: meter.create_histogram(
                 f"aiolocks.{name}.duration",
                 unit="s",
@@ -79,7 +78,7 @@ class OpenTelemetryListener(MeasuringListener):
             )
             for name, text, buckets in (("wait", WAIT, wait), ("hold", HOLD, hold))
         }
-        self._gauges = {
+        gauges = {
             name: meter.create_up_down_counter(f"aiolocks.{name}", unit=f"{{{unit}}}", description=text)
             for name, (unit, text) in GAUGES.items()
         }
@@ -87,13 +86,16 @@ class OpenTelemetryListener(MeasuringListener):
             name: meter.create_counter(f"aiolocks.{name}", unit=f"{{{unit}}}", description=text)
             for name, (unit, text) in COUNTERS.items()
         }
+        self._writes = {
+            **{name: one.record for name, one in durations.items()},
+            **{name: one.add for name, one in (gauges | self._counters).items()},
+        }
 
-    def _new_series(self, kind: str, label: str) -> Series:
+    def _new_series(self, kind: str, label: str) -> dict[str, str]:
         attributes = {KIND: kind, NAME: label}
         for counter in self._counters.values():
             counter.add(0, attributes)
-        return Series(
-            **{name: partial(one.record, attributes=attributes) for name, one in self._durations.items()},
-            **{name: partial(one.add, attributes=attributes) for name, one in self._gauges.items()},
-            **{name: partial(one.add, attributes=attributes) for name, one in self._counters.items()},
-        )
+        return attributes
+
+    def _write(self, series: dict[str, str], metric: str, amount: float) -> None:
+        self._writes[metric](amount, series)

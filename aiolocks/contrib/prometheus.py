@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
 try:
@@ -16,15 +16,18 @@ except ImportError as error:
 
 from .._core.statistics import BOUNDS
 from ._labels import Names, bounds
-from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener, Series
+from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener
 
 __all__ = ["PrometheusListener"]
 
 _LABELS: Final = ("kind", "name")
 
+_Series = dict[str, Callable[[float], object]]
+"""By metric, of one kind and one label: adds to it, or records a duration."""
+
 
 @final
-class PrometheusListener(MeasuringListener):
+class PrometheusListener(MeasuringListener[_Series]):
     """Counts and measures what the locks of its sessions do, as metrics of `prometheus_client`.
 
     ```python
@@ -69,8 +72,11 @@ class PrometheusListener(MeasuringListener):
         buckets = bounds("wait_buckets", wait_buckets), bounds("hold_buckets", hold_buckets)
         self._metrics = _metrics_of(REGISTRY if registry is None else registry, buckets)
 
-    def _new_series(self, kind: str, label: str) -> Series:
+    def _new_series(self, kind: str, label: str) -> _Series:
         return self._metrics.series(kind, label)
+
+    def _write(self, series: _Series, metric: str, amount: float) -> None:
+        series[metric](amount)
 
 
 class _Metrics(Collector):
@@ -93,12 +99,12 @@ class _Metrics(Collector):
             for name, (_, text) in COUNTERS.items()
         }
 
-    def series(self, kind: str, label: str) -> Series:
-        return Series(
+    def series(self, kind: str, label: str) -> _Series:
+        return {
             **{name: one.labels(kind, label).observe for name, one in self._durations.items()},
             **{name: one.labels(kind, label).inc for name, one in self._gauges.items()},
             **{name: one.labels(kind, label).inc for name, one in self._counters.items()},
-        )
+        }
 
     def _all(self) -> Iterable[MetricWrapperBase]:
         return *self._durations.values(), *self._gauges.values(), *self._counters.values()

@@ -50,7 +50,6 @@ SEATED_KINDS: dict[str, Make] = {
 }
 WAKING_KINDS: dict[str, Make] = {
     "RWLock": lambda session: RWLock(session, "a").writer,
-    "upgradable RWLock": lambda session: RWLock(session, "a").upgradable,
     "RangeLock": lambda session: RangeLock(session, "a").writer(0, 1),
     "Limits": lambda session: Limits(session, "a", {"all": 1, "tenant": 1}),
 }
@@ -231,3 +230,29 @@ async def test_a_waiter_that_is_cancelled_leaves_the_release_alone(
     await (await in_within(AT_ONCE, elsewhere)).release()
     ways = (RELEASE, HAND_OVER, RELEASE_PERMITS, HAND_OVER_PERMITS)
     assert sum(through.count(way) for way in ways) > 0
+
+
+@pytest.mark.parametrize("mode", ["upgradable", "writer"])
+async def test_hand_overs_within_a_session_overtake_no_waiter_elsewhere(start: Start, mode: str) -> None:
+    """A waiter elsewhere that was called has its turn before the next one here."""
+    here, elsewhere = (getattr(RWLock(session, "a"), mode) for session in (start(), start()))
+    entered, over = 0, False
+
+    async def again_and_again() -> None:
+        nonlocal entered
+        while not over:
+            async with here:
+                entered += 1
+                await asyncio.sleep(0.005)
+
+    tasks = asyncio.gather(*[again_and_again() for _ in range(5)])
+    overtaken = []
+    for _ in range(10):
+        before = entered
+        async with elsewhere.acquire(blocking_timeout=10):
+            overtaken.append(entered - before)
+    over = True
+    await tasks
+
+    # It may come in the midst of one, and another one may be let in before it is seated.
+    assert max(overtaken) <= 4

@@ -161,10 +161,32 @@ async def other_lines_are_called(handing: Any) -> None:
     assert await other.takes(ELSEWHERE, "elsewhere", flags="w")
 
 
+async def test_permits_of_the_dead_are_for_the_line_with_the_first_turn(redis, prefix) -> None:
+    await first_turn_goes_first(LimitsHandingOver(redis, prefix))
+
+
+async def first_turn_goes_first(handing: Any) -> None:
+    dead, both, first = handing.of(all=9), handing.of(all=3, b=2), handing.of(all=2, a=1)
+    assert await dead.takes("e5" * 32)
+    assert await both.takes(OTHER)
+    assert await both.takes(OLD)
+    await first.wait(ELSEWHERE, "elsewhere")
+    await both.wait(NEW, "later")
+    await handing.end("e5" * 32)
+
+    granted = await both.hand_over(OLD, HERE, who="here", flags="w")
+
+    assert granted[0] == 0
+    assert await first.takes(ELSEWHERE, "elsewhere", flags="w")
+
+
 CHECKS = checks(globals(), "handing")
 MORE = {
     SpanHandingOver: {"readers_go_first": readers_go_first},
-    LimitsHandingOver: {"other_lines_are_called": other_lines_are_called},
+    LimitsHandingOver: {
+        "other_lines_are_called": other_lines_are_called,
+        "first_turn_goes_first": first_turn_goes_first,
+    },
 }
 SPARED = {"wake()  -- before the acquire: without any lease, that would look at all lines"}
 """A line without which the step only takes longer."""

@@ -165,8 +165,10 @@ class SpanCommands(NameCommands):
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), _SEAT, flags)
         release = Command(_RELEASE, self._keys, args, released, lane=token)
-        if leave or self._span.mode == "r":
-            return release  # readers enter together: the next one does not wait for this one
+        # Readers enter together. An upgradable that is called elsewhere has no reservation, and would be
+        # overtaken by the next one here. An upgrade may be refused for good, and that answer has no bells.
+        if leave or self._span.mode != "w" or self._under != "-":
+            return release
         return JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:

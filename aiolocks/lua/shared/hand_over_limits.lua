@@ -10,6 +10,7 @@ do
   local ends = redis.call('ZSCORE', holders, from)
   if not ends or tonumber(ends) <= NOW or not lease_of(from) then return {-1} end
   if has(ARGV[7], 'w') then asking = bell end
+  purge()  -- before any waiter is called: permits of the dead are for the line with the first turn, too
   drop(from)
   keep(fence, ARGV[3])
   wake()  -- before the acquire: without any lease, that would look at all lines
