@@ -456,6 +456,19 @@ def test_none_is_not_a_client() -> None:
     check(lambda: Session(None), TypeError, ("client must be", "not NoneType"))
 
 
+async def test_a_wrapper_of_a_client_is_not_a_client_also_where_that_is_in_use() -> None:
+    class Wrapper:
+        def __init__(self, client: Redis) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+    client = Redis()
+    Session.of(client)
+    check(lambda: Lock(Wrapper(client), "a"), TypeError, ("client must be", "not Wrapper"))
+
+
 def test_client_and_name_the_wrong_way_round() -> None:
     check(lambda: Lock("name", Redis()), TypeError, ("the client comes first, then the name",))
     check(lambda: Lock(Redis(), Redis()), TypeError, ("name must be a str, not a client",))
