@@ -39,7 +39,12 @@ _UNFINISHED = Path("benchmarks-unfinished.json")
 
 def main() -> int:
     """Runs; the exit status is 1 when a workload failed, or, with `--check`, when a target was missed."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.docs is not None and arguments.names and arguments.source is None:
+        parser.error(
+            "--docs writes of all workloads: give --from, with a file that has the results of the others"
+        )
     failed: Sequence[str] = ()
     if arguments.source is None:
         report, failed = _measure(arguments)
