@@ -26,3 +26,23 @@ class HandingOver(Scripts):
     @property
     def fences(self) -> list[bytes]:
         return [self.key("fence")]
+
+
+async def next_one_has_it(handing: Any) -> None:
+    """With a larger fencing token."""
+    first = await handing.acquire(OLD)
+
+    granted, fencing, *_ = await handing.hand_over(OLD, NEW)
+
+    assert granted == 1
+    assert int(fencing) > int(first[1])
+    assert [await handing.owned(token) for token in (OLD, NEW)] == [0, 1]
+
+
+async def hands_nothing_over_without_holding(handing: Any) -> None:
+    assert await handing.hand_over(OLD, NEW) == NOT_HELD
+    assert await handing.owned(NEW) == 0
+
+    await handing.acquire(OTHER)
+    assert await handing.hand_over(OLD, NEW) == NOT_HELD
+    assert [await handing.owned(token) for token in (NEW, OTHER)] == [0, 1]

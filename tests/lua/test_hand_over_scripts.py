@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.lua.handing_over import NEW, NOT_HELD, OLD, OTHER, HandingOver
+from tests.lua.handing_over import (
+    NEW,
+    NOT_HELD,
+    OLD,
+    OTHER,
+    HandingOver,
+    hands_nothing_over_without_holding,
+    next_one_has_it,
+)
 from tests.lua.mutants import checks, lines_left_out, unnoticed
 from tests.lua.scripts import (
     HOUR,
@@ -56,13 +64,7 @@ def handing(request, redis, prefix) -> HandingOver:
 
 
 async def test_the_next_one_has_it_with_a_larger_fencing_token(handing) -> None:
-    first = await handing.acquire(OLD)
-
-    granted, fencing, *_ = await handing.hand_over(OLD, NEW)
-
-    assert granted == 1
-    assert int(fencing) > int(first[1])
-    assert [await handing.owned(token) for token in (OLD, NEW)] == [0, 1]
+    await next_one_has_it(handing)
 
 
 async def test_the_step_can_be_said_again(handing) -> None:
@@ -74,12 +76,7 @@ async def test_the_step_can_be_said_again(handing) -> None:
 
 
 async def test_one_that_does_not_hold_hands_nothing_over(handing) -> None:
-    assert await handing.hand_over(OLD, NEW) == NOT_HELD
-    assert await handing.owned(NEW) == 0
-
-    await handing.acquire(OTHER)
-    assert await handing.hand_over(OLD, NEW) == NOT_HELD
-    assert [await handing.owned(token) for token in (NEW, OTHER)] == [0, 1]
+    await hands_nothing_over_without_holding(handing)
 
 
 async def test_where_another_process_goes_first_it_is_free_and_its_fence_is_kept(handing) -> None:
