@@ -10,6 +10,7 @@ from ..errors import LockNotOwnedError, SessionClosedError
 from .arguments import NO_METADATA, check_at_least
 from .claim import Claim
 from .possession import Possession
+from .target import Target
 from .waiting.attempt import Attempt
 from .waiting.waiter import Waiter
 
@@ -24,21 +25,10 @@ LeaseT = TypeVar("LeaseT", bound="Lease")
 
 
 @final
-class Binding(Generic[LeaseT]):
+class Binding(Target, Generic[LeaseT]):
     """The part that all acquisitions of one lock in one session share."""
 
-    __slots__ = (
-        "_beside",
-        "_gate",
-        "_label",
-        "_lease_type",
-        "_user_json",
-        "engine",
-        "metadata",
-        "name",
-        "options",
-        "resource",
-    )
+    __slots__ = ("_beside", "_lease_type", "_user_json", "metadata", "resource")
 
     def __init__(
         self,
@@ -51,13 +41,9 @@ class Binding(Generic[LeaseT]):
         options: Options,
         beside: str = "",
     ) -> None:
-        self.engine = engine
+        super().__init__(engine, engine.gate(resource), label=label, name=name, options=options)
         self.resource = resource
-        self._gate = engine.gate(resource)
         self._lease_type = lease_type
-        self._label = label
-        self.name = name
-        self.options = options
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self._user_json = engine.settings.user_json(self.metadata)
         self._beside = beside  # further fields that stand beside the lease, as JSON
@@ -85,15 +71,7 @@ class Binding(Generic[LeaseT]):
         engine = self.engine
         token = self.resource.commands.new_token("", engine.token())
         claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
-        acquisition = (Attempt if once else Waiter)(
-            engine,
-            self._gate,
-            claim,
-            label=self._label,
-            name=self.name,
-            options=self.options,
-            blocking_timeout=blocking_timeout,
-        )
+        acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
         acquisition.start()
         try:
             await acquisition.done
@@ -128,17 +106,8 @@ class Binding(Generic[LeaseT]):
         return answer
 
     def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
-        possession = Possession(
-            self.engine,
-            self._gate,
-            claim,
-            label=self._label,
-            name=self.name,
-            fencing_token=grant.fencing_token,
-            options=self.options,
-            sent=sent,
-        )
-        self._gate.here.entrust(claim, self.engine.watchdog.watch(possession))
+        possession = Possession(self, claim, grant.fencing_token, sent)
+        self.gate.here.entrust(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
         if grant.lost:
             self._seized(claim, grant)  # again: a task may have been granted it here in the same turn
@@ -172,7 +141,7 @@ class Binding(Generic[LeaseT]):
             raise
         if fencing_token is None:
             raise LockNotOwnedError(
-                self._label, self.name, "it was adopted before, released, or its ttl has passed"
+                self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
         sent = engine.moment(call.sent, call.sent_steady)
         return self._lease(self._claim(new, at_least_ms), Granted(fencing_token, 0), sent, 0.0)

@@ -24,10 +24,8 @@ from .term import Term
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .claim import Claim
-    from .engine import Engine
-    from .options import Options
     from .scope import LossScope
-    from .waiting.gate import Gate
+    from .target import Target
     from .watch import Watch
 
 _ARMED_AFTER: Final = 0.05
@@ -46,7 +44,6 @@ class Possession:
     - it has a watch until it ends or a release is sent, and is renewed only by that.
 
     Args:
-        label: Its kind of lock, as messages call it.
         sent: Loop time right before the granted request was sent, as `Engine.moment` counts it.
 
     Attributes:
@@ -76,26 +73,22 @@ class Possession:
 
     def __init__(
         self,
-        engine: Engine,
-        gate: Gate,
+        target: Target,
         claim: Claim,
-        *,
-        label: str,
-        name: str,
         fencing_token: int,
-        options: Options,
         sent: float,
     ) -> None:
+        engine, options = target.engine, target.options
         self._lost: asyncio.Event | None = None
         self._over: asyncio.Event | None = None
         self.claim = claim
         self.end: End | None = None
         self.engine = engine
         self.fencing_token = fencing_token
-        self.gate = gate
+        self.gate = target.gate
         self.granted_at = sent
-        self.label = label
-        self.name = name
+        self.label = target.label
+        self.name = target.name
         self.term = Term(
             sent,
             ttl=options.ttl,

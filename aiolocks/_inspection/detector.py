@@ -217,11 +217,13 @@ class Detector:
         for number, one in enumerate(new):
             waiter = self._published[one]
             waited = self._engine.now() - waiter.started
-            self._engine.events.deadlocked(waiter.kind, waiter.name, waited, deadlock, log_it=not number)
+            self._engine.events.deadlocked(
+                waiter.target.kind, waiter.target.name, waited, deadlock, log_it=not number
+            )
         may_be_told = [one for one in knot if found.waits[one].told]
         if may_be_told and (victim := found.youngest(may_be_told)) in own:
             acquisition = self._published[victim]
-            error = DeadlockError(acquisition.label, acquisition.name, deadlock=deadlock)
+            error = DeadlockError(acquisition.target.label, acquisition.target.name, deadlock=deadlock)
             acquisition.end_with(error)
 
 

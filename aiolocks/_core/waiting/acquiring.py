@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from ..._holders import HolderInfo
     from ..._transport import Answer, Fault, Refused
     from ..claim import Claim
-    from ..engine import Engine
     from ..entered import Inside
-    from ..options import Options
     from ..possession import Possession
-    from .gate import Gate
+    from ..target import Target
     from .replicas import Outcome
 
 
@@ -51,7 +49,6 @@ class Acquiring(ABC):
         "_gate",
         "_inside",
         "_maybe_executed",
-        "_options",
         "_refusal",
         "_standing",
         "_timeout",
@@ -61,27 +58,15 @@ class Acquiring(ABC):
         "done",
         "error",
         "grant",
-        "label",
-        "name",
         "stage",
         "started",
+        "target",
     )
 
-    def __init__(
-        self,
-        engine: Engine,
-        gate: Gate,
-        claim: Claim,
-        *,
-        label: str,
-        name: str,
-        options: Options,
-        blocking_timeout: float | None,
-    ) -> None:
-        self._engine = engine
-        self._gate = gate
-        self._options = options
-        self._ttl = options.first_ttl
+    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+        self._engine = engine = target.engine
+        self._gate = target.gate
+        self._ttl = target.options.first_ttl
         self._timeout = blocking_timeout
         self._call: Call[Answer] | None = None
         self._acknowledgement: Acknowledgement | None = None
@@ -90,18 +75,13 @@ class Acquiring(ABC):
         self._refusal: Refused | None = None  # the last one of its own
         self._inside: Inside = ()  # the leases that the waiting task has entered
         self.claim = claim
-        self.label = label  # the kind of lock, as messages call it
-        self.name = name
         self.stage = Stage.QUEUED
         self.started = engine.now()
+        self.target = target
         self.answered_at = float("-inf")
         self.done: asyncio.Future[None] = engine.loop.create_future()
         self.grant: Grant | None = None
         self.error: LockError | None = None  # how it ended without a grant; None then means: refused
-
-    @property
-    def kind(self) -> str:
-        return self.label.lower()
 
     @property
     def inside(self) -> Inside:
@@ -145,7 +125,7 @@ class Acquiring(ABC):
         self.stage = Stage.ASKING
         self._standing = standing
         self._call = Call(
-            self.claim.acquire(self._options.first_ttl_ms, standing),
+            self.claim.acquire(self.target.options.first_ttl_ms, standing),
             self._answered,
             self._failed,
             until=self._ask_until(),
@@ -172,7 +152,7 @@ class Acquiring(ABC):
             # Its time was over before the reply was here: given back.
             self._engine.undo(self.claim, self._ttl)
             self._came_late(call, now)
-        elif self._options.replicas:
+        elif self.target.options.replicas:
             self._await_replicas(grant, elsewhere=call.elsewhere)
         else:
             self._have(grant, now)
@@ -220,8 +200,8 @@ class Acquiring(ABC):
         self._acknowledgement = Acknowledgement(
             self._engine,
             self.claim,
-            self._options.replicas,
-            what=f"{self.label} {self.name!r}",
+            self.target.options.replicas,
+            what=str(self.target),
             sent=grant.sent,
             elsewhere=elsewhere,
             until=min(self._ask_until(), patience, grant.sent + dependable(self._ttl)),
@@ -246,23 +226,23 @@ class Acquiring(ABC):
         return own_in_the_way(self.claim, self._gate, self._inside, self._refusal, lasting=lasting)
 
     def _holders(self, now: float) -> tuple[HolderInfo, ...]:
-        return holders(self.kind, self.claim, self._gate, self._refusal, now)
+        return holders(self.target.kind, self.claim, self._gate, self._refusal, now)
 
     def _deadlock(self) -> DeadlockError | None:
         """If the waiting task itself holds what is in the way, and for as long as it waits."""
         own = self._own_in_the_way(lasting=True)
         if own is None:
             return None
-        return DeadlockError(self.label, self.name, held=f"{own.label} {own.name!r}")
+        return DeadlockError(self.target.label, self.target.name, held=f"{own.label} {own.name!r}")
 
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
         """Tells of it, and names the holders."""
         now = self._engine.now()
-        self._engine.events.timed_out(self.kind, self.name, now - self.started)
+        self._engine.events.timed_out(self.target.kind, self.target.name, now - self.started)
         refusal = self._refusal or self._gate.refusal
         return LockTimeoutError(
-            self.label,
-            self.name,
+            self.target.label,
+            self.target.name,
             blocking_timeout=blocking_timeout,
             remaining=self._gate.remaining(now),
             detail="" if refusal is None else refusal.detail,

@@ -49,4 +49,4 @@ class Attempt(Acquiring):
         self._give_up(fault.error)
 
     def __repr__(self) -> str:
-        return f"<Attempt at {self.label} {self.name!r} {self.stage.name}>"
+        return f"<Attempt at {self.target} {self.stage.name}>"

@@ -13,6 +13,8 @@ from .stages import Stage
 
 if TYPE_CHECKING:
     from ..._transport import Fault
+    from ..claim import Claim
+    from ..target import Target
 
 _SILENCE: Final = 0.1
 """Seconds without an answer that are no silence yet."""
@@ -31,14 +33,15 @@ class Patient(Acquiring):
 
     __slots__ = ("_behind", "_deadline", "_deadline_timer", "_fault", "_logged", "_naps", "_sleep_timer")
 
-    # Set by the waiter as it is made, in one step with what is its own: one is made for each acquire.
-    _behind: bool  # it began to wait while somebody here held it
-    _deadline: float | None
-    _deadline_timer: asyncio.TimerHandle | None
-    _fault: Fault | None  # of its last question, if that was not answered
-    _logged: bool
-    _naps: Naps
-    _sleep_timer: asyncio.TimerHandle | None
+    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+        super().__init__(target, claim, blocking_timeout)
+        self._behind = False  # it began to wait while somebody here held it
+        self._deadline = None if blocking_timeout is None else self.started + blocking_timeout
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._fault: Fault | None = None  # of its last question, if that was not answered
+        self._logged = False
+        self._naps = Naps()
+        self._sleep_timer: asyncio.TimerHandle | None = None
 
     @property
     def asleep(self) -> bool:
@@ -73,7 +76,7 @@ class Patient(Acquiring):
         since = self._gate.silent_since
         if since is None:
             since = self._engine.now()
-        return max(self.started, since) + self._options.ttl
+        return max(self.started, since) + self.target.options.ttl
 
     def _wait_ends(self) -> float | None:
         """When to give up, as things stand; None while there is no reason to."""
@@ -120,14 +123,16 @@ class Patient(Acquiring):
         now = self._engine.now()
         self._log_long_wait(now)
         if self._deadline is None and self._gate.silent_since is not None and now >= self._silence_ends():
-            self._give_up(BackendError(f"Redis did not answer for {self._options.ttl:g} s"))
+            self._give_up(BackendError(f"Redis did not answer for {self.target.options.ttl:g} s"))
         else:
             self._listen_on()
 
     def _log_long_wait(self, now: float) -> None:
         if not self._logged and now >= self.started + _LONG:
             self._logged = True
-            self._engine.events.waits_long(self.kind, self.name, now - self.started, self._holders(now))
+            self._engine.events.waits_long(
+                self.target.kind, self.target.name, now - self.started, self._holders(now)
+            )
 
     # -- sleeping
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, final
 
 from ..._transport import IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call
 from ...errors import LockTimeoutError, SessionClosedError
 from ..clock import seconds
-from .naps import Naps
 from .patience import Patient
 from .stages import Grant, Stage
 
 if TYPE_CHECKING:
     from ..._transport import Answer, Fault, Refused
     from ..claim import Claim
-    from ..engine import Engine
-    from ..options import Options
-    from .gate import Gate
+    from ..target import Target
 
 
 @final
@@ -42,34 +38,15 @@ class Waiter(Patient):
 
     __slots__ = ("_ask_again", "_kept_before", "_needless", "_told", "_warned", "armings", "seated")
 
-    def __init__(
-        self,
-        engine: Engine,
-        gate: Gate,
-        claim: Claim,
-        *,
-        label: str,
-        name: str,
-        options: Options,
-        blocking_timeout: float | None,
-    ) -> None:
-        super().__init__(
-            engine, gate, claim, label=label, name=name, options=options, blocking_timeout=blocking_timeout
-        )
-        self._naps = Naps()
+    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+        super().__init__(target, claim, blocking_timeout)
         self._needless = False  # there is nothing to wait for, as the server says
         self.armings: tuple[Call[int], ...] = ()  # of a seat of its own
         self._kept_before = 0  # undos that had left the place to others when it asked
         self.seated = False  # it may have a seat of its own, where each waiter has one
         self._ask_again = False
         self._told = False
-        self._logged = False
-        self._behind = False
         self._warned = False  # of a refusal that no release ends
-        self._fault: Fault | None = None
-        self._sleep_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._deadline = None if blocking_timeout is None else self.started + blocking_timeout
 
     # -- steps from outside
 
@@ -154,7 +131,7 @@ class Waiter(Patient):
         self._log_long_wait(now)
         if refusal.lasting and not self._warned:
             self._warned = True
-            self._engine.events.stuck(self.kind, self.name, refusal.detail)
+            self._engine.events.stuck(self.target.kind, self.target.name, refusal.detail)
         if not self.suspect():
             self._go_on(call, now, until=until)
             if refusal.first:
@@ -220,7 +197,7 @@ class Waiter(Patient):
     def _tell_waiting(self) -> None:
         if not self._told:
             self._told = True
-            self._engine.events.waiting(self.kind, self.name)
+            self._engine.events.waiting(self.target.kind, self.target.name)
             if self._inside:
                 self._engine.entangled(self)
 
@@ -236,7 +213,7 @@ class Waiter(Patient):
         else:
             how = "closed" if isinstance(self.error, SessionClosedError) else "failed"
         seconds = self._engine.now() - self.started
-        self._engine.events.waited(self.kind, self.name, seconds, how)
+        self._engine.events.waited(self.target.kind, self.target.name, seconds, how)
 
     # -- the end
 
@@ -279,4 +256,4 @@ class Waiter(Patient):
             self._tell_waited()
 
     def __repr__(self) -> str:
-        return f"<Waiter for {self.label} {self.name!r} {self.stage.name} naps={self._naps.taken}>"
+        return f"<Waiter for {self.target} {self.stage.name} naps={self._naps.taken}>"
