@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff
-from aiolocks._core.waiting.naps import BEYOND, LAST_TRY, SILENT, Naps
+from aiolocks._core.backoff import SILENT
+from aiolocks._core.waiting.naps import BEYOND, LAST_TRY, Naps
 
 STEPS = Backoff(initial=1, maximum=8, jitter=0)
 
 
-def nap(naps: Naps, now: float = 100.0, **more: Any) -> float | None:
-    given: dict[str, Any] = {"heard": False, "yielding_until": 0.0, "end": None} | more
-    return naps.next(now, STEPS, **given)
+def nap(naps: Naps, silence: float | None = None, **more: Any) -> float | None:
+    naps.begin(100.0, STEPS, silence)
+    return wake_at(naps, 100.0, **more)
+
+
+def wake_at(naps: Naps, now: float, *, yielding_until: float = 0.0, end: float | None = None) -> float | None:
+    return naps.wake_at(now, yielding_until=yielding_until, end=end)
 
 
 def test_they_grow_as_the_backoff_says() -> None:
@@ -25,26 +30,29 @@ def test_they_grow_as_the_backoff_says() -> None:
 
 
 def test_told_when_to_ask_it_is_silent() -> None:
-    assert nap(Naps(), heard=True) == 100 + SILENT
+    assert nap(Naps(), silence=SILENT) == 100 + SILENT
 
 
 def test_what_it_hears_meanwhile_moves_the_end_of_a_nap_but_never_past_its_poll() -> None:
     naps = Naps()
-    nap(naps, heard=True)
+    nap(naps, silence=SILENT)
 
     naps.refused_until = 103.0
-    assert naps.again(101, yielding_until=0.0, end=None) == pytest.approx(103 + BEYOND)
+    assert wake_at(naps, 101) == pytest.approx(103 + BEYOND)
     naps.refused_until = 140.0
-    assert naps.again(102, yielding_until=0.0, end=None) == 100 + SILENT
+    assert wake_at(naps, 102) == 100 + SILENT
     naps.refused_until = None
-    assert naps.again(104, yielding_until=0.0, end=105.0) == pytest.approx(105 - LAST_TRY)
+    assert wake_at(naps, 104, end=105.0) == pytest.approx(105 - LAST_TRY)
     assert naps.taken == 1
 
 
 def test_a_nap_in_which_nothing_will_be_heard_any_more_ends_though_that_is_said_again_and_again() -> None:
     naps = Naps()
-    nap(naps, heard=True)
-    ends = [naps.unheard(now, STEPS, yielding_until=0.0, end=None) for now in (101.0, 101.6, 102.2, 102.8)]
+    nap(naps, silence=SILENT)
+    ends = []
+    for now in (101.0, 101.6, 102.2, 102.8):
+        naps.unheard(now, STEPS)
+        ends.append(wake_at(naps, now))
 
     assert ends == [103, 103, 103, 103]
     assert naps.taken == 1
@@ -67,7 +75,7 @@ def test_refused_for_the_sake_of_others_it_looks_again_when_they_have_had_their_
 
 def test_refused_for_the_sake_of_others_who_have_had_their_chance_it_looks_again_at_once() -> None:
     """They may have been unable to use it while the refusal was on its way: then nobody tells."""
-    assert nap(Naps(), heard=True, yielding_until=99.0) == pytest.approx(100 + BEYOND)
+    assert nap(Naps(), silence=SILENT, yielding_until=99.0) == pytest.approx(100 + BEYOND)
 
 
 @pytest.mark.parametrize(("round_trip", "margin"), [(0.0, LAST_TRY), (0.1, 0.2)])

@@ -117,29 +117,26 @@ class Bells:
         if not self._gates or self._transport is None:
             return
         self._wind_up()
-        until = self._loop.time() + _ANSWERED_WITHIN
         listeners: dict[Listener, Stand] = {}
         for gate in self._each():
             listener = gate.listener()
             if isinstance(listener, Listener):
                 listeners[listener] = gate
             elif listener is not None:
-                self._ask_apart(listener, gate, until)
+                self.listen_for(gate, listener)
+        until = self._loop.time() + _ANSWERED_WITHIN
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
     def listen_for(self, gate: Stand, listener: Listener | Command[int]) -> None:
-        """At once: its bell hangs since a moment ago."""
+        """In a request of its own: at once, for its bell hangs since a moment ago."""
+        assert self._transport is not None
         until = self._loop.time() + _ANSWERED_WITHIN
         if isinstance(listener, Listener):
             self._ask({listener: gate}, until, first=True)
         else:
-            self._ask_apart(listener, gate, until)
-
-    def _ask_apart(self, listener: Command[int], gate: Stand, until: float) -> None:
-        assert self._transport is not None
-        failed = functools.partial(self._unheard, (gate,))
-        self._transport.send(Call(listener, gate.listened, failed, until=until))
+            failed = functools.partial(self._unheard, (gate,))
+            self._transport.send(Call(listener, gate.listened, failed, until=until))
 
     def _ask(self, listeners: Mapping[Listener, Stand], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())

@@ -46,7 +46,7 @@ class Gate(Stand):
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
         self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
-        self._suspects: dict[Waiter, None] | None = None  # of the queued, if they may wait for their own task
+        self._suspects: dict[Waiter, None] = {}  # of the queued, those that may wait for their own task
 
     @property
     def must_tell_others(self) -> bool:
@@ -71,21 +71,18 @@ class Gate(Stand):
 
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """Somebody here was refused: for all who wait here, that is the news."""
-        if self._head is not None or self._queue or self._beside:
+        if self.awaited or self._beside:
             self.refusal = refusal
         self.refused_until = until
-        for acquisition in tuple(self._suspects or ()):
+        for acquisition in tuple(self._suspects):
             acquisition.suspect()
 
     def watch_for_itself(self, acquisition: Waiter) -> None:
         """Its task may be in its own way: each refusal here makes it look."""
-        if self._suspects is None:
-            self._suspects = {}
         self._suspects[acquisition] = None
 
     def watch_no_more(self, acquisition: Waiter) -> None:
-        if self._suspects:
-            self._suspects.pop(acquisition, None)
+        self._suspects.pop(acquisition, None)
 
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
@@ -102,7 +99,7 @@ class Gate(Stand):
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
         elif acquisition.claim.nests and self.here.are_of(acquisition.claim.owner):
-            self._ask_beside(acquisition)
+            self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
@@ -127,7 +124,7 @@ class Gate(Stand):
         if acquisition is self._head:
             self._turns.owed = False  # the present holder will wake the others
             return True
-        self._beside_no_more(acquisition)
+        self._beside.pop(acquisition, None)
         if self._head is None and not self.here.closed:
             self._head = acquisition
             return True
@@ -145,9 +142,7 @@ class Gate(Stand):
                 if not self.here.closed:
                     self._admit(acquisition)
                 return
-        if not any(
-            asking.claim.token.startswith(seat) for asking in (self._head, *self._asking_beside) if asking
-        ):
+        if not any(asking.claim.token.startswith(seat) for asking in self._asking()):
             self._engine.undo(self._nobody(seat), 1.0)
 
     def settled(self) -> None:
@@ -227,21 +222,13 @@ class Gate(Stand):
 
     def gone(self, acquisition: Waiter) -> None:
         """It does not ask any more."""
-        if self._beside:
-            self._beside.pop(acquisition, None)
+        self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
         takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
-        if not takes_over and not self._unanswered:
+        if not takes_over and not any(asking.unanswered for asking in self._asking()):
             self.silent_since = None
             self.refusal = None
-
-    @property
-    def _unanswered(self) -> bool:
-        """Whether anybody has a question open."""
-        if self._head is not None and self._head.unanswered:
-            return True
-        return self._beside is not None and any(waiter.unanswered for waiter in self._beside)
 
     @property
     def yielding(self) -> bool:
@@ -259,23 +246,14 @@ class Gate(Stand):
         if self._head is None:
             self._head = acquisition
         else:
-            self._ask_beside(acquisition)
+            self._beside[acquisition] = None
         acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
-
-    def _ask_beside(self, acquisition: Waiter) -> None:
-        if self._beside is None:
-            self._beside = {}
-        self._beside[acquisition] = None
-
-    def _beside_no_more(self, acquisition: Waiter) -> None:
-        if self._beside:
-            self._beside.pop(acquisition, None)
 
     def _admit_owner(self) -> None:
         """Other waiters here of the owner that has just got in ask for it as well."""
         for acquisition in [waiting for waiting in self._queue if self.here.are_of(waiting.claim.owner)]:
             del self._queue[acquisition]
-            self._ask_beside(acquisition)
+            self._beside[acquisition] = None
             acquisition.take_turn(woken=True, in_turn=False)
 
     def _admit_next(self) -> None:
@@ -283,9 +261,9 @@ class Gate(Stand):
         if self._head is not None or self.here.closed:
             return
         if self._entering:
-            self._head = next(iter(self._asking_beside), None)
+            self._head = next(iter(self._beside), None)
             if self._head is not None:
-                self._beside_no_more(self._head)
+                del self._beside[self._head]
                 return
             self.give_up_place()
         if self._queue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..backoff import SILENT, Backoff
+from ..backoff import Backoff
 
 LAST_TRY: Final = 0.005
 """Seconds before the deadline at which a sleeper tries once more, at the latest."""
@@ -34,38 +34,24 @@ class Naps:
         self.refused_until: float | None = None
         self.round_trip = 0.0
 
-    def next(
-        self,
-        now: float,
-        backoff: Backoff,
-        *,
-        heard: bool,
-        yielding_until: float,
-        end: float | None,
-        silence: float = SILENT,
-    ) -> float | None:
-        """When to wake up, or None when there is nothing left to do but to wait for the end.
-
-        `heard` says that the sleeper is told when it may be free, and so asks after `silence` only; until
-        `yielding_until`, others go first, who may not be able to use it (0: nobody does); `end` is that of
-        the wait, if it has one.
-        """
-        self._poll_at = now + (silence if heard else backoff.delay(self.taken))
+    def begin(self, now: float, backoff: Backoff, silence: float | None) -> None:
+        """The next one: of `silence` for a sleeper that is told when it may be free; else None: it polls."""
+        self._poll_at = now + (backoff.delay(self.taken) if silence is None else silence)
         self.taken += 1
-        return self.again(now, yielding_until=yielding_until, end=end)
 
-    def unheard(
-        self, now: float, backoff: Backoff, *, yielding_until: float, end: float | None
-    ) -> float | None:
-        """The same for the nap that goes on, in which nobody will tell the sleeper when it may be free.
+    def unheard(self, now: float, backoff: Backoff) -> None:
+        """Nobody will tell the sleeper any more: this nap ends as if it polled.
 
         It ends no later than it would have: a nap that began again each time this is said would have no end.
         """
         self._poll_at = min(self._poll_at, now + backoff.delay(self.taken))
-        return self.again(now, yielding_until=yielding_until, end=end)
 
-    def again(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
-        """The same for the nap that goes on, of which more is known by now."""
+    def wake_at(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
+        """When to wake up from this nap, by what is known now; None: there is only the end to wait for.
+
+        Until `yielding_until`, others go first, who may not be able to use it (0: nobody does); `end` is that
+        of the wait, if it has one.
+        """
         wake = self._poll_at
         if self.refused_until is None:
             if yielding_until:  # nobody tells us if they cannot use it; it may be over before we were told

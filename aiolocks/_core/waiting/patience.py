@@ -146,33 +146,27 @@ class Patient(Acquiring):
         if end is not None and now >= end:
             self._out_of_time()
             return
-        wake = self._naps.next(
-            now,
-            self._engine.settings.backoff,
-            heard=self._gate.place.heard,
-            yielding_until=self._gate.yielding_until,
-            end=end,
-            silence=self._gate.manner.silence,
-        )
-        self._sleep_until(wake, end)
+        silence = self._gate.manner.silence if self._gate.place.heard else None
+        self._naps.begin(now, self._engine.settings.backoff, silence)
+        self._set_alarm()
 
     def need_not_ask(self, until: float | None) -> None:
         """The gate: before that time, nothing that the server knows of comes to its end."""
         self._naps.refused_until = until
-        now, end = self._engine.now(), self._wait_ends()
-        self._log_long_wait(now)
-        if self.stage is Stage.SLEEPING:
-            wake = self._naps.again(now, yielding_until=self._gate.yielding_until, end=end)
-            self._sleep_until(wake, end)
+        self._log_long_wait(self._engine.now())
+        if self.asleep:
+            self._set_alarm()
 
     def sleep_unheard(self) -> None:
         """The gate: nobody will tell it when to ask."""
-        if self.stage is Stage.SLEEPING:
-            now, end, backoff = self._engine.now(), self._wait_ends(), self._engine.settings.backoff
-            wake = self._naps.unheard(now, backoff, yielding_until=self._gate.yielding_until, end=end)
-            self._sleep_until(wake, end)
+        if self.asleep:
+            self._naps.unheard(self._engine.now(), self._engine.settings.backoff)
+            self._set_alarm()
 
-    def _sleep_until(self, wake: float | None, end: float | None) -> None:
+    def _set_alarm(self) -> None:
+        """For the end of this nap, as far as it is known now."""
+        end = self._wait_ends()
+        wake = self._naps.wake_at(self._engine.now(), yielding_until=self._gate.yielding_until, end=end)
         self._cancel_sleep()
         if wake is None:
             assert end is not None

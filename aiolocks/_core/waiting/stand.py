@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG
@@ -57,8 +56,7 @@ class Stand:
         self.here = Here(exclusive=resource.manner.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
         self._head: Waiter | None = None
-        # Those that ask beside the head. Most gates never have such a waiter.
-        self._beside: dict[Waiter, None] | None = None
+        self._beside: dict[Waiter, None] = {}  # those that ask beside the head
         self._turns = Turns()
         self._entering = False  # one got in by the place here, and those who waited then come along
 
@@ -69,15 +67,20 @@ class Stand:
         """Whether somebody waits here."""
         return self._head is not None or bool(self._queue)
 
-    @property
-    def _asking_beside(self) -> Collection[Waiter]:
-        return self._beside or ()
+    def _asking(self) -> Iterator[Waiter]:
+        """Those whose turn it is."""
+        if self._head is not None:
+            yield self._head
+        yield from self._beside
+
+    def _waiters(self) -> Iterator[Waiter]:
+        """Those that ask, and those that do not yet."""
+        yield from self._asking()
+        yield from self._queue
 
     def others_wait(self, acquisition: Waiter) -> bool:
         """Whether anybody else does."""
-        others = len(self._queue) + (self._head is not None) + len(self._asking_beside)
-        itself = acquisition is self._head or acquisition in self._queue or acquisition in self._asking_beside
-        return others > (1 if itself else 0)
+        return any(one is not acquisition for one in self._waiters())
 
     @property
     def yielding_until(self) -> float:
@@ -121,8 +124,7 @@ class Stand:
     @property
     def needs_place(self) -> bool:
         """Whether anybody waits here, or asks beside the head and would wait."""
-        waiters = chain((self._head,), self._queue, self._asking_beside)  # looked at up to the first of them
-        return any(one is not None and not one.over for one in waiters)
+        return any(not one.over for one in self._waiters())
 
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""

@@ -29,14 +29,16 @@ class Turns:
     `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
 
-    __slots__ = ("_giving", "_others", "_run", "_since", "_yielding_until", "owed")
+    __slots__ = ("_giving", "_others", "_run", "_since", "owed", "yielding_until")
 
     def __init__(self) -> None:
         self._giving = False  # the release under way gives another process its turn
         self._others = 0  # in the queue when it was last granted here
         self._run = 0
         self._since = 0.0
-        self._yielding_until = 0.0  # 0: it has woken nobody lately
+        self.yielding_until = (
+            0.0  # when others who were woken have had their chance; 0: nobody was
+        )
         self.owed = False  # it was let go of here without waking anybody elsewhere: that is still to be done
 
     def granted(self, others: int, now: float) -> None:
@@ -46,7 +48,7 @@ class Turns:
             self._run = 0
             self._since = now
         self.owed = self._giving = False
-        self._yielding_until = 0.0  # the waiter that was woken has had its chance
+        self.yielding_until = 0.0  # the waiter that was woken has had its chance
         self._others = others
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
@@ -64,16 +66,11 @@ class Turns:
         seconds = _YIELDING
         if longest_sleep is not None:
             seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
-        self._yielding_until = now + seconds
+        self.yielding_until = now + seconds
         return seconds
-
-    @property
-    def yielding_until(self) -> float:
-        """When others have had their chance to go first; 0 when there is nobody to go."""
-        return self._yielding_until
 
     def yielding(self, clock: Callable[[], float]) -> bool:
         """Whether others go first."""
-        if self._yielding_until and clock() >= self._yielding_until:
-            self._yielding_until = 0.0
-        return self._yielding_until > 0.0
+        if self.yielding_until and clock() >= self.yielding_until:
+            self.yielding_until = 0.0
+        return self.yielding_until > 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from ..._transport import IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call
 from ...errors import LockTimeoutError, SessionClosedError
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..._transport import Answer, Fault, Refused
     from ..claim import Claim
     from ..target import Target
+
+_ENDS: Final = {type(None): "cancelled", LockTimeoutError: "timeout", SessionClosedError: "closed"}
+"""How a wait ended without a grant, by its error, as listeners are told."""
 
 
 @final
@@ -202,16 +205,10 @@ class Waiter(Patient):
                 self._engine.entangled(self)
 
     def _tell_waited(self) -> None:
-        if self.grant is not None:
-            how = "granted"
-        elif self.error is None:
-            how = "cancelled"
-        elif isinstance(self.error, LockTimeoutError):
-            how = "timeout"
-        elif self._needless:
+        if self._needless:
             how = "needless"
         else:
-            how = "closed" if isinstance(self.error, SessionClosedError) else "failed"
+            how = "granted" if self.grant is not None else _ENDS.get(type(self.error), "failed")
         seconds = self._engine.now() - self.started
         self._engine.events.waited(self.target.kind, self.target.name, seconds, how)
 
