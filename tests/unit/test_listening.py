@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, FairLock, Lock, Session
-from aiolocks._core.waiting.naps import SILENT
+from aiolocks._core.backoff import SILENT
 from aiolocks._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
 from aiolocks._transport.commands.multislot import commands_of
 from tests.unit.fakes import cut, deny, grant, let_go, refuse, releasing, turns
