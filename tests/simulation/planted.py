@@ -126,6 +126,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
     ),
+    "a seat that is given up while it is taken": (
+        FOUND["a waiter that takes a seat and is cancelled hides that the bell was rung"],
+        "free for",
+    ),
     "nest: looked at before": (
         FOUND["a release of a reentrant lock while its slot moves stops between its token and its lock"],
         "free for",

@@ -817,25 +817,66 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     await cancel(behind)
 
 
-async def test_a_request_for_a_seat_goes_as_text_and_the_undo_of_its_waiter_right_behind_it(
+async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_seats(
     make_session, transport
 ) -> None:
-    """By its digest, a server that does not know the script would be sent it again, behind the undo."""
     session = make_session(backoff=SLOW)
-    head, _ = await asleep_in_a_strict_queue(session, transport)
+    transport.hears = transport.listening = True
+    holder = strict(session)
+    grant(await transport.asked("permits_acquire"))
+    lease = await holder
+    first, second = strict(session), strict(session)
+    await transport.asked("arm")  # not known to the server: executed after the request that follows
+    (await transport.asked("arm")).reply(0)
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
+
+    asked = await transport.asked("permits_acquire")
+    grant(asked)
+
+    undo = await transport.asked("permits_release")
+    assert undo.command.args[2] == seat(asked)
+    assert token(undo) != token(asked)
+    assert not leaves_its_bell(undo)
+    await first
+    await cancel(second)
+
+
+async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make_session, transport) -> None:
+    """It may have hung up a bell that was rung, so that the head asks."""
+    session = make_session(backoff=SLOW)
+    head, listening = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
-    arming = await transport.asked("arm")
+    await transport.asked("arm")  # of the one behind: not answered yet
 
     await cancel(behind)
 
-    undo = await transport.asked("permits_release")
-    assert arming.as_eval
-    assert undo.command.lane == arming.command.lane
-    assert not leaves_its_bell(undo)
-    arming.reply(2)  # the bell had been rung, and hangs again: so the head asks
-    refuse(await transport.asked("permits_acquire"))
+    again = await transport.asked("permits_acquire")
+    assert not leaves_its_bell(await transport.asked("permits_release"))
+    refuse(again)
+    assert (await transport.asked("listen")).command.bells == listening.command.bells  # heard as before
     await turns()
     assert transport.unasked == []
+    await cancel(head)
+
+
+async def test_a_cancelled_waiter_stops_each_request_for_its_seat(make_session, transport) -> None:
+    """Sent again to a server that does not know the script, either would come after the undo."""
+    session = make_session(backoff=SLOW)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    first = await transport.asked("arm")
+    transport.on_rung("keyspace", None)  # the bell may be gone
+    await transport.asked("permits_acquire")
+    second = await transport.asked("arm")
+    assert first.command.lane == second.command.lane
+    assert not first.done
+
+    await cancel(behind)
+
+    assert [first.done, second.done] == [True, True]
+    assert (await transport.asked("permits_release")).command.lane == first.command.lane
     await cancel(head)
 
 

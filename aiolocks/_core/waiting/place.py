@@ -54,13 +54,12 @@ class Place:
         self.armed = True
         self.answered = False
 
-    def arm(self, claim: Claim, told: Callable[[int], None]) -> None:
+    def arm(self, claim: Claim, told: Callable[[int], None], *, until: float) -> Call[int]:
         """Takes a seat at the end of the queue, or keeps it, with a fresh bell; tells what that was."""
         self.listened_for()
-        until = self._engine.now() + self._engine.settings.command_timeout
-        # As text: a server that does not know the script would be sent it again, behind the acquire or the
-        # undo of this waiter, and would give a seat to nobody.
-        self._engine.send(Call(claim.arm(), told, self._failed, until=until, as_eval=True), corked=True)
+        call = Call(claim.arm(), told, self._failed, until=until)
+        self._engine.send(call, corked=True)
+        return call
 
     def _failed(self, fault: Fault) -> None:
         self.armed = False

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, WAS_RUNG
+from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG
 from ..claim import Claim
 from ..clock import seconds
 from .here import Here
@@ -132,6 +132,16 @@ class Stand:
         self.left()
         self._engine.undo(self._nobody(), of_use, leave=True)
 
+    def give_up_seat(self, acquisition: Waiter) -> None:
+        """An arming may have put this one's seat back after it got in.
+
+        In a strict queue the server keeps the bell for the other seats of this session, and only for these.
+        """
+        leaves = not self.others_wait(acquisition)
+        if leaves:
+            self.left()
+        self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
+
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
         return Claim(self._resource.commands, seat, "", 1000)
@@ -143,6 +153,12 @@ class Stand:
         if not self.place.armed:
             self.place.listened_for()
             self._engine.bells.listen_for(self, acquisition.claim.listener())
+
+    def not_armed(self) -> None:
+        """The answer to a request that hangs up the bell is not heard: the bell may have been rung before."""
+        self.place.armed = False
+        if self._head is not None and not self.here.closed:
+            self._head.prompt("poll", in_turn=False)
 
     def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
         """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""
@@ -228,9 +244,15 @@ class Stand:
 
     def _take_seat(self, acquisition: Waiter) -> None:
         """In a strict queue, also of one that does not ask yet."""
+        former = tuple(arming for arming in acquisition.armings if not arming.done)
+        for arming in former:
+            if arming.unconfirmed:  # its connection has ended, and the new one takes its place
+                self._engine.forget(arming)
         acquisition.seated = True
         self.take_place()
-        self.place.arm(acquisition.claim, self._seated)
+        until = self._engine.now() + self._engine.settings.command_timeout
+        armed = self.place.arm(acquisition.claim, self._seated, until=until)
+        acquisition.armings = (*former, armed)
 
     def _seated(self, was: int) -> None:
         if not self.awaited:

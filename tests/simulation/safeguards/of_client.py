@@ -36,12 +36,25 @@ OF_CLIENT: dict[str, Safeguard] = {
         unseen="its refusal has seated it, and the server rings its bell for what is given back after that; "
         "this makes it ask a moment sooner",
     ),
-    "a seat that is asked for late": Safeguard(
-        "A request for a seat is not executed behind the acquire or the undo of the same waiter.",
-        python("_core.waiting.place:Place.arm", without="as_eval=True", instead="as_eval=False"),
+    "a renewal that came late": Safeguard(
+        "A bell that is hung up again after its waiter got in is taken down.",
+        python(
+            "_core.waiting.waiter:Waiter._settle_place",
+            without="self.armings and self._arming_pends",
+            instead="False",
+        ),
         ("fairlock", "fair-semaphore"),
         faulty=True,
         sorts=("no scripts",),
+    ),
+    "a seat that is given up while it is taken": Safeguard(
+        "Where a request for a seat is forgotten, which hangs up the bell, the head asks.",
+        python(
+            "_core.waiting.stand:Stand.not_armed",
+            without='self._head.prompt("poll", in_turn=False)',
+            instead="self._head.asleep and self.listen(self._head)",
+        ),
+        ("limits", "fairlock", "fair-semaphore"),
     ),
     "left when it is undone": Safeguard(
         "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
