@@ -817,6 +817,37 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     await cancel(behind)
 
 
+async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
+    make_session, transport
+) -> None:
+    """Else it would be gone after a while, and the waiters of other processes would go ahead of this one."""
+    transport.ordered = False
+    session = make_session(backoff=SLOW)
+    transport.hears = transport.listening = True
+    head, behind = strict(session), strict(session)
+    asked = await transport.asked("permits_acquire")
+    arming = await transport.asked("arm")
+    arming.reply(0)
+    (bell,) = arming.command.bells
+    asked.reply([0, -2, [b"17", b"1"], bell + arming.command.args[2].encode()])  # the one behind came first
+    grant(await transport.asked("permits_acquire"))
+    lease = await behind
+
+    transport.on_rung("tracking", [bell])
+
+    again = await transport.asked("arm")
+    assert again.command.lane == asked.command.lane
+    assert not head.done()
+    again.reply(2)
+    await turns()
+    assert transport.unasked == []  # nobody else here may ask before it is let go of
+    await cancel(head)
+    await transport.asked("permits_release")  # its seat
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
+
+
 async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_seats(
     make_session, transport
 ) -> None:

@@ -157,8 +157,7 @@ class Stand:
     def not_armed(self) -> None:
         """The answer to a request that hangs up the bell is not heard: the bell may have been rung before."""
         self.place.armed = False
-        if self._head is not None and not self.here.closed:
-            self._head.prompt("poll", in_turn=False)
+        self._prompt("poll")
 
     def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
         """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""
@@ -209,13 +208,10 @@ class Stand:
                     self._head.sleep_unheard()
 
     def rung(self, way: str) -> None:
-        """The bell was rung; `way` is how we know. Somebody here is to try."""
+        """The bell was rung; `way` is how we know. Somebody here is to try, unless nobody here may."""
         self.place.armed = False
-        if self._head is None:
-            if (first := self._first_seated) is not None:
-                self._take_seat(first)  # its bell is to hang again
-        elif not self.here.closed:
-            self._head.prompt(way, in_turn=False)
+        if not self._prompt(way) and self.manner.strict and self.awaited:
+            self._take_seat(self._head or next(iter(self._queue)))  # its bell is to hang again
 
     def lost(self, way: str) -> None:
         """The bell may be gone, and other processes may have taken this one for dead.
@@ -223,8 +219,7 @@ class Stand:
         The head asks, and is seated if it is refused; its waiters take their seats again behind it, in order.
         """
         self.place.armed = False
-        if self._head is not None and not self.here.closed:
-            self._head.prompt(way, in_turn=False)
+        self._prompt(way)
         if self.manner.strict:
             for acquisition in self._queue:
                 self._take_seat(acquisition)
@@ -259,5 +254,12 @@ class Stand:
             return
         self.take_place()  # one that got in meanwhile may have taken it along
         self.place.armed = self.place.answered = True
-        if was == WAS_RUNG and self._head is not None:
-            self._head.prompt("local", in_turn=False)
+        if was == WAS_RUNG:
+            self._prompt("local")
+
+    def _prompt(self, way: str) -> bool:
+        """The head is to ask; False if nobody here may."""
+        if self._head is None or self.here.closed:
+            return False
+        self._head.prompt(way, in_turn=False)
+        return True

@@ -36,9 +36,7 @@ class Turns:
         self._others = 0  # in the queue when it was last granted here
         self._run = 0
         self._since = 0.0
-        self.yielding_until = (
-            0.0  # when others who were woken have had their chance; 0: nobody was
-        )
+        self.yielding_until = 0.0  # when others who were woken have had their chance; 0: nobody was
         self.owed = False  # it was let go of here without waking anybody elsewhere: that is still to be done
 
     def granted(self, others: int, now: float) -> None:

@@ -51,8 +51,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Where a request for a seat is forgotten, which hangs up the bell, the head asks.",
         python(
             "_core.waiting.stand:Stand.not_armed",
-            without='self._head.prompt("poll", in_turn=False)',
-            instead="self._head.asleep and self.listen(self._head)",
+            without='self._prompt("poll")',
+            instead="self._head is not None and self._head.asleep and self.listen(self._head)",
         ),
         ("limits", "fairlock", "fair-semaphore"),
     ),
