@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import redis.exceptions as driver
+from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import Connection
 
 from aiolocks._transport.client import tls
+from aiolocks._transport.client.connectors import NodeConnectors
 from aiolocks._transport.faults import TlsMismatchError
 
 
@@ -44,3 +46,21 @@ async def test_where_a_connection_came_about_before_a_broken_one_is_no_reason_to
     with pytest.raises(driver.ConnectionError):
         await asyncio.wait_for(tls.connected(door, _breaks()), 1.0)
     assert len(asked) == 1
+
+
+async def test_where_one_node_of_a_cluster_has_answered_no_other_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that is made anew, as after a slot has moved, must not wait for that either."""
+
+    async def speaks_tls(host: str, port: int) -> bool:
+        pytest.fail("asked")
+
+    monkeypatch.setattr(tls, "_speaks_tls", speaks_tls)
+    client = RedisCluster("one", 6379)
+    connectors = NodeConnectors(client)
+    assert await tls.connected(connectors.connector(("one", 6379)), _works()) == "connected"
+
+    for node in (("one", 6379), ("two", 6380)):
+        with pytest.raises(driver.ConnectionError):
+            await tls.connected(connectors.connector(node), _breaks())

@@ -35,9 +35,12 @@ _CLUSTER_MATTERS: Final = (
 class NodeConnector:
     """How connections to one node of a cluster are made."""
 
-    __slots__ = ("__weakref__", "connection_class", "connection_kwargs")
+    __slots__ = ("cluster", "connection_class", "connection_kwargs")
 
-    def __init__(self, connection_class: Any, connection_kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, cluster: NodeConnectors, connection_class: Any, connection_kwargs: dict[str, Any]
+    ) -> None:
+        self.cluster = cluster
         self.connection_class = connection_class
         self.connection_kwargs = connection_kwargs
 
@@ -83,7 +86,7 @@ class NodeConnectors:
         drivable: Whether its connections can be expected to carry the multiplexed protocol.
     """
 
-    __slots__ = ("_arguments", "_class", "_remap", "drivable", "seeds")
+    __slots__ = ("__weakref__", "_arguments", "_class", "_remap", "drivable", "seeds")
 
     def __init__(self, client: RedisCluster) -> None:
         manager = client.nodes_manager
@@ -104,4 +107,4 @@ class NodeConnectors:
 
     def connector(self, address: Address) -> NodeConnector:
         host, port = address
-        return NodeConnector(self._class, {**self._arguments, "host": host, "port": port})
+        return NodeConnector(self, self._class, {**self._arguments, "host": host, "port": port})

@@ -25,8 +25,8 @@ _SUSPICIOUS: Final = 0.5
 """Seconds without an answer after which a TLS handshake is looked into. The attempt goes on meanwhile."""
 _PATIENCE: Final = 1.0
 """Seconds for the question in the other way."""
-_answered: Final[WeakSet[Connecting]] = WeakSet()
-"""The doors behind which a server has answered without TLS."""
+_answered: Final[WeakSet[Any]] = WeakSet()
+"""The pools, and the clusters, of which a server has answered without TLS."""
 
 
 class Connecting(Protocol):
@@ -50,17 +50,18 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
         return await attempt
     if issubclass(door.connection_class, library.ssl_connection):
         return await _encrypted(*address, attempt)
+    alike = getattr(door, "cluster", door)  # of the nodes of a cluster, all speak TLS, or none does
     try:
         result = await attempt
     except (driver.ConnectionError, driver.InvalidResponse) as error:
         # A plain server answers no TLS handshake, so that the question takes its full time. Where it has
         # answered before, the next attempt must not wait for that: leases would end meanwhile.
-        if door in _answered or not _is_broken(error) or not await _speaks_tls(*address):
+        if alike in _answered or not _is_broken(error) or not await _speaks_tls(*address):
             raise
         raise TlsMismatchError(
             f"{address[0]}:{address[1]} speaks TLS, and this client does not: use rediss:// or ssl=True"
         ) from error
-    _answered.add(door)
+    _answered.add(alike)
     return result
 
 
