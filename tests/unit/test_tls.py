@@ -51,7 +51,7 @@ async def test_where_a_connection_came_about_before_a_broken_one_is_no_reason_to
 async def test_where_one_node_of_a_cluster_has_answered_no_other_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node that is made anew, as after a slot has moved, must not wait for that either."""
+    """A node that is connected to again, as after a slot has moved, must not wait for that either."""
 
     async def speaks_tls(host: str, port: int) -> bool:
         pytest.fail("asked")
