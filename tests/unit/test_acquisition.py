@@ -817,6 +817,33 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     await cancel(behind)
 
 
+async def test_a_seat_that_was_taken_while_an_earlier_request_was_on_its_way_stays(
+    make_session, transport
+) -> None:
+    """The grant of that request gives up its own seat alone: the session must go on to show that it waits."""
+    transport.ordered = False
+    session = make_session(backoff=SLOW)
+    head, listening = await asleep_in_a_strict_queue(session, transport)
+    transport.on_rung("tracking", listening.command.bells)
+    asked = await transport.asked("permits_acquire")
+    behind = strict(session)
+    arming = await transport.asked("arm")
+    arming.reply(0)
+
+    grant(asked)
+    lease = await head
+
+    (await transport.asked("permits_renew")).reply(1)  # so that the server tells of its loss
+    heartbeat = await transport.asked("listen")
+    assert arming.command.args[2] in heartbeat.command.args
+    heartbeat.reply([20_000])
+    await cancel(behind)
+    await transport.asked("permits_release")  # its seat
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
+
+
 async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     make_session, transport
 ) -> None:
@@ -857,7 +884,7 @@ async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_
     grant(await transport.asked("permits_acquire"))
     lease = await holder
     first, second = strict(session), strict(session)
-    await transport.asked("arm")  # not known to the server: executed after the request that follows
+    late = await transport.asked("arm")  # not known to the server: executed after the request that follows
     (await transport.asked("arm")).reply(0)
     release = releasing(lease)
     let_go(await transport.asked("permits_release"))
@@ -865,50 +892,60 @@ async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_
 
     asked = await transport.asked("permits_acquire")
     grant(asked)
+    await first
+    late.reply(1)
 
     undo = await transport.asked("permits_release")
     assert undo.command.args[2] == seat(asked)
     assert token(undo) != token(asked)
     assert not leaves_its_bell(undo)
-    await first
     await cancel(second)
 
 
-async def test_a_cancelled_arming_does_not_take_the_bell_of_a_sleeping_head(make_session, transport) -> None:
-    """It may have hung up a bell that was rung, so that the head asks."""
+@pytest.mark.parametrize("was_rung", [False, True])
+async def test_a_seat_that_is_taken_after_its_waiter_has_left_is_given_up(
+    make_session, transport, was_rung
+) -> None:
+    """Its request hung up the bell again, which may have been rung: then the head asks."""
     session = make_session(backoff=SLOW)
     head, listening = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
-    await transport.asked("arm")  # of the one behind: not answered yet
-
+    arming = await transport.asked("arm")
     await cancel(behind)
-
-    again = await transport.asked("permits_acquire")
     assert not leaves_its_bell(await transport.asked("permits_release"))
-    refuse(again)
-    assert (await transport.asked("listen")).command.bells == listening.command.bells  # heard as before
+
+    arming.reply(2 if was_rung else 1)
+
+    undo = await transport.asked("permits_release")
+    assert undo.command.args[2] == arming.command.args[2]
+    assert not leaves_its_bell(undo)
+    if was_rung:
+        refuse(await transport.asked("permits_acquire"))
+        assert (await transport.asked("listen")).command.bells == listening.command.bells  # heard as before
     await turns()
     assert transport.unasked == []
     await cancel(head)
 
 
-async def test_a_cancelled_waiter_stops_each_request_for_its_seat(make_session, transport) -> None:
-    """Sent again to a server that does not know the script, either would come after the undo."""
+async def test_the_last_seat_that_is_taken_after_its_waiter_has_left_leaves_the_bell_too(
+    make_session, transport
+) -> None:
     session = make_session(backoff=SLOW)
-    head, _ = await asleep_in_a_strict_queue(session, transport)
+    transport.hears = transport.listening = True
+    holder = strict(session)
+    grant(await transport.asked("permits_acquire"))
+    lease = await holder
     behind = strict(session)
-    first = await transport.asked("arm")
-    transport.on_rung("keyspace", None)  # the bell may be gone
-    await transport.asked("permits_acquire")
-    second = await transport.asked("arm")
-    assert first.command.lane == second.command.lane
-    assert not first.done
-
+    arming = await transport.asked("arm")
     await cancel(behind)
+    assert leaves_its_bell(await transport.asked("permits_release"))
 
-    assert [first.done, second.done] == [True, True]
-    assert (await transport.asked("permits_release")).command.lane == first.command.lane
-    await cancel(head)
+    arming.reply(0)
+
+    assert leaves_its_bell(await transport.asked("permits_release"))
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
 
 
 async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, final
-
-from ..._transport import Call, Fault
 
 if TYPE_CHECKING:
     from ..._transport.commands.base import NameCommands
-    from ..claim import Claim
     from ..engine import Engine
 
 
@@ -53,14 +49,3 @@ class Place:
         """A request for that is sent now."""
         self.armed = True
         self.answered = False
-
-    def arm(self, claim: Claim, told: Callable[[int], None], *, until: float) -> Call[int]:
-        """Takes a seat at the end of the queue, or keeps it, with a fresh bell; tells what that was."""
-        self.listened_for()
-        call = Call(claim.arm(), told, self._failed, until=until)
-        self._engine.send(call, corked=True)
-        return call
-
-    def _failed(self, fault: Fault) -> None:
-        self.armed = False
-        self._engine.bells.refused(fault)

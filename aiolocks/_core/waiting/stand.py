@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG
+from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG, Call
 from ..claim import Claim
 from ..clock import seconds
 from .here import Here
@@ -14,7 +15,7 @@ from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from ..._transport import Command, Listener
+    from ..._transport import Command, Fault, Listener
     from ..claim import Resource
     from ..engine import Engine
     from .waiter import Waiter
@@ -95,6 +96,15 @@ class Stand:
             self.place.taken = True
             self._engine.bells.add(self)
 
+    def left_by(self, acquisition: Waiter) -> None:
+        """That one got in, and left the queue.
+
+        Where each has a seat, the others keep theirs, and the bell: if requests overtake each other, one may
+        have sat down since that request was sent.
+        """
+        if not (self.manner.strict and self.others_wait(acquisition)):
+            self.left()
+
     def left(self) -> None:
         """The place was taken away, or is about to be."""
         self._entering = False
@@ -132,11 +142,8 @@ class Stand:
         self.left()
         self._engine.undo(self._nobody(), of_use, leave=True)
 
-    def give_up_seat(self, acquisition: Waiter) -> None:
-        """An arming may have put this one's seat back after it got in.
-
-        In a strict queue the server keeps the bell for the other seats of this session, and only for these.
-        """
+    def _give_up_seat(self, acquisition: Waiter) -> None:
+        """In a strict queue the server keeps the bell for other seats of this session, and only for these."""
         leaves = not self.others_wait(acquisition)
         if leaves:
             self.left()
@@ -153,11 +160,6 @@ class Stand:
         if not self.place.armed:
             self.place.listened_for()
             self._engine.bells.listen_for(self, acquisition.claim.listener())
-
-    def not_armed(self) -> None:
-        """The answer to a request that hangs up the bell is not heard: the bell may have been rung before."""
-        self.place.armed = False
-        self._prompt("poll")
 
     def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
         """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""
@@ -238,24 +240,29 @@ class Stand:
         return next(iter(self._queue), None) if self.manner.strict else None
 
     def _take_seat(self, acquisition: Waiter) -> None:
-        """In a strict queue, also of one that does not ask yet."""
-        former = tuple(arming for arming in acquisition.armings if not arming.done)
-        for arming in former:
-            if arming.unconfirmed:  # its connection has ended, and the new one takes its place
-                self._engine.forget(arming)
+        """In a strict queue, also of one that does not ask yet: at the end, or the one that it has."""
         acquisition.seated = True
         self.take_place()
+        self.place.listened_for()
         until = self._engine.now() + self._engine.settings.command_timeout
-        armed = self.place.arm(acquisition.claim, self._seated, until=until)
-        acquisition.armings = (*former, armed)
+        told = functools.partial(self._seated, acquisition)
+        self._engine.send(Call(acquisition.claim.arm(), told, self._not_seated, until=until), corked=True)
 
-    def _seated(self, was: int) -> None:
+    def _seated(self, acquisition: Waiter, was: int) -> None:
+        if acquisition.over:
+            # Its seat was taken after the request that gave it up, where that overtook this one: on another
+            # connection, or as the server did not know the script.
+            self._give_up_seat(acquisition)
         if not self.awaited:
             return
         self.take_place()  # one that got in meanwhile may have taken it along
         self.place.armed = self.place.answered = True
         if was == WAS_RUNG:
             self._prompt("local")
+
+    def _not_seated(self, fault: Fault) -> None:
+        self.place.armed = False
+        self._engine.bells.refused(fault)
 
     def _prompt(self, way: str) -> bool:
         """The head is to ask; False if nobody here may."""

@@ -32,19 +32,14 @@ class Waiter(Patient):
     | `SLEEPING` | `ASKING` | woken, or its nap is over |
     | `QUEUED`, `ASKING`, `SLEEPING` | `ENDED` | granted; or its task, its patience or the session has ended |
 
-    Invariants:
-    - in a stage other than `ASKING` it has no request under way but those for its seat;
-    - `armings` holds each of those that is under way, also one that a later one followed because the bell was
-      lost meanwhile: sent again to a server that does not know its script, any of them could come after the
-      undo, and leave a seat of nobody.
+    Invariant: in a stage other than `ASKING` it has no request under way but those for its seat.
     """
 
-    __slots__ = ("_ask_again", "_kept_before", "_needless", "_told", "_warned", "armings", "seated")
+    __slots__ = ("_ask_again", "_kept_before", "_needless", "_told", "_warned", "seated")
 
     def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
         super().__init__(target, claim, blocking_timeout)
         self._needless = False  # there is nothing to wait for, as the server says
-        self.armings: tuple[Call[int], ...] = ()  # of a seat of its own
         self._kept_before = 0  # undos that had left the place to others when it asked
         self.seated = False  # it may have a seat of its own, where each waiter has one
         self._ask_again = False
@@ -158,11 +153,6 @@ class Waiter(Patient):
             self._gate.listen(self)
             self._sleep()
 
-    @property
-    def _arming_pends(self) -> bool:
-        """Whether a request for its seat may come behind what it asks."""
-        return any(not arming.done for arming in self.armings)
-
     # -- who is in the way
 
     def suspect(self) -> bool:
@@ -180,12 +170,9 @@ class Waiter(Patient):
 
     def _settle_place(self) -> None:
         """A waiter that gets in has left the queue."""
-        if self.armings and self._arming_pends:
-            # The server did not know its script, and so it came behind the try that left the queue.
-            self._gate.give_up_seat(self)
-        elif self._standing & (SEATED | STAYING) == SEATED and self._kept_before == self._gate.place.kept:
+        if self._standing & (SEATED | STAYING) == SEATED and self._kept_before == self._gate.place.kept:
             # Else what such an undo takes back may have been executed after this one, and seated again.
-            self._gate.left()
+            self._gate.left_by(self)
 
     def _has_failed(self, fault: Fault) -> None:
         if self._fault is None or self._fault.unknown or not fault.unknown:
@@ -217,11 +204,6 @@ class Waiter(Patient):
     def _withdraw(self) -> None:
         """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
         gate = self._gate
-        if self.armings and self._arming_pends:
-            # If the server does not know their script, they must not be sent again, after the undo.
-            for arming in self.armings:
-                self._engine.forget(arming)
-            gate.not_armed()
         executed = self._end_unanswered()
         if executed:
             gate.take_place()  # it may have been refused
@@ -240,7 +222,6 @@ class Waiter(Patient):
 
     def _end(self) -> None:
         super()._end()
-        self.armings = ()
         if self._sleep_timer is not None:
             self._cancel_sleep()
         if self._deadline_timer is not None:

@@ -36,24 +36,16 @@ OF_CLIENT: dict[str, Safeguard] = {
         unseen="its refusal has seated it, and the server rings its bell for what is given back after that; "
         "this makes it ask a moment sooner",
     ),
-    "a renewal that came late": Safeguard(
-        "A bell that is hung up again after its waiter got in is taken down.",
-        python(
-            "_core.waiting.waiter:Waiter._settle_place",
-            without="self.armings and self._arming_pends",
-            instead="False",
-        ),
+    "a seat that came late": Safeguard(
+        "A seat that is taken after its waiter got in or left is given up.",
+        python("_core.waiting.stand:Stand._seated", without="acquisition.over", instead="False"),
         ("fairlock", "fair-semaphore"),
         faulty=True,
         sorts=("no scripts",),
     ),
     "a seat that is given up while it is taken": Safeguard(
-        "Where a request for a seat is forgotten, which hangs up the bell, the head asks.",
-        python(
-            "_core.waiting.stand:Stand.not_armed",
-            without='self._prompt("poll")',
-            instead="self._head is not None and self._head.asleep and self.listen(self._head)",
-        ),
+        "Where a request for a seat hangs up a bell that was rung, the head asks.",
+        python("_core.waiting.stand:Stand._seated", without='self._prompt("local")', instead="pass"),
         ("limits", "fairlock", "fair-semaphore"),
     ),
     "left when it is undone": Safeguard(
