@@ -11,6 +11,25 @@ from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Schedule
 
 CLEARED: dict[str, Schedule] = {
+    # Both connections of the pool are cut a moment before a renewal. The client learns the slots again, by
+    # seventeen messages each way, until the renewal is told that the node does not know the script. Then the
+    # second connection is made. That takes 730 ms in all, and 690 ms are left.
+    "with a ttl of some dozen messages, a pool connects to a cluster again too late for a renewal": schedule(
+        "cluster-reentrant",
+        105000800,
+        1.0,
+        crew(
+            "plain",
+            STEADY_FAR,
+            one("p1.w0.r0", 0.0, 0.585, cancel=0.087),
+            one("p1.w0.r1", 0.0, 0.13),
+            one("p1.w0.r2", 0.0, 0.059),
+            one("p1.w0.r3", 0.0, 1.0649),
+            poll=0.064,
+            busy=0.01,
+        ),
+        faults=(fault("cut", "p1", 1.25, amount=0.01),),
+    ),
     # The first request of p1.w2 waits for a second until redis-py connects again. The heartbeat of its
     # session names its seat before that, and is told that there is none; p0.w0.r3 asks, and sits down first.
     "a waiter that listens before it has a seat has not taken it": schedule(

@@ -181,12 +181,24 @@ class Run:
 
         It explains what begins so early, and no more. A rare spike does not make all of it late.
         """
-        kind, ttl = self.schedule.kind, self.schedule.ttl
-        takes = CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
-        if crew.wakeup == "plain" and kind.topology == "cluster" and kind.stepwise and takes > ttl:
+        ttl, takes = self.schedule.ttl, self._connects_late(crew)
+        if takes and self.schedule.kind.stepwise:
             first = min((worker.rounds[0].after for worker in crew.workers), default=0.0)
             self.referee.excuses.give(Excused.ERROR, crew.part, 0.0, first + takes - ttl)
             self.referee.excuses.give(Excused.IDLE, None, 0.0, first + takes)
+
+    def _connects_late(self, crew: Crew) -> float:
+        """Seconds in which the pooled transport connects to a cluster, where that is longer than a ttl."""
+        takes = CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
+        pooled = crew.wakeup == "plain" and self.schedule.kind.topology == "cluster"
+        return takes if pooled and takes > self.schedule.ttl else 0.0
+
+    def _excuse_connecting_again(self, process: str) -> None:
+        """Where connections that were cut are made again so slowly, a renewal may come late."""
+        now = self.world.now
+        for crew in self.schedule.crews:
+            if crew.part == process and (takes := self._connects_late(crew)):
+                self.referee.excuses.give(Excused.ERROR, process, now, now + takes)
 
     def _strike(self, fault: Fault) -> None:
         process = self.processes.get(fault.target)
@@ -197,6 +209,7 @@ class Run:
         self._settled_at = self._calm_at + RECOVERY + fault.amount + self.schedule.ttl
         sort = SORTS[fault.what]
         sort.excuse(self, fault)
+        self._excuse_connecting_again(fault.target)
         if sort.excuses:
             self._struck.add(fault.target)
         sort.strike(self, fault)
