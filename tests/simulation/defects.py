@@ -291,6 +291,12 @@ DEFECTS = (
         "101002180",
         "e9ee6aa",
     ),
+    Defect(
+        "Without order, a waiter that gets in takes along the bell of one that sat down before its answer.",
+        "fairlock",
+        "",
+        "247efdc",
+    ),
 )
 
 

@@ -10,6 +10,15 @@ from tests.simulation.world.network import FAR, NEAR, SPIKY
 from tests.simulation.world.schedule import Schedule
 
 IN_LISTENING: dict[str, Schedule] = {
+    # While the request of p0.w0.r0 is granted, p0.w1.r0 sits down over another connection, and hears of that
+    # first. The later answer made the session forget their bell, and 2 s later p0.w1.r0 counted as dead.
+    "a waiter that gets in takes along the bell of one that sat down before the answer came": schedule(
+        "fairlock",
+        1,
+        1.0,
+        crew("plain", SPIKY, one("p0.w0.r0", 0.05, 3.0), one("p0.w1.r0", 0.156, 0.01), poll=0.064),
+        crew("tracking", NEAR, one("p1.w0.r0", 0.0, 0.15), one("p1.w1.r0", 0.6, 0.01)),
+    ),
     # p2.w2.r0 takes a seat and is cancelled. The request for it hangs up the bell that was rung for p2.w1.r0.
     "a waiter that takes a seat and is cancelled hides that the bell was rung": schedule(
         "limits",

@@ -126,6 +126,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
     ),
+    "a seat beside one that gets in": (
+        FOUND["a waiter that gets in takes along the bell of one that sat down before the answer came"],
+        "overtaken",
+    ),
     "a seat that is given up while it is taken": (
         FOUND["a waiter that takes a seat and is cancelled hides that the bell was rung"],
         "free for",

@@ -43,6 +43,15 @@ OF_CLIENT: dict[str, Safeguard] = {
         faulty=True,
         sorts=("no scripts",),
     ),
+    "a seat beside one that gets in": Safeguard(
+        "A waiter that gets in leaves the seats of others of its session, and their bell, as they are.",
+        python(
+            "_core.waiting.stand:Stand.left_by",
+            without="self.manner.strict and self.others_wait(acquisition)",
+            instead="False",
+        ),
+        ("fairlock", "fair-semaphore", "sentinel-fairlock"),
+    ),
     "a seat that is given up while it is taken": Safeguard(
         "Where a request for a seat hangs up a bell that was rung, the head asks.",
         python("_core.waiting.stand:Stand._seated", without='self._prompt("local")', instead="pass"),
