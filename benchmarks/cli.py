@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="JSON",
         dest="source",
-        help="take the figures from there; those of the workloads that are named are measured anew",
+        help="take the figures from there; those of the workloads that are named are measured again",
     )
     return parser
 
