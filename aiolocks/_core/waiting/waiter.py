@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from ..claim import Claim
     from ..target import Target
 
-_ENDS: Final = {type(None): "cancelled", LockTimeoutError: "timeout", SessionClosedError: "closed"}
+_ENDS: Final[dict[type, str]] = {
+    type(None): "cancelled",
+    LockTimeoutError: "timeout",
+    SessionClosedError: "closed",
+}
 """How a wait ended without a grant, by its error, as listeners are told."""
 
 
