@@ -1020,6 +1020,25 @@ async def test_the_next_request_follows_a_local_release_in_the_same_turn(offline
     await asyncio.gather(release, task)
 
 
+async def test_the_last_waiter_that_leaves_before_its_try_is_written_wakes_others(offline, transport) -> None:
+    """The release has woken nobody elsewhere, for this try was to go right behind it."""
+    lease = await hold(offline, transport)
+    task = waiting(offline)
+    await turns()
+    transport.connected = False
+    release = asyncio.create_task(lease.release())
+    await turns(1)
+    assert transport.unasked == ["release", "acquire"]
+    quiet, _ = await transport.asked("release"), await transport.asked("acquire")
+
+    await cancel(task)
+
+    telling = await transport.asked("release")
+    assert token(telling) != token(quiet)
+    quiet.reply([1])
+    await release
+
+
 async def test_a_sleeping_head_is_woken_by_a_local_release(make_session, transport, clock) -> None:
     session = make_session(backoff=SLOW)
     head = waiting(session)

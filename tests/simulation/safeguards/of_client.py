@@ -140,6 +140,7 @@ OF_CLIENT: dict[str, Safeguard] = {
             instead="gate.place.taken and",
         ),
         ("lock", "semaphore"),
+        unseen="a waiter elsewhere asks at its next heartbeat, at most 0.6 s later; a unit test looks at it",
     ),
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
