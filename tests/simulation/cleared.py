@@ -11,6 +11,32 @@ from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Schedule
 
 CLEARED: dict[str, Schedule] = {
+    # The connection breaks while the request of p1.w2.r0 is on its way. It is sent again and granted, and the
+    # lock is released. Then the first one arrives, half a second after it was sent, and is granted for 5 s.
+    "a single try whose request arrives late holds for a ttl what nobody has": schedule(
+        "rwlock",
+        107000171,
+        5.0,
+        crew("plain", NEAR, one("p1.w2.r0", 0.0070791, 0.0, want=READER, timeout=0.0), poll=0.5, busy=0.01),
+        faults=(
+            fault("half cut", "p1", 0.0486721, amount=0.5),
+            fault("half cut", "p0", 1.902632, amount=0.5),
+        ),
+    ),
+    # p0.w0.r0 takes one name after the other, and connects to a node for each. That takes a second in all.
+    "one that takes names in several slots for the first time connects to several nodes": schedule(
+        "cluster-multilock",
+        107000255,
+        5.0,
+        crew(
+            "plain",
+            STEADY_FAR,
+            one("p0.w0.r0", 0.24566, 0.11484, want=Want(names=("x", "y", "z"))),
+            one("p0.w1.r0", 0.07513, 0.19742, want=Want(names=("x", "z"))),
+            poll=0.064,
+            busy=0.01,
+        ),
+    ),
     # Both connections of the pool are cut a moment before a renewal. The client learns the slots again, by
     # seventeen messages each way, until the renewal is told that the node does not know the script. Then the
     # second connection is made. That takes 730 ms in all, and 690 ms are left.

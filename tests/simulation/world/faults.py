@@ -69,12 +69,23 @@ class Sort:
         slow = any(crew.part == victim and crew.wakeup == "plain" for crew in schedule.crews)
         # An end by the server's clock comes later where that is set back.
         left = schedule.ttl + sum(one.amount for one in schedule.faults if one.what == "clock back")
+        leaves = self.leaves or (fault.amount > 0 and _tries(run, victim))
         for sort, seconds in self.excuses.items():
             until = end + (RECOVERY if seconds == NEVER_CONNECTED and slow else seconds)
-            until += left if self.leaves and sort is Excused.IDLE else 0.0
+            until += left if leaves and sort is Excused.IDLE else 0.0
             excuses.give(sort, victim, now, until)
             if sort is Excused.IDLE and victim is not None:
                 excuses.give(sort, None, now, min(until, now + _first_for(run, victim) + left))
+
+
+def _tries(run: Run, process: str | None) -> bool:
+    """Whether a single try is under way there.
+
+    Its request may be sent again and be answered, and then arrive a first time, late, and be granted: by then
+    its task has gone.
+    """
+    actors = None if process is None else run.actors.get(process)
+    return actors is not None and any(one.single and one.ended > run.world.now for one in actors.attempts)
 
 
 def _first_for(run: Run, process: str) -> float:

@@ -332,11 +332,13 @@ class Run:
         """How long something may be free while somebody of this crew waits for it."""
         if self.schedule.hasty:
             return inf
-        if self.schedule.kind.stepwise:  # where each has some of it, they ask again after a while
-            return IDLE + crew.poll
+        crews = self.schedule.crews
+        if self.schedule.kind.stepwise:
+            # Where each has some of it, they ask again after a while. And one that takes a name after the
+            # other may first have to connect to the nodes of the others.
+            return IDLE + crew.poll + max(map(self.patience, crews))
         # One release wakes one waiter. The others wait for that one, which comes with its next poll where it
         # is not told, and which may have to make the connection on which it asks replicas.
-        crews = self.schedule.crews
         connected = max(map(self.patience, crews)) if self.schedule.kind.replicas else 0.0
         travel = max(one.delays.longest for one in crews)
         handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
