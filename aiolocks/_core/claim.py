@@ -22,19 +22,17 @@ class Manner:
 
     Attributes:
         exclusive: One of them has it: while it is held here nobody asks.
-        eager: A release hands over to the next waiter of this session: the waiter's request follows right
-            after the release.
         strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
         quiet: A hand-over within this session need not be known elsewhere: the release wakes nobody, and the
             request of the next waiter of this session, which follows right after it, does so if it is
             refused.
-        together: They enter at the same time, once one of them has.
+        together: They enter at the same time, once one of them has. Else a release hands over to the next
+            waiter of this session: the waiter's request follows right after the release.
         silence: Seconds after which a waiter asks although it is told when it may enter: a refusal for
             another reason is not told.
     """
 
     exclusive: bool = False
-    eager: bool = False
     strict: bool = False
     together: bool = False
     quiet: bool = False
@@ -54,7 +52,7 @@ class Manner:
         return self.strict or self.together
 
 
-SIMPLE: Final = Manner(exclusive=True, eager=True, quiet=True)
+SIMPLE: Final = Manner(exclusive=True, quiet=True)
 
 
 @final
@@ -135,9 +133,6 @@ class Claim:
 
         command.parse = parse
         return command
-
-    def arm(self) -> Command[int]:
-        return self.commands.arm(self.token)
 
     def listener(self) -> Listener | Command[int]:
         return self.commands.listener(self.token)

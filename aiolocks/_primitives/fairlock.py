@@ -14,7 +14,7 @@ from .._core.options import OnLost, Options
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.permits import PermitCommands
 
-_MANNER: Final = Manner(exclusive=True, eager=True, strict=True, quiet=True)
+_MANNER: Final = Manner(exclusive=True, strict=True, quiet=True)
 
 
 @final

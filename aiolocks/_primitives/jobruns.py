@@ -23,11 +23,11 @@ from ..errors import DuplicateJobError
 LeaseT = TypeVar("LeaseT", bound=Lease)
 LeaseType = Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
-_ONE: Final = Manner(exclusive=True, eager=True, strict=True)
-_SEVERAL: Final = Manner(eager=True, strict=True)
+_ONE: Final = Manner(exclusive=True, strict=True)
+_SEVERAL: Final = Manner(strict=True)
 # A ticket whose place another one has taken is not told of that: its run asks each second.
-_ONE_TICKET: Final = Manner(exclusive=True, eager=True, strict=True, silence=1.0)
-_TICKETS: Final = Manner(eager=True, strict=True, silence=1.0)
+_ONE_TICKET: Final = Manner(exclusive=True, strict=True, silence=1.0)
+_TICKETS: Final = Manner(strict=True, silence=1.0)
 _MOST_WAITING: Final = 1000
 _MOST_AT_ONCE: Final = 2**31 - 1
 

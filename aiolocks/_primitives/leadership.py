@@ -31,7 +31,7 @@ log = logging.getLogger("aiolocks.session")
 
 R = TypeVar("R")
 
-_MANNER: Final = Manner(exclusive=True, eager=True, strict=True, quiet=True)
+_MANNER: Final = Manner(exclusive=True, strict=True, quiet=True)
 _GRACE: Final = 2.0
 _PART_OF_TTL: Final = 5
 _CANDIDATES: Final = 100

@@ -15,7 +15,7 @@ from .._core.options import OnLost, Options
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.limits import KIND, LimitsCommands
 
-_MANNER: Final = Manner(eager=True, strict=True)
+_MANNER: Final = Manner(strict=True)
 _MOST_KEYS: Final = 8
 _LONGEST: Final = 256
 _MOST: Final = 2**31

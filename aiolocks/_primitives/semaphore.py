@@ -16,8 +16,8 @@ from .._core.pending import Pending
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.permits import PermitCommands
 
-_FAIR: Final = Manner(eager=True, strict=True, quiet=True)
-_UNFAIR: Final = Manner(eager=True, quiet=True)
+_FAIR: Final = Manner(strict=True, quiet=True)
+_UNFAIR: Final = Manner(quiet=True)
 _MOST: Final = 2**31
 
 

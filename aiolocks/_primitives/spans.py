@@ -33,7 +33,7 @@ EVERYTHING: Final = ("-inf", "inf")
 _MANNERS: Final = {
     "r": Manner(together=True),
     "u": Manner(),
-    "w": Manner(eager=True),
+    "w": Manner(),
 }
 _MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}
 _CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}

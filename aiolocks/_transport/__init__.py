@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from . import clocks
-from .commands.base import SEAT_LENGTH, whereabouts
+from .commands.base import whereabouts
 from .commands.listening import Listener, listening, one_request_each
 from .commands.lock import LockCommands, a_question
-from .commands.standing import IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
+from .commands.standing import BEHIND, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .faults import Fault
 from .opening import check_client, check_master, master_label, open_quorum, open_transport
 from .requests.answers import (
@@ -16,8 +16,6 @@ from .requests.answers import (
     GONE,
     NO_END,
     NOT_OURS,
-    WAS_HANGING,
-    WAS_RUNG,
     Answer,
     Granted,
     Kept,
@@ -34,6 +32,7 @@ from .wire.wakeups import NAMES as WAKEUPS
 
 __all__ = [
     "ASK",
+    "BEHIND",
     "BELL_RUNG",
     "BELL_TTL",
     "GONE",
@@ -44,13 +43,10 @@ __all__ = [
     "OWING",
     "PASSING",
     "SEATED",
-    "SEAT_LENGTH",
     "STAYING",
     "TOLD",
     "WAITING",
     "WAKEUPS",
-    "WAS_HANGING",
-    "WAS_RUNG",
     "Answer",
     "Call",
     "Command",

@@ -4,7 +4,8 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell   7 owner   8 over   9 seen
 --       and of a ticket   10 run   11 about
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 seat   6 flags: q has a bell,
---       l takes the bell along, a no other waiter shares the bell, h is told of the holders, if refused
+--       l takes the bell along, a no other waiter shares the bell, h is told of the holders, if refused, b takes a seat
+--       only, for others of its session go first
 --       7 how many may wait, or '' for any number   8 ticket, or '' for none
 --       9 change of the ticket's key as the run begins: g given up, k kept, e only until the run ends, then for its own time
 --       10 the text that the names of all bells of the session contain   11 limit: how many may run at once
@@ -26,7 +27,7 @@ if not permits then
   local duplicate = ticket ~= '' and why_duplicate(owner, over, ticket)
   local first, busy = first_living(queue, 0), busy_until()
   local in_turn, slot = not first or bell_of(queue, first) == bell, not busy and free() > 0
-  if not duplicate and not (slot and in_turn) then
+  if not duplicate and (has(flags, 'b') or not (slot and in_turn)) then
     local room = slot and ARGV[7] == '0' and '1' or ARGV[7]  -- a slot is free, and the first waiter may have no run to begin
     local admission, rung = find_room(KEYS[9], room, entry, ARGV[10], ticket)
     if admission ~= 'f' then

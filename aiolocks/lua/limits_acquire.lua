@@ -3,7 +3,8 @@
 --
 -- KEYS  1 holders   2 leases   3 turns   4 fence   5 queue of all   6 bell   7 queue of the line
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 line   6 seat   7 flags: w will wait if
---       refused, q has a bell, l deletes it, h is told the holders of the full key if refused
+--       refused, q has a bell, l deletes it, h is told the holders of the full key if refused, b takes a seat only, for
+--       others of its session go first
 -- Returns {1, fencing token, number of entries in the queue of all, 0, bells rung…}
 --      or {0, remaining ms (-1: no holder; -2: others go first)[, the holders], bells rung…}
 --
@@ -29,9 +30,10 @@ end
 purge()
 local held, minted, metadata = lease_of(token)
 if not held then
-  local call, place = waits and find_call(bell, seat), full_key(line)
+  local behind = has(flags, 'b')
+  local call, place = waits and not behind and find_call(bell, seat), full_key(line)
   local first = first_to_call(line)
-  if not call and (place or first and not (waits and bell_of(queue, first) == bell)) then
+  if not call and (behind or place or first and not (waits and bell_of(queue, first) == bell)) then
     if waits then
       rung[#rung + 1] = enqueue(queue, bell, seat, has(flags, 'q'))
       redis.call('ZADD', everyone, 'NX', whole(MICROSECONDS), bell .. seat)

@@ -3,7 +3,7 @@
 --
 -- KEYS  n locks   n fences   n queues   and the bell, from an asker that will wait
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON
---       6 flags: t only in turn, w will wait, p passes the wakeup on, o owes one, q may have a bell, l leaves, h is told
+--       6 flags: t in turn, w will wait, b takes a seat only, p passes the wakeup on, o owes one, q has a bell, l leaves, h told
 -- Returns {1, fencing token, number of others in the queues, 0}
 --      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, the holders], bells rung…}; the
 --      holders: {the server's time, microseconds; ''; of each of the first held locks '', remaining ms, the lock key}
@@ -11,7 +11,6 @@
 -- Invariant: it takes all or none. The fencing token is larger than the value of each fence.
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
 local bell, queues, MOST_TOLD = KEYS[3 * n + 1], {}, 26  -- two, and three of each of eight locks
-
 local mine, others, remaining, free, told = 0, 0, nil, {}, {whole(MICROSECONDS), ''}
 local minted = MICROSECONDS
 for i = 1, n do
@@ -39,6 +38,7 @@ if remaining then
   if has(flags, 'h') then table.insert(rung, 1, told) end
   return {0, remaining, unpack(rung)}
 end
+if has(flags, 'b') then return {0, -2, enqueue_in_each(queues, bell, flags)} end
 if mine == n then
   minted = minted_in(redis.call('GET', KEYS[1]))
   redis.call('PEXPIRE', KEYS[1], ttl)  -- allowed out of memory; then so are later writes

@@ -4,8 +4,8 @@
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 permits   6 value, or '' for one that is 1
 --       7 seat, of zeros unless it is fair   8 flags: t only in turn, w will wait if refused, p was woken, o its session
---       has released permits and woken no waiter, q has a bell, l deletes it, h is told the holders if refused
---       9 retention of the value, ms
+--       has released permits and woken no waiter, q has a bell, l deletes it, h is told the holders if refused,
+--       b takes a seat only, for others of its session go first   9 retention of the value, ms
 -- Returns {1, fencing token, number of entries in the queue, number of further such grants that there is room for, bells rung…}
 --      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, the holders], bells rung…
 --          [, the entry of the queue that goes first, if it is another entry of the same bell]}
@@ -23,9 +23,9 @@ end
 local woken, wakeup_due = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)
 if not permits then
-  local entry, in_turn, ahead = bell .. seat, true, nil
+  local entry, in_turn, too_soon, behind, ahead = bell .. seat, true, wanted > free(), has(flags, 'b'), nil
   if has(flags, 't') then in_turn, ahead = goes_first(queue, bell, entry, has(flags, 'w')) end
-  if wanted > free() or not in_turn then
+  if too_soon or not in_turn or behind then
     keep(value, ARGV[9])  -- also for a waiter: a value that was resized must last
     local too_few = wanted > capacity()
     if too_few and wanted > tonumber(ARGV[6]) then  -- the first value was too small, too
@@ -35,13 +35,13 @@ if not permits then
     -- Permits that it cannot use are for other waiters: for those after it if it was woken in the queue, or else for all.
     local rung, rank = {}, redis.call('ZRANK', queue, entry) or -1
     local own = has(flags, 'w') and enqueue(queue, bell, seat, has(flags, 'q')) or nil
-    if (not in_turn and not ahead) or (wakeup_due and not fair) then
+    if behind or (not in_turn and not ahead) or (wakeup_due and not fair) then
       rung = wake(fair, 0, entry)
     elseif woken and not fair then
       rung = wake(fair, rank + 1)
     end
     rung[#rung + 1] = own
-    rung[#rung + 1] = ahead
+    if not too_soon then rung[#rung + 1] = ahead end
     local earliest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
     local remaining = earliest and math.max(0, earliest - NOW) or -1
     if wanted <= free() then remaining = -2 end

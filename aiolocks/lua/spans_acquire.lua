@@ -14,7 +14,6 @@
 -- Invariants: see spans.lua; an upgradable inherits the fencing token of its upgrade.
 local token, ttl, mode, a, b, upgrade_of = ARGV[1], tonumber(ARGV[2]), ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local seat, flags = ARGV[10], ARGV[11]
-
 local others = number_in(queue)
 check()
 local woken = was_woken(flags, bell)
@@ -33,7 +32,8 @@ else
     return {0, -3}
   end
   local first, own = waits_for_it and is_first(bell, seat), nil
-  if is_blocked(mode, a, b, mark, upgrade_of, first) then
+  local overtakes = asking and mode == 'u' and called_upgradable and called_upgradable ~= asking
+  if overtakes or is_blocked(mode, a, b, mark, upgrade_of, first) then
     if waits_for_it then
       remove_from_side('c', bell)  -- a called waiter has asked, and cannot enter after all
       write_waiter(bell, mode, a, b, next_mark(mode, a, b, mark, upgrade_of, first), upgrade_of, tonumber(ARGV[9]))

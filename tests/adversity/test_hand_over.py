@@ -50,6 +50,7 @@ SEATED_KINDS: dict[str, Make] = {
 }
 WAKING_KINDS: dict[str, Make] = {
     "RWLock": lambda session: RWLock(session, "a").writer,
+    "RWLock upgradable": lambda session: RWLock(session, "a").upgradable,
     "RangeLock": lambda session: RangeLock(session, "a").writer(0, 1),
     "Limits": lambda session: Limits(session, "a", {"all": 1, "tenant": 1}),
 }
@@ -125,7 +126,7 @@ async def test_a_heartbeat_between_hand_overs_takes_no_seat_again(
         over = True
         await all_of_them
 
-    await take_turns(2, 1)  # from now on the server knows the scripts
+    await take_turns(3, 1)  # from now on the server knows the scripts
     before, entered = through.count(_script), 0
     await take_turns(200, 5)
 

@@ -348,7 +348,7 @@ def asleep(session: Session, *, number: int = 1) -> bool:
     """Whether `number` of the session's waiters sleep, their bells hung up and heard."""
     engine = session._engine
     waiting = engine.waiting if engine is not None else ()
-    return sum(one.stage is Stage.SLEEPING and one._gate.place.heard for one in waiting) == number
+    return sum(one.stage is Stage.SLEEPING and one._gate.heard for one in waiting) == number
 
 
 def waiting_in(session: Session) -> set[Any]:
@@ -356,7 +356,7 @@ def waiting_in(session: Session) -> set[Any]:
 
 
 def rests(one: Any) -> bool:
-    return one.stage is Stage.QUEUED or (one.stage is Stage.SLEEPING and one._gate.place.heard)
+    return one.stage is Stage.QUEUED or (one.stage is Stage.SLEEPING and one._gate.heard)
 
 
 def begin(pending: Any) -> asyncio.Task[Any]:

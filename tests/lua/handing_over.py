@@ -16,8 +16,8 @@ class HandingOver(Scripts):
     step: str
     handing: str
 
-    async def hand_over(self, old: str, new: str, **kwargs: Any) -> Any:
-        _, text, *rest = self.acquiring(new, **kwargs)  # type: ignore[attr-defined]
+    async def hand_over(self, old: str, new: str, *args: Any, **kwargs: Any) -> Any:
+        _, text, *rest = self.acquiring(new, *args, **kwargs)  # type: ignore[attr-defined]
         step = (LUA / f"{self.step}.lua").read_bytes()
         handing = self.mutant.get(self.handing) or (LUA / f"{self.handing}.lua").read_bytes()
         assert text.endswith(step)

@@ -31,7 +31,7 @@ class JobScripts(Scripts):
             shared = ("forms", "fence", "tickets")
         elif step == "job_renew":
             shared += ("runs",)
-        elif step == "queue_arm":
+        elif step == "sit":
             shared = ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
@@ -98,7 +98,7 @@ class JobScripts(Scripts):
         """Those are refused, hang up their bells, and are refused again."""
         for token in tokens:
             assert (await self.acquire(token, **kwargs))[0] == 0
-            await self.arm(token, seat=token[:16])
+            await self.sit(token, seat=token[:16])
             assert (await self.acquire(token, **{"flags": "wql", **kwargs}))[0] == 0
 
     # -- what is there

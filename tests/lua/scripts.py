@@ -60,8 +60,9 @@ _NOT_ENOUGH = object()
 
 @cache
 def shipped(file: str) -> bytes:
-    """The text of a file: `permits_acquire`, `shared/fence`."""
-    return (LUA / f"{file}.lua").read_bytes()
+    """The text of a file: `permits_acquire`, `shared/fence`; `sit` is one of the tests."""
+    folder = Path(__file__).parent if file == "sit" else LUA
+    return (folder / f"{file}.lua").read_bytes()
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +83,7 @@ class Scripts:
     """Whether a text goes to the server only once: it has many thousand bytes."""
     kind: ClassVar[str]
     shared: ClassVar[tuple[str, ...]] = ()
-    """The shared scripts before each step; `queue_arm` stands alone."""
+    """The shared scripts before each step; `sit` stands alone."""
     bare: ClassVar[frozenset[str]] = frozenset()
     """The steps that do without."""
     looking: ClassVar[tuple[str, ...]] = ()
@@ -108,7 +109,7 @@ class Scripts:
         return self.key(f"bell.{who}")
 
     def text(self, step: str) -> bytes:
-        shared = () if step == "queue_arm" or step in self.bare else self.shared
+        shared = () if step == "sit" or step in self.bare else self.shared
         shared = ("bells",) if step == "lock_release" else shared
         shared = () if step in ("lock_renew", "locks_renew") else shared
         shared = ("forms", "bells", "fence", "locks") if step == "lock_steal" else shared
@@ -139,13 +140,13 @@ class Scripts:
     def queues(self) -> list[bytes]:
         return [self.queue]
 
-    def arming(
+    def sitting(
         self, who: str, *, ttl: int = BELL, queue_ttl: int = QUEUE, seat: str = "", card: str = ""
     ) -> tuple[Any, ...]:
-        return self.words("queue_arm", [self.bell(who)], ttl, queue_ttl, seat, card, *self.queues)
+        return self.words("sit", [self.bell(who)], ttl, queue_ttl, seat, card, *self.queues)
 
-    async def arm(self, who: str, **kwargs: Any) -> Any:
-        return await self.run(self.arming(who, **kwargs))
+    async def sit(self, who: str, **kwargs: Any) -> Any:
+        return await self.run(self.sitting(who, **kwargs))
 
     async def die(self, *who: str) -> None:
         """Those are not there any more: their bells have come to their end."""
@@ -220,7 +221,7 @@ def standing(
 ) -> str:
     """How one stands that is `queued` with its bell, and leaves when it gets in, or `waits` with it."""
     parts = ("ql" if queued else "", "w" if waits else "", "t" if in_turn else "", "h" if told else "")
-    return "".join(sorted({*flags, *"".join(parts)}, key="qtposwhl".index))
+    return "".join(sorted({*flags, *"".join(parts)}, key="qtposwhbl".index))
 
 
 class LockScripts(Scripts):
@@ -435,7 +436,7 @@ class MultiScripts(Scripts):
         shared: tuple[str, ...] = ("shared/forms", "shared/bells", "shared/locks")
         if step == "multi_acquire":
             shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks", "shared/seats")
-        elif step in ("multi_locked", "queue_arm"):
+        elif step in ("multi_locked", "sit"):
             shared = ()
         shared += ("shared/stolen",) if step in TELLING_OF_THIEVES else ()
         return b"".join(self.mutant.get(file) or shipped(file) for file in (*shared, step))
@@ -569,8 +570,8 @@ class PermitScripts(Scripts):
         more = () if at_least is None else (at_least,)
         return self.words("permits_release", self.keys(who), token, retention, seat, flags, *more)
 
-    def arming(self, who: str, *, seat: str = SEAT, **kwargs: Any) -> tuple[Any, ...]:
-        return super().arming(who, seat=seat, **kwargs)
+    def sitting(self, who: str, *, seat: str = SEAT, **kwargs: Any) -> tuple[Any, ...]:
+        return super().sitting(who, seat=seat, **kwargs)
 
     async def acquire(self, token: str, permits: int = 1, **kwargs: Any) -> Any:
         return await self.run(self.acquiring(token, permits, **kwargs))
@@ -676,8 +677,8 @@ class SpanScripts(Scripts):
     ) -> tuple[Any, ...]:
         return self.words("spans_release", self.keys(who), token, retention, SEAT, flags)
 
-    def arming(self, who: str, **kwargs: Any) -> tuple[Any, ...]:
-        return super().arming(who, seat=SEAT, **kwargs)
+    def sitting(self, who: str, **kwargs: Any) -> tuple[Any, ...]:
+        return super().sitting(who, seat=SEAT, **kwargs)
 
     async def acquire(
         self, token: str, mode: str, a: float | str = 0, b: float | str = 10, **kwargs: Any
@@ -726,7 +727,7 @@ class SpanScripts(Scripts):
         token = token_of(who)
         first = await self.acquire(token, mode, a, b, who=who, flags="w", **kwargs)
         assert first[0] == 0, first
-        await self.arm(who)
+        await self.sit(who)
         refused: list[Any] = await self.acquire(token, mode, a, b, who=who, flags="w", **kwargs)
         assert refused[0] == 0, refused
         return refused
@@ -790,9 +791,9 @@ class Ear(asyncio.Protocol):
         self._raw.transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
         return await reply
 
-    async def arm(self, lock: Scripts, who: str) -> Any:
+    async def sit(self, lock: Scripts, who: str) -> Any:
         await self.say("CLIENT", "CACHING", "YES")
-        return await self.say(*lock.arming(who))
+        return await self.say(*lock.sitting(who))
 
     async def told(self) -> list[Any]:
         """The pushes on this connection since the last time: before the reply to a later request."""

@@ -400,7 +400,7 @@ ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
 
 
 async def multi_steps(locks: MultiScripts) -> None:
-    await locks.arm("x")
+    await locks.sit("x")
     await locks.acquire(ME, queued="x")
     await locks.renew(ME)
     await locks.locked()
@@ -414,8 +414,8 @@ async def multi_steps(locks: MultiScripts) -> None:
 async def reentrant_steps(lock: ReentrantScripts) -> None:
     await lock.acquire(ME)
     await lock.acquire(OTHER)
-    await lock.arm("x")
-    await lock.arm("y")
+    await lock.sit("x")
+    await lock.sit("y")
     await lock.renew(ME)
     await lock.release(ME, leave="x")
     await lock.release(ME)
@@ -424,7 +424,7 @@ async def reentrant_steps(lock: ReentrantScripts) -> None:
 async def permit_steps(permits: PermitScripts) -> None:
     await permits.acquire(ME)
     await permits.acquire(OTHER, 3)
-    await permits.arm("x")
+    await permits.sit("x")
     await permits.acquire(OTHER, 3, who="x", flags="pqw")
     await permits.release(ME)
     await permits.acquire(ME)
@@ -465,7 +465,7 @@ async def limit_steps_of_what_is_lost(limits: LimitScripts) -> None:
 
 async def flight_steps(flight: FlightScripts) -> None:
     run = await flight.begin(ME)
-    await flight.arm("x")
+    await flight.sit("x")
     await flight.acquire(OTHER, queued="x")
     await flight.publish(ME, run)
     await flight.acquire(OTHER, queued="x", after=run)

@@ -84,7 +84,7 @@ async def test_said_twice_it_is_the_same_grant_whatever_an_earlier_run_has_left(
 async def test_who_is_refused_is_told_of_the_run_and_changes_nothing(flight) -> None:
     run = await flight.begin(OTHER, ttl=MINUTE)
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
     state = await flight.state()
 
     granted, remaining, told = await flight.acquire(ME, queued="x")
@@ -105,7 +105,7 @@ async def test_a_token_that_begins_alike_does_not_have_the_run(flight) -> None:
 
 async def test_who_gets_the_run_leaves_the_queue(flight) -> None:
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert (await flight.acquire(ME, queued="y"))[::2] == [1, 1]
     assert await flight.waiting() == [flight.bell("x")]
@@ -115,7 +115,7 @@ async def test_who_gets_the_run_leaves_the_queue(flight) -> None:
 async def test_said_twice_who_has_the_run_leaves_the_queue_if_he_stands_there(flight) -> None:
     await flight.begin(ME)
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert (await flight.acquire(ME, queued="y"))[::2] == [1, 1]
     assert await flight.waiting() == [flight.bell("x")]
@@ -135,7 +135,7 @@ async def test_one_that_is_refused_and_will_wait_is_seated(flight) -> None:
 
 
 async def test_who_stands_nowhere_leaves_nothing(flight) -> None:
-    await flight.arm("x")
+    await flight.sit("x")
 
     assert (await flight.acquire(ME))[::2] == [1, 1]
     assert await flight.waiting() == [flight.bell("x")]
@@ -143,7 +143,7 @@ async def test_who_stands_nowhere_leaves_nothing(flight) -> None:
 
 async def test_in_turn_what_is_free_is_left_to_who_stands_first(flight) -> None:
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
     state = await flight.state()
 
     assert await flight.acquire(ME, queued="y", in_turn=True) == [0, -2, b"0"]
@@ -207,7 +207,7 @@ async def test_publish_said_twice_does_not_wake_for_a_run_that_others_have_begun
     run = await flight.begin(ME)
     await flight.publish(ME, run)
     await flight.begin(OTHER)
-    await flight.arm("x")
+    await flight.sit("x")
 
     assert await flight.publish(ME, run) == [1]
     assert await flight.stands("x")
@@ -219,7 +219,7 @@ async def test_what_a_stale_runner_leaves_is_seen_by_nobody(flight) -> None:
     await flight.redis.delete(flight.run_key)
     assert await flight.publish(ME, stale) == [0]
     await flight.begin(OTHER)
-    await flight.arm("x")
+    await flight.sit("x")
     state = await flight.state()
 
     assert await flight.publish(ME, stale) == [0]
@@ -236,7 +236,7 @@ async def test_a_stale_runner_wakes_the_next_if_nobody_has_the_run(flight) -> No
     stale = await flight.begin(ME)
     await flight.redis.delete(flight.run_key)
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert await flight.publish(ME, stale) == [0, flight.bell("x")]
     assert await flight.stands("y")
@@ -307,7 +307,7 @@ async def test_what_was_kept_long_enough_is_for_nobody_who_comes_then(flight) ->
 async def test_who_gets_it_leaves_the_queue_and_wakes_the_others(flight) -> None:
     run = await flight.once(keep=MINUTE)
     for who in ("x", "me", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert (await flight.acquire(ME, queued="me"))[6:] == [flight.bell("x"), flight.bell("y")]
     assert await flight.waiting() == []
@@ -319,7 +319,7 @@ async def test_publish_wakes_so_many_who_wake_the_others(flight) -> None:
     crowd = [f"x{number:02}" for number in range(40)]
     run = await flight.begin(ME)
     for who in crowd:
-        await flight.arm(who)
+        await flight.sit(who)
     await flight.die("x03")
 
     rung = (await flight.publish(ME, run))[1:]
@@ -335,7 +335,7 @@ async def test_the_dead_are_no_obstacle_however_many(flight) -> None:
     dead = [f"x{number:02}" for number in range(40)]
     run = await flight.begin(ME)
     for who in (*dead, "y"):
-        await flight.arm(who)
+        await flight.sit(who)
     await flight.die(*dead)
 
     assert (await flight.publish(ME, run))[1:] == [flight.bell("y")]
@@ -345,7 +345,7 @@ async def test_the_dead_are_no_obstacle_however_many(flight) -> None:
 async def test_publish_is_heard_by_who_hangs_up_a_bell(flight) -> None:
     async with flight.listening() as ear:
         run = await flight.begin(ME)
-        await ear.arm(flight, "x")
+        await ear.sit(flight, "x")
         assert await ear.told() == []
         await flight.publish(ME, run)
         assert [b"invalidate", [flight.bell("x")]] in await ear.told()
@@ -369,7 +369,7 @@ async def test_what_is_stale_is_given_and_is_due_to_be_made_anew(flight) -> None
     assert not await due(flight)
     await flight.redis.hset(flight.value, "fresh", 1)
     for who in ("x", "me"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert await flight.acquire(ME, queued="me") == [2, run, -1, 1, b"v", b"old", flight.bell("x")]
     assert not await flight.redis.exists(flight.run_key)
@@ -442,7 +442,7 @@ async def test_an_error_does_not_replace_a_value_that_is_kept_and_there_is_a_pau
     old = await flight.once(keep=MINUTE, stale=MINUTE, payload=b"old")
     await flight.redis.hset(flight.value, "fresh", 1)
     run = await flight.begin(OTHER, anew=old)
-    await flight.arm("x")
+    await flight.sit("x")
     now = (await flight.redis.time())[0] * 1000
 
     failing = {"tag": "e", "payload": b"error", "pause": 10_000, "retention": 2 * HOUR}
@@ -461,7 +461,7 @@ async def test_an_error_that_does_not_replace_a_value_is_said_twice_as_once(flig
     run = await flight.begin(OTHER, anew=old)
     assert await flight.publish(OTHER, run, tag="e", pause=10_000) == [1]
     again = await flight.redis.hget(flight.value, "again")
-    await flight.arm("x")
+    await flight.sit("x")
 
     assert await flight.publish(OTHER, run, tag="e", pause=60_000) == [1]
     assert await flight.stands("x")
@@ -507,7 +507,7 @@ async def test_a_run_for_a_request_is_not_waited_for_with_another(flight) -> Non
 async def refused_beside_a_run(flight: FlightScripts, theirs: str) -> None:
     run = await flight.begin(OTHER, fingerprint=theirs)
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert await flight.acquire(ME, fingerprint=PRINT, queued="x") == [3]
     assert await flight.waiting() == [flight.bell("y")]
@@ -518,7 +518,7 @@ async def refused_beside_a_run(flight: FlightScripts, theirs: str) -> None:
 async def test_what_is_kept_for_another_request_is_not_given(flight) -> None:
     await flight.once(keep=MINUTE, fingerprint=ANOTHER)
     for who in ("x", "y"):
-        await flight.arm(who)
+        await flight.sit(who)
 
     assert await flight.acquire(ME, fingerprint=PRINT, queued="x") == [3, flight.bell("y")]
     assert await flight.waiting() == []
@@ -666,7 +666,7 @@ async def full(own_server, connect, prefix) -> FlightScripts:
     own = await own_server(arguments=("--maxmemory-policy", "noeviction"))
     flight = FlightScripts(connect(own), prefix)
     flight.begun = await flight.begin(ME)
-    await flight.arm("x")
+    await flight.sit("x")
     await flight.redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
         await flight.redis.set("anything", "new")

@@ -81,7 +81,7 @@ async def test_one_that_does_not_hold_hands_nothing_over(handing) -> None:
 
 async def test_where_another_process_goes_first_it_is_free_and_its_fence_is_kept(handing) -> None:
     await handing.acquire(OLD)
-    await handing.arm("other")
+    await handing.sit("other")
     for fence in handing.fences:
         await handing.redis.pexpire(fence, HOUR)
 
@@ -99,7 +99,7 @@ async def test_the_fence_is_kept_from_then_on(redis, prefix, kind) -> None:
 
 async def fence_is_kept(handing: Any) -> None:
     await handing.acquire(OLD)
-    await handing.arm("other")
+    await handing.sit("other")
     await handing.hand_over(OLD, NEW, flags="t", retention=10 * HOUR)
 
     for fence in handing.fences:

@@ -142,6 +142,25 @@ async def readers_go_first(handing: Any) -> None:
     assert (await handing.come("reader", "r", 2, 3))[0] == 1
 
 
+async def test_an_upgradable_that_is_called_elsewhere_enters_before_the_next_one_here(redis, prefix) -> None:
+    await called_upgradable_goes_first(SpanHandingOver(redis, prefix))
+
+
+async def called_upgradable_goes_first(handing: Any) -> None:
+    await handing.acquire(OLD, "u")
+    await handing.wait("elsewhere", "u")
+    await handing.wait("here", "u")
+
+    refused = await handing.hand_over(OLD, HERE, "u", who="here", flags="wq")
+
+    assert refused[:3] == [0, -2, handing.bell("elsewhere")]
+    assert (await handing.come("elsewhere", "u"))[0] == 1
+    granted = await handing.hand_over(ELSEWHERE, HERE, "u", who="here", flags="wql")
+    assert granted[0] == 1
+    refused = await handing.acquire(NEW, "u", who="newcomer")  # no step that hands over
+    assert refused[0] == 0
+
+
 async def test_the_keys_of_other_lines_are_handed_on(redis, prefix) -> None:
     await other_lines_are_called(LimitsHandingOver(redis, prefix))
 
@@ -179,7 +198,10 @@ async def first_turn_goes_first(handing: Any) -> None:
 
 CHECKS = checks(globals(), "handing")
 MORE = {
-    SpanHandingOver: {"readers_go_first": readers_go_first},
+    SpanHandingOver: {
+        "readers_go_first": readers_go_first,
+        "called_upgradable_goes_first": called_upgradable_goes_first,
+    },
     LimitsHandingOver: {
         "other_lines_are_called": other_lines_are_called,
         "first_turn_goes_first": first_turn_goes_first,
@@ -203,6 +225,8 @@ async def test_each_line_is_needed(redis, prefix, kind) -> None:
         (SpanHandingOver, SpanHandingOver.handing, "has(ARGV[11], 'w') and "),
         (SpanHandingOver, SpanHandingOver.waking, " and id ~= asking"),
         (SpanHandingOver, "spans_acquire", " or asking"),
+        (SpanHandingOver, "spans_acquire", "overtakes or "),
+        (SpanHandingOver, "spans_acquire", " and called_upgradable ~= asking"),
         (LimitsHandingOver, LimitsHandingOver.handing, " or tonumber(ends) <= NOW"),
         (LimitsHandingOver, LimitsHandingOver.handing, "if has(ARGV[7], 'w') then asking = bell end"),
         (LimitsHandingOver, LimitsHandingOver.waking, "bell ~= asking and "),

@@ -108,7 +108,7 @@ async def test_a_lock(lock) -> None:
 async def test_only_those_who_live_are_counted(lock, permits) -> None:
     for scripts in (lock, permits):
         for who in ("x", "dead", "y"):
-            await scripts.arm(who)
+            await scripts.sit(who)
         await scripts.die("dead")
         snapshot = await look(scripts)
         assert snapshot.waiters == 2
@@ -117,7 +117,7 @@ async def test_only_those_who_live_are_counted(lock, permits) -> None:
 
 async def test_each_seat_is_one_who_waits(permits) -> None:
     for seat in ("1" * 16, "2" * 16):
-        await permits.arm("x", seat=seat)
+        await permits.sit("x", seat=seat)
 
     assert (await look(permits)).waiters == 2
 
@@ -125,8 +125,8 @@ async def test_each_seat_is_one_who_waits(permits) -> None:
 async def test_the_first_waiters_are_described(lock, permits) -> None:
     for scripts in (lock, permits):
         for who, card in (("x", "of x"), ("dead", "of the dead"), ("y", ""), ("z", "of z"), ("last", "")):
-            await scripts.arm(who)
-            await scripts.arm(who, card=card)
+            await scripts.sit(who)
+            await scripts.sit(who, card=card)
         await scripts.die("dead")
         await OTHER_TYPES["list"](scripts.redis, scripts.key("bell.last.card"))
         now_us, times = (await look(scripts)).now_us, []
@@ -147,8 +147,8 @@ async def test_several_names_in_one_step(permits) -> None:
     names = [permits.another() for _ in range(4)]
     for number, one in enumerate(names[:3]):
         await one.acquire(ME, number + 1)
-        await one.arm(f"{number}")
-        await one.arm(f"{number}", card=f"{number}")
+        await one.sit(f"{number}")
+        await one.sit(f"{number}", card=f"{number}")
     command = FAMILIES["semaphore"].look(permits.prefix, "semaphore", [one.name for one in names], waiters=1)
     snapshots = command.parse(await permits.run(command.words(as_eval=True)))
 
@@ -202,7 +202,7 @@ async def test_spans_in_their_modes(spans) -> None:
 async def test_looking_changes_nothing(permits, spans) -> None:
     await permits.acquire(ME)
     await permits.end(ME)
-    await permits.arm("dead")
+    await permits.sit("dead")
     await permits.die("dead")
     await spans.acquire(ME, "w")
     await spans.end(ME)
@@ -300,7 +300,7 @@ async def test_frees_a_lock_and_wakes_who_waits(lock) -> None:
     await lock.acquire(ME)
     fence, ttl = await lock.fence_value(), await lock.redis.pttl(lock.fence)
     for who in ("dead", "x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     await lock.die("dead")
 
     released = await force(lock)
@@ -321,7 +321,7 @@ async def test_said_again_it_frees_nobody_who_has_come_since(lock, permits, span
         seen = await look(scripts)
         assert (await force(scripts, seen)).freed
         await scripts.acquire(OTHER, *mode)
-        await scripts.arm("x")
+        await scripts.sit("x")
         before = await untouched(scripts)
 
         released = await force(scripts, seen)
@@ -335,7 +335,7 @@ async def test_said_again_it_frees_nobody_who_has_come_since(lock, permits, span
 
 async def test_a_lock_that_is_free_is_not_left_to_who_sleeps(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     released = await force(lock)
 
     assert not released.freed
@@ -346,7 +346,7 @@ async def test_no_more_than_so_many_are_woken_at_once(lock, permits) -> None:
     for scripts in (lock, permits):
         await scripts.acquire(ME)
         for number in range(SUMMONED + 1):
-            await scripts.arm(f"{number}")
+            await scripts.sit(f"{number}")
         assert len((await force(scripts)).rung) == SUMMONED
         assert await scripts.stands(f"{SUMMONED}")
 
@@ -375,7 +375,7 @@ async def test_frees_all_permits_and_wakes_who_waits(permits) -> None:
     await permits.acquire(ME, 2)
     await permits.acquire(OTHER)
     for who in ("x", "dead", "y"):
-        await permits.arm(who)
+        await permits.sit(who)
     await permits.die("dead")
     kept = [await permits.redis.dump(one) for one in (permits.value, permits.fence)]
 

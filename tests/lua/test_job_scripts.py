@@ -138,7 +138,7 @@ async def test_who_begins_without_leaving_keeps_the_bell(jobs) -> None:
 async def test_a_bell_that_nobody_shares_goes_from_a_long_queue_too(jobs) -> None:
     await jobs.acquire(ME)
     await jobs.wait(THIRD, *(f"{number:032x}" for number in range(WALK + 1)), OTHER)
-    await jobs.arm(FOURTH, seat=seat(FOURTH))
+    await jobs.sit(FOURTH, seat=seat(FOURTH))
 
     await jobs.release(OTHER, "rla")
     assert (await jobs.acquire(FOURTH, room=1, session=THIRD, flags="wqla"))[:2] == [2, b"f"]
@@ -227,7 +227,7 @@ async def test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live(jo
     assert (await jobs.acquire(FOURTH, room=2))[2:] == [jobs.bell(OTHER), jobs.bell(THIRD)]
     assert (await jobs.acquire(FOURTH, room=2, flags="wql"))[2:] == []  # they are on their way
     assert await answers(jobs, OTHER, room=2) == [jobs.bell(FOURTH)]
-    await jobs.arm(FOURTH, seat=seat(FOURTH))
+    await jobs.sit(FOURTH, seat=seat(FOURTH))
     assert (await jobs.acquire(FOURTH, room=2, flags="wqlp"))[0] == 0  # of one it is not sure yet
     assert await answers(jobs, THIRD, room=2) == [jobs.bell(FOURTH)]
 
@@ -239,13 +239,19 @@ async def test_one_too_many_is_a_duplicate_once_he_knows_that_the_others_live(jo
     assert (await jobs.acquire(FOURTH, room=3))[0] == 0
 
 
+async def test_behind_others_of_its_session_it_takes_a_seat(jobs) -> None:
+    assert await jobs.acquire(OTHER, flags="wb") == [0, -2]
+    assert await jobs.stand() == [seat(OTHER)]
+    assert (await jobs.acquire(OTHER, flags="wql"))[0] == 1
+
+
 async def test_what_was_asked_before_he_came_is_no_sign_of_life(jobs) -> None:
     await jobs.acquire(ME, room=1)
     await jobs.wait(OTHER, room=1)
     await answers(jobs, OTHER)
 
     assert (await jobs.acquire(THIRD, room=1))[0] == 0
-    await jobs.arm(OTHER, seat=seat(OTHER))  # nor is a bell: it may have been sent before
+    await jobs.sit(OTHER, seat=seat(OTHER))  # nor is a bell: it may have been sent before
     assert (await jobs.acquire(THIRD, room=1, flags="wql"))[0] == 0
     await answers(jobs, OTHER)
     assert await jobs.acquire(THIRD, room=1, flags="wql") == [2, b"f"]
@@ -259,7 +265,7 @@ async def test_one_who_has_to_make_sure_is_no_sign_of_life_to_another(jobs) -> N
 
     assert (await jobs.acquire(FOURTH, room=1, flags="wql"))[2:] == [jobs.bell(THIRD)]
     assert await answers(jobs, THIRD) == [jobs.bell(FOURTH)]
-    await jobs.arm(FOURTH, seat=seat(FOURTH))
+    await jobs.sit(FOURTH, seat=seat(FOURTH))
     assert await jobs.acquire(FOURTH, room=1, flags="wql") == [2, b"f"]
 
 
@@ -314,7 +320,7 @@ async def test_a_ticket_that_waits_takes_no_place_for_it_may_have_nothing_to_run
     await jobs.wait(OTHER, ticket=OLD, begin="k")
 
     assert (await jobs.acquire(THIRD, room=1, session=OTHER))[2:] == []
-    await jobs.arm(THIRD, seat=seat(THIRD))
+    await jobs.sit(THIRD, seat=seat(THIRD))
     assert await jobs.may_wait() == {seat(THIRD)}
     assert await jobs.acquire(FOURTH, room=1, session=THIRD) == [2, b"f"]  # that one does run
 
@@ -340,7 +346,7 @@ async def test_a_ticket_that_waits_tells_that_it_is_one(jobs) -> None:
     """One that has not asked yet is taken for a waiter like any other, until it does."""
     await jobs.enqueue(OLD)
     await jobs.perform(ME, OLD)
-    await jobs.arm(OTHER, seat=seat(OTHER))
+    await jobs.sit(OTHER, seat=seat(OTHER))
     await jobs.wait(THIRD, room=1)
     assert await jobs.may_wait() == set()
 
@@ -461,7 +467,7 @@ async def test_who_was_taken_for_dead_and_sits_down_behind_another_goes_on(jobs)
     await jobs.wait(OTHER, room=1)
     await jobs.die(OTHER)
     await jobs.wait(THIRD, room=1)
-    await jobs.arm(OTHER, seat=seat(OTHER))
+    await jobs.sit(OTHER, seat=seat(OTHER))
 
     refused, _, *knocked = await jobs.acquire(OTHER, room=1, flags="wql")
     assert (refused, knocked) == (0, [])
@@ -1358,8 +1364,12 @@ MUTATIONS = [
         "test_the_second_waits_and_is_told_for_how_long",
     ),
     Mutation(
-        "job_acquire", "not duplicate and not (slot", "not (slot",
+        "job_acquire", "not duplicate and (has(flags", "(has(flags",
         "test_a_ticket_is_a_duplicate_at_once_although_another_runs",
+    ),
+    Mutation(
+        "job_acquire", "(has(flags, 'b') or not (slot and in_turn))", "not (slot and in_turn)",
+        "test_behind_others_of_its_session_it_takes_a_seat",
     ),
     Mutation(
         "job_acquire", "entry, admission, rung)", "entry, 'w', rung)",

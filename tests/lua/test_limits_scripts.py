@@ -178,7 +178,7 @@ async def test_a_call_that_was_not_answered_is_made_again(limits) -> None:
     await limits.wait(B, "x")
     await limits.give(A)
     await limits.end(CALLED + B[:16])
-    await limits.arm("x", seat=B[:16])
+    await limits.sit("x", seat=B[:16])
 
     assert (await limits.take(D))[2:] == [limits.bell("x")]
     assert await limits.takes(B, "x", flags="w")
@@ -193,7 +193,7 @@ async def test_a_called_line_that_waits_nowhere_waits_again_when_the_call_has_en
     await wide.give(D)
     assert await wide.waiting_lines() == []
     await limits.end(CALLED + B[:16])
-    await wide.arm("x", seat=B[:16])
+    await wide.sit("x", seat=B[:16])
 
     assert (await limits.take(E))[2:] == [wide.bell("x")]
     assert await limits.holding() == {CALLED + B[:16]}
@@ -321,7 +321,7 @@ async def test_at_a_key_that_is_full_again_nobody_is_moved(limits) -> None:
 
 async def test_a_newcomer_passes_no_waiter_of_its_line(limits) -> None:
     await limits.take(A)
-    await limits.arm("x", seat=B[:16])  # nobody has been refused, so that its line waits nowhere
+    await limits.sit("x", seat=B[:16])  # nobody has been refused, so that its line waits nowhere
     await limits.give(A, flags="")
     assert not await limits.takes(C, "y")
     assert await limits.used() == [1, 0, 0]
@@ -334,7 +334,7 @@ async def test_a_newcomer_passes_no_waiter_of_its_line(limits) -> None:
 async def test_within_a_session_its_waiters_follow_each_others_calls(limits) -> None:
     await limits.take(A)
     await limits.wait(B, "x")
-    await limits.arm("x", seat=C[:16])
+    await limits.sit("x", seat=C[:16])
     await limits.give(A)
 
     assert not await limits.takes(C, "x")  # one that will not wait follows nobody's call
@@ -345,10 +345,28 @@ async def test_within_a_session_its_waiters_follow_each_others_calls(limits) -> 
     assert await limits.takes(B, "x", flags="w")
 
 
+async def test_behind_others_of_its_session_it_takes_a_seat_and_nobodys_call(limits) -> None:
+    await limits.take(A)
+    await limits.wait(B, "x")
+    await limits.give(A)
+
+    assert not await limits.takes(C, "x", flags="wqb")
+    assert await limits.holding() == {CALLED + B[:16]}
+    assert await limits.takes(B, "x", flags="wq")
+    await limits.give(B, "x")
+    assert await limits.takes(C, "x", flags="wq")
+
+
+async def test_behind_others_of_its_session_it_does_not_enter_though_there_is_room(limits) -> None:
+    assert not await limits.takes(B, "x", flags="wb")
+    assert await limits.holding() == {CALLED + B[:16]}
+    assert await limits.takes(B, "x", flags="wq")
+
+
 async def test_a_waiter_whose_call_another_one_has_used_follows_a_later_call_of_its_session(limits) -> None:
     wide = limits.of(all=2)
-    await wide.arm("x", seat=B[:16])
-    await wide.arm("x", seat=C[:16])
+    await wide.sit("x", seat=B[:16])
+    await wide.sit("x", seat=C[:16])
     await wide.wait(D, "y")  # that finds room, and calls both
     assert await limits.holding() == {CALLED + B[:16], CALLED + C[:16]}
 
@@ -369,8 +387,8 @@ async def test_a_call_is_good_although_the_line_was_lost(limits) -> None:
 
 async def test_a_grant_calls_the_next_of_the_line_that_waits_nowhere_yet(limits) -> None:
     wide = limits.of(all=2)
-    await wide.arm("x", seat=B[:16])
-    await wide.arm("x", seat=C[:16])
+    await wide.sit("x", seat=B[:16])
+    await wide.sit("x", seat=C[:16])
     assert (await wide.take(B, "x", flags="w"))[4:] == [wide.bell("x")]
     assert await limits.holding() == {B, CALLED + C[:16]}
 
@@ -455,7 +473,7 @@ async def test_a_refusal_tells_how_long_the_first_lease_lasts_and_who_holds_the_
 
 
 async def test_in_a_line_with_room_others_go_first(limits) -> None:
-    await limits.arm("x", seat=B[:16])
+    await limits.sit("x", seat=B[:16])
     refused, remaining, told = await limits.take(C, "y", flags="h")
     assert (refused, remaining, told[1:]) == (0, -2, [b""])
 
@@ -533,7 +551,7 @@ async def test_no_entry_of_another_program_is_looked_at_for_ever(limits) -> None
 
 async def test_no_line_of_another_program_names_a_key_of_another_name(limits) -> None:
     theirs = limits.another()
-    await theirs.arm("x", seat=B[:16])
+    await theirs.sit("x", seat=B[:16])
     line = f"all=1:{{{theirs.name}}}"
     place, turn = "all=1", f"{1:016d}"
     await limits.take(A)
@@ -652,9 +670,21 @@ MUTATIONS = [
     ),
     Mutation(
         "limits_acquire",
-        "waits and find_call(bell, seat)",
-        "find_call(bell, seat)",
+        "waits and not behind and find_call(bell, seat)",
+        "not behind and find_call(bell, seat)",
         "test_within_a_session_its_waiters_follow_each_others_calls",
+    ),
+    Mutation(
+        "limits_acquire",
+        "waits and not behind and find_call(bell, seat)",
+        "waits and find_call(bell, seat)",
+        "test_behind_others_of_its_session_it_takes_a_seat_and_nobodys_call",
+    ),
+    Mutation(
+        "limits_acquire",
+        "behind or place or first and",
+        "place or first and",
+        "test_behind_others_of_its_session_it_does_not_enter_though_there_is_room",
     ),
 ]
 

@@ -77,7 +77,7 @@ def listening(redis, prefix) -> ListeningScripts:
 
 
 async def test_while_a_lock_is_held_it_is_told_how_long_that_lasts(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     await listening.redis.set(listening.lock, HELD, px=MINUTE)
 
     (told,) = await listening.listen(listening.simple("x"))
@@ -86,22 +86,22 @@ async def test_while_a_lock_is_held_it_is_told_how_long_that_lasts(listening) ->
 
 
 async def test_of_a_lock_that_never_ends_it_is_told_no_end(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     await listening.redis.set(listening.lock, HELD)
 
     assert await listening.listen(listening.simple("x")) == [NO_END]
 
 
 async def test_where_nothing_is_held_it_is_to_ask(listening) -> None:
-    await listening.arm("x")
-    await listening.arm("y", seat=SEATS[0])
+    await listening.sit("x")
+    await listening.sit("y", seat=SEATS[0])
 
     assert await listening.listen(listening.simple("x")) == [ASK]
     assert await listening.listen(listening.shares("y")) == [ASK]
 
 
 async def test_of_several_locks_the_one_that_lasts_longest_is_in_the_way(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     others = [listening.key("fence"), listening.key("queue.1"), listening.key("queue.2")]
     several = listening.simple("x")._replace(locks=(others[0], listening.lock, *others[1:]))
     await listening.redis.set(listening.lock, HELD, px=MINUTE)
@@ -114,7 +114,7 @@ async def test_of_several_locks_the_one_that_lasts_longest_is_in_the_way(listeni
 
 
 async def test_a_lock_of_its_own_owner_is_not_in_its_way(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     mine = listening.simple("x")._replace(owner="me")
     for holder, told in (("me:17:{}", True), ("metoo:17:{}", False), ("other:17:{}", False)):
         await listening.redis.set(listening.lock, holder, px=MINUTE)
@@ -124,7 +124,7 @@ async def test_a_lock_of_its_own_owner_is_not_in_its_way(listening) -> None:
 
 
 async def test_of_leases_the_first_that_ends_counts(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
     await listening.hold_for(20_000, 40_000)
 
     (told,) = await listening.listen(listening.shares("x"))
@@ -133,15 +133,15 @@ async def test_of_leases_the_first_that_ends_counts(listening) -> None:
 
 
 async def test_a_lease_whose_end_has_passed_leaves_no_time(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
     await listening.hold_for(-5000, 40_000)
 
     assert await listening.listen(listening.shares("x")) == [0]
 
 
 async def test_the_first_end_of_all_sets_of_deadlines_counts(listening) -> None:
-    await listening.arm("y", seat=SEATS[0])
-    await listening.arm("x", seat=SEATS[0])
+    await listening.sit("y", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
     await listening.hold_for(20_000)
     await listening.mark("x", 1000)
     await listening.mark("y", 9000)
@@ -154,8 +154,8 @@ async def test_the_first_end_of_all_sets_of_deadlines_counts(listening) -> None:
 
 
 async def test_marks_of_others_do_not_keep_the_first_of_the_queue_silent(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
-    await listening.arm("y", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
+    await listening.sit("y", seat=SEATS[0])
     await listening.mark("x", 1000)
     await listening.mark("y", 9000)
 
@@ -168,7 +168,7 @@ async def test_marks_of_others_do_not_keep_the_first_of_the_queue_silent(listeni
 
 
 async def test_what_is_beside_its_queue_lasts_as_long_and_is_asked_for_where_it_is_gone(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
     await listening.hold_for(20_000)
     beside = listening.shares("x")._replace(beside=(listening.key("turns"),))
 
@@ -180,7 +180,7 @@ async def test_what_is_beside_its_queue_lasts_as_long_and_is_asked_for_where_it_
 
 
 async def test_a_bell_that_was_rung_is_told_and_keeps_its_end(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     await listening.redis.set(listening.bell("x"), "rung", px=MINUTE)
     await listening.redis.pexpire(listening.queue, MINUTE)
 
@@ -203,12 +203,12 @@ async def test_nothing_that_is_gone_is_made_anew(listening) -> None:
 
 async def gone_is_told(listening: ListeningScripts, gone: str) -> None:
     listener = listening.simple("x")
-    await listening.arm("x")
+    await listening.sit("x")
     if gone == "bell":
         await listening.redis.delete(listening.bell("x"))
     elif gone == "place":
         await listening.redis.zrem(listening.queue, listening.bell("x"))
-        await listening.arm("y")
+        await listening.sit("y")
     elif gone == "queue":
         await listening.redis.delete(listening.queue)
     else:
@@ -224,7 +224,7 @@ async def gone_is_told(listening: ListeningScripts, gone: str) -> None:
 
 async def test_where_those_in_front_have_died_it_is_to_ask_and_they_are_dropped(listening) -> None:
     for who, seat in zip("abx", SEATS, strict=True):
-        await listening.arm(who, seat=seat)
+        await listening.sit(who, seat=seat)
     await listening.hold_for(20_000)
     await listening.die("a", "b")
 
@@ -236,7 +236,7 @@ async def test_where_those_in_front_have_died_it_is_to_ask_and_they_are_dropped(
 
 async def test_behind_one_that_lives_the_dead_are_not_its_business(listening) -> None:
     for who, seat in zip("abx", SEATS, strict=True):
-        await listening.arm(who, seat=seat)
+        await listening.sit(who, seat=seat)
     await listening.hold_for(20_000)
     await listening.die("a")
 
@@ -247,7 +247,7 @@ async def test_behind_one_that_lives_the_dead_are_not_its_business(listening) ->
 
 async def test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_lasts(listening) -> None:
     for who, seat in zip("ax", SEATS[:2], strict=True):
-        await listening.arm(who, seat=seat)
+        await listening.sit(who, seat=seat)
     await listening.hold_for(MINUTE)
     await listening.redis.set(listening.bell("a"), "rung", px=BELL)
 
@@ -257,7 +257,7 @@ async def test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_last
 
 async def test_the_dead_behind_it_stay(listening) -> None:
     for who, seat in zip("xa", SEATS[:2], strict=True):
-        await listening.arm(who, seat=seat)
+        await listening.sit(who, seat=seat)
     await listening.hold_for(20_000)
     await listening.die("a")
 
@@ -268,7 +268,7 @@ async def test_the_dead_behind_it_stay(listening) -> None:
 
 async def test_in_a_queue_for_a_lock_a_waiter_without_a_bell_may_be_on_its_way(listening) -> None:
     for who in "ax":
-        await listening.arm(who)
+        await listening.sit(who)
     await listening.redis.set(listening.lock, HELD, px=MINUTE)
     await listening.die("a")
 
@@ -279,7 +279,7 @@ async def test_in_a_queue_for_a_lock_a_waiter_without_a_bell_may_be_on_its_way(l
 
 async def test_what_is_no_bell_of_this_name_is_left_alone(listening) -> None:
     await listening.redis.zadd(listening.queue, {b"data" + SEATS[0].encode(): 1})
-    await listening.arm("x", seat=SEATS[1])
+    await listening.sit("x", seat=SEATS[1])
     await listening.hold_for(20_000)
 
     (told,) = await listening.listen(listening.shares("x", SEATS[1]))
@@ -291,7 +291,7 @@ async def test_what_is_no_bell_of_this_name_is_left_alone(listening) -> None:
 
 
 async def test_bell_queue_and_card_live_on(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     for key in (listening.bell("x"), listening.queue):
         await listening.redis.pexpire(key, 500)
 
@@ -306,14 +306,14 @@ async def test_bell_queue_and_card_live_on(listening) -> None:
 
 
 async def test_without_a_card_none_is_left(listening) -> None:
-    await listening.arm("x")
+    await listening.sit("x")
     await listening.listen(listening.simple("x"), card="")
 
     assert await listening.redis.exists(listening.key("bell.x.card")) == 0
 
 
 async def test_marks_live_on_and_are_never_shortened(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
     await listening.hold_for(MINUTE)
     await listening.mark("x", 500)
     await listening.redis.set(listening.marks[1], "marks", px=500)
@@ -329,7 +329,7 @@ async def test_marks_live_on_and_are_never_shortened(listening) -> None:
 
 
 async def test_without_its_mark_it_is_to_ask_and_none_is_made(listening) -> None:
-    await listening.arm("x", seat=SEATS[0])
+    await listening.sit("x", seat=SEATS[0])
     await listening.hold_for(MINUTE)
     await listening.mark("y", 5000)
 
@@ -342,7 +342,7 @@ async def test_without_its_mark_it_is_to_ask_and_none_is_made(listening) -> None
 
 async def test_each_has_its_own_answer(listening) -> None:
     for who in "xyz":
-        await listening.arm(who)
+        await listening.sit(who)
     await listening.redis.set(listening.lock, HELD, px=MINUTE)
     await listening.redis.delete(listening.bell("y"))
 
@@ -354,8 +354,8 @@ async def test_each_has_its_own_answer(listening) -> None:
 
 
 async def test_what_is_wrong_with_one_is_told_of_that_one_alone(listening) -> None:
-    await listening.arm("x")
-    await listening.arm("y")
+    await listening.sit("x")
+    await listening.sit("y")
     await listening.redis.set(listening.lock, HELD, px=MINUTE)
     await listening.redis.set(listening.key("queue.data"), "data")
     wrong = listening.simple("x")._replace(queues=(listening.key("queue.data"),))
@@ -367,8 +367,8 @@ async def test_what_is_wrong_with_one_is_told_of_that_one_alone(listening) -> No
 
 
 async def test_from_then_on_each_bell_is_heard(listening) -> None:
-    await listening.arm("x")
-    await listening.arm("y")
+    await listening.sit("x")
+    await listening.sit("y")
     async with listening.listening() as ear:
         await ear.say("CLIENT", "CACHING", "YES")
         both = [listening.simple("x"), listening.simple("y")]

@@ -90,7 +90,7 @@ async def test_who_is_refused_is_told_who_holds_it_if_asked_for(lock) -> None:
         assert await lock.is_now(now)
         assert told == [b"", b"", remaining, await lock.value()]
         await lock.release(OTHER)
-    await lock.arm("x")
+    await lock.sit("x")
     assert await lock.acquire(ME, told=True, in_turn=True) == [0, -2]  # nobody holds it
     assert len(await lock.acquire(ME, told=True)) == 3
 
@@ -189,7 +189,7 @@ async def test_acquire_is_refused_by_a_fence_that_is_not_ours(lock) -> None:
 
 async def test_acquire_says_how_many_others_stand_in_the_queue(lock) -> None:
     for who in ("x", "y", "z"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME))[2] == 3
     assert (await lock.acquire(ME, queued="y"))[2] == 2
@@ -197,7 +197,7 @@ async def test_acquire_says_how_many_others_stand_in_the_queue(lock) -> None:
 
 async def test_acquire_counts_the_dead_too_and_leaves_them_there(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     await lock.die("x")
 
     assert (await lock.acquire(ME))[2] == 2
@@ -206,7 +206,7 @@ async def test_acquire_counts_the_dead_too_and_leaves_them_there(lock) -> None:
 
 async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_down(lock) -> None:
     for who in ("x", "y", "z"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME, queued="y"))[::2] == [1, 2]
 
@@ -216,7 +216,7 @@ async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_down(lock) -> Non
 
 async def test_who_asks_others_too_stays_in_the_queue_for_now(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME, waits="x", in_turn=True, flags="q"))[::2] == [1, 2]
 
@@ -274,7 +274,7 @@ async def test_one_that_will_not_wait_is_not_seated(lock) -> None:
 
 
 async def test_in_turn_too_one_that_is_refused_is_seated(lock) -> None:
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert await lock.acquire(ME, waits="y", in_turn=True) == [0, -2]
 
@@ -283,14 +283,14 @@ async def test_in_turn_too_one_that_is_refused_is_seated(lock) -> None:
 
 
 async def test_who_gets_in_last_leaves_no_queue(lock) -> None:
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(ME, queued="x"))[::2] == [1, 0]
     assert sorted(await lock.everything()) == sorted([lock.lock, lock.fence])
 
 
 async def test_who_gets_in_beside_the_queue_stays_in_it(lock) -> None:
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(ME))[::2] == [1, 1]
     assert await lock.waiting() == [lock.bell("x")]
@@ -298,7 +298,7 @@ async def test_who_gets_in_beside_the_queue_stays_in_it(lock) -> None:
 
 
 async def test_who_gets_in_need_not_stand_in_the_queue_any_more(lock) -> None:
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(ME, queued="y"))[::2] == [1, 1]
     assert await lock.waiting() == [lock.bell("x")]
@@ -306,7 +306,7 @@ async def test_who_gets_in_need_not_stand_in_the_queue_any_more(lock) -> None:
 
 async def test_acquire_queued_said_twice_is_the_same_grant(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     first = await lock.acquire(ME, queued="x")
     state = await lock.state()
 
@@ -317,7 +317,7 @@ async def test_acquire_queued_said_twice_is_the_same_grant(lock) -> None:
 async def test_the_holder_who_stands_in_the_queue_leaves_it_too(lock) -> None:
     """An arming that was late, behind the grant."""
     await lock.acquire(ME)
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(ME, queued="x"))[::2] == [1, 0]
     assert not await lock.stands("x")
@@ -326,7 +326,7 @@ async def test_the_holder_who_stands_in_the_queue_leaves_it_too(lock) -> None:
 async def test_who_is_refused_keeps_place_and_bell(lock) -> None:
     await lock.acquire(OTHER)
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     state = await lock.state()
 
     assert (await lock.acquire(ME, queued="x"))[0] == 0
@@ -337,7 +337,7 @@ async def test_who_is_refused_keeps_place_and_bell(lock) -> None:
 
 async def test_without_in_turn_anybody_may_overtake(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME, queued="y", in_turn=False))[0] == 1
 
@@ -351,7 +351,7 @@ async def test_in_turn_takes_what_nobody_waits_for(lock) -> None:
 
 async def test_in_turn_takes_it_for_who_stands_first(lock) -> None:
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME, queued="y", in_turn=True))[::2] == [1, 1]
     assert await lock.waiting() == [lock.bell("x")]
@@ -359,7 +359,7 @@ async def test_in_turn_takes_it_for_who_stands_first(lock) -> None:
 
 async def test_in_turn_takes_it_for_who_stands_first_and_was_rung(lock) -> None:
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
     assert await lock.release(OTHER) == [0, lock.bell("y")]
 
     assert (await lock.acquire(ME, queued="y", in_turn=True))[0] == 1
@@ -367,7 +367,7 @@ async def test_in_turn_takes_it_for_who_stands_first_and_was_rung(lock) -> None:
 
 async def test_in_turn_leaves_to_another_what_is_free(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     state = await lock.state()
 
     for queued in ("y", "stranger", None):
@@ -379,7 +379,7 @@ async def test_in_turn_leaves_to_another_what_is_free(lock) -> None:
 
 async def test_in_turn_leaves_to_another_even_if_that_one_is_dead(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     await lock.die("x")
     state = await lock.state()
 
@@ -392,7 +392,7 @@ async def test_in_turn_leaves_to_another_even_if_that_one_is_dead(lock) -> None:
 
 async def test_in_turn_of_what_is_held_is_refused_for_as_long_as_it_is_held(lock) -> None:
     await lock.acquire(OTHER, ttl=MINUTE)
-    await lock.arm("x")
+    await lock.sit("x")
 
     granted, remaining = await lock.acquire(ME, queued="y", in_turn=True)
 
@@ -402,7 +402,7 @@ async def test_in_turn_of_what_is_held_is_refused_for_as_long_as_it_is_held(lock
 
 async def test_in_turn_said_again_by_the_holder_is_the_same_grant(lock) -> None:
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
     first = await lock.acquire(ME, queued="y", in_turn=True)
 
     assert await lock.acquire(ME, queued="y", in_turn=True) == first
@@ -603,7 +603,7 @@ async def test_that_time_is_counted_from_the_grant_by_the_servers_clock(lock) ->
 
 async def test_release_after_that_time_frees_and_wakes_as_usual(lock) -> None:
     await granted(lock, ago=MINUTE + 1)
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert await lock.release(ME, at_least=MINUTE) == [1, lock.bell("x")]
     assert await lock.value() is None
@@ -678,7 +678,7 @@ async def held_with(lock: LockScripts, *who: str) -> None:
     """Held by me, and these wait, in this order."""
     await lock.acquire(ME)
     for one in who:
-        assert await lock.arm(one) == 0
+        assert await lock.sit(one) == 0
 
 
 async def test_release_wakes_the_first_alone(lock) -> None:
@@ -771,7 +771,7 @@ async def test_release_by_another_of_what_is_held_wakes_nobody_and_drops_nobody(
 
 async def test_release_by_another_wakes_nobody_for_a_value_that_is_not_ours(lock) -> None:
     await lock.redis.set(lock.lock, "somebody else's", px=MINUTE)
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert await lock.release(ME) == [0]
     assert await lock.stands("x")
@@ -780,7 +780,7 @@ async def test_release_by_another_wakes_nobody_for_a_value_that_is_not_ours(lock
 async def test_release_of_what_is_free_wakes_the_first(lock) -> None:
     """A waiter that gives up after it was woken, or takes back what it may have been granted."""
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert await lock.release(ME) == [0, lock.bell("y")]
     assert await lock.value() is None
@@ -791,7 +791,7 @@ async def test_release_of_what_is_free_wakes_the_first(lock) -> None:
 async def test_who_leaves_is_removed_with_its_bell(lock) -> None:
     await lock.acquire(OTHER)
     for who in ("x", "y", "z"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert await lock.release(ME, leave="y") == [0]
 
@@ -803,7 +803,7 @@ async def test_who_leaves_is_removed_with_its_bell(lock) -> None:
 async def test_who_leaves_twice_or_never_stood_there_changes_nothing_more(lock) -> None:
     await lock.acquire(OTHER)
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     assert await lock.release(ME, leave="x") == [0]
     state = await lock.state()
 
@@ -850,7 +850,7 @@ async def test_who_leaves_quietly_wakes_nobody(lock) -> None:
 async def test_release_changes_no_ttl_of_those_who_wait(lock) -> None:
     await lock.acquire(ME)
     for who in ("x", "y"):
-        await lock.arm(who, ttl=MINUTE, queue_ttl=HOUR)
+        await lock.sit(who, ttl=MINUTE, queue_ttl=HOUR)
 
     await lock.release(ME)
 
@@ -861,7 +861,7 @@ async def test_release_changes_no_ttl_of_those_who_wait(lock) -> None:
 
 
 async def test_arm_takes_a_place_and_hangs_up_a_bell(lock) -> None:
-    assert await lock.arm("x") == 0
+    assert await lock.sit("x") == 0
 
     assert await lock.waiting() == [lock.bell("x")]
     assert await lock.redis.get(lock.bell("x")) == b""
@@ -873,7 +873,7 @@ async def test_arm_notes_the_servers_time_in_microseconds(lock) -> None:
     scores = []
     for number in range(10):
         before = await lock.redis.time()
-        await lock.arm(f"{number}")
+        await lock.sit(f"{number}")
         after = await lock.redis.time()
 
         scores.append(int(await lock.redis.zscore(lock.queue, lock.bell(f"{number}"))))
@@ -885,19 +885,19 @@ async def test_arm_notes_the_servers_time_in_microseconds(lock) -> None:
 async def test_arm_queues_behind_those_who_came_before(lock) -> None:
     order = [f"{number:02}" for number in range(20, 0, -1)]
     for who in order:
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert await lock.waiting() == [lock.bell(who) for who in order]
 
 
 async def test_arm_again_keeps_the_place_and_sets_both_ttls_anew(lock) -> None:
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
     for key in (lock.queue, lock.bell("y"), lock.bell("x")):
         await lock.redis.pexpire(key, 900)
     state = await lock.state()
 
-    assert await lock.arm("y") == 1
+    assert await lock.sit("y") == 1
 
     assert await lock.state() == state
     assert await lock.expires_in(queue=QUEUE, bells={"y": BELL})
@@ -906,10 +906,10 @@ async def test_arm_again_keeps_the_place_and_sets_both_ttls_anew(lock) -> None:
 
 async def test_arm_says_that_the_bell_was_rung_and_keeps_the_place(lock) -> None:
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
     assert await lock.release(ME) == [0, lock.bell("y")]
 
-    assert [await lock.arm("y"), await lock.arm("y")] == [0, 1]
+    assert [await lock.sit("y"), await lock.sit("y")] == [0, 1]
 
     assert await lock.waiting() == [lock.bell("y"), lock.bell("x")]
     assert await lock.release(ME) == [0, lock.bell("y")]
@@ -917,11 +917,11 @@ async def test_arm_says_that_the_bell_was_rung_and_keeps_the_place(lock) -> None
 
 async def test_who_was_passed_over_arms_again_at_the_end(lock) -> None:
     for who in ("y", "x"):
-        await lock.arm(who)
+        await lock.sit(who)
     await lock.die("y")
     assert await lock.release(ME) == [0, lock.bell("x")]
 
-    assert await lock.arm("y") == 0
+    assert await lock.sit("y") == 0
     assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
 
 
@@ -929,7 +929,7 @@ async def test_arm_touches_neither_lock_nor_fence(lock) -> None:
     await lock.acquire(OTHER)
     lock_and_fence = (await lock.state())[:2]
 
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.state())[:2] == lock_and_fence
     assert await lock.expires_in(lock=MINUTE, fence=HOUR)
@@ -940,16 +940,16 @@ async def test_arm_again_leaves_the_card_of_the_session_beside_the_bell(lock) ->
         one = lock.another()
         one.name = name
         one.queue, card = one.key("queue"), one.key("bell.x.card")
-        await one.arm("x", card="too early")
-        await one.arm("x")
+        await one.sit("x", card="too early")
+        await one.sit("x")
         assert not await one.redis.exists(card)
         for said in ("first", "second"):
             await one.redis.pexpire(card, BELL // 2)
-            await one.arm("x", card=said)
+            await one.sit("x", card=said)
             assert await one.redis.get(card) == said.encode()
             assert await one.lasts(card, BELL)
         await one.redis.set(one.bell("x"), "rung", px=BELL)
-        await one.arm("x", card="third")
+        await one.sit("x", card="third")
         assert await one.redis.get(card) == b"second"
         await one.redis.delete(card, one.bell("x"), one.queue)
 
@@ -958,20 +958,20 @@ async def test_arm_of_a_bell_of_another_type_is_an_error_and_leaves_it_there(loc
     await lock.redis.rpush(lock.bell("x"), "data")
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await lock.arm("x")
+        await lock.sit("x")
     assert await lock.everything() == [lock.bell("x")]
 
 
 async def test_arm_of_a_bell_that_was_put_back_as_rung_says_so_and_hangs_it_up(lock) -> None:
     await lock.redis.set(lock.bell("x"), "rung", px=BELL)
 
-    assert [await lock.arm("x"), await lock.arm("x")] == [2, 1]
+    assert [await lock.sit("x"), await lock.sit("x")] == [2, 1]
     assert await lock.redis.get(lock.bell("x")) == b""
 
 
 async def test_arm_takes_a_place_in_each_of_the_queues(lock) -> None:
     queues = [lock.key(f"queue.{number}") for number in range(3)]
-    arming = lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "", "", *queues)
+    arming = lock.words("sit", [lock.bell("x")], BELL, QUEUE, "", "", *queues)
     assert [await lock.run(arming), await lock.run(arming)] == [0, 1]
 
     for queue in queues:
@@ -984,11 +984,11 @@ async def test_arm_takes_a_place_in_each_of_the_queues(lock) -> None:
 async def test_who_lost_his_place_in_one_of_several_queues_gets_it_back(lock) -> None:
     queues = [lock.key(f"queue.{number}") for number in range(3)]
     for who in ("x", "y"):
-        await lock.run(lock.words("queue_arm", [lock.bell(who)], BELL, QUEUE, "1" * 16, "", *queues))
+        await lock.run(lock.words("sit", [lock.bell(who)], BELL, QUEUE, "1" * 16, "", *queues))
     places = [lock.bell(who) + b"1" * 16 for who in ("x", "y")]
     for lost in queues:
         await lock.redis.zrem(lost, places[0])
-        await lock.run(lock.words("queue_arm", [lock.bell("x")], BELL, QUEUE, "1" * 16, "", *queues))
+        await lock.run(lock.words("sit", [lock.bell("x")], BELL, QUEUE, "1" * 16, "", *queues))
 
         assert [await lock.waiting(queue) for queue in queues] == [places] * 3
         assert len({await lock.redis.zscore(queue, places[0]) for queue in queues}) == 1
@@ -996,7 +996,7 @@ async def test_who_lost_his_place_in_one_of_several_queues_gets_it_back(lock) ->
 
 async def test_of_several_with_one_bell_each_has_a_seat_of_his_own(lock) -> None:
     for seat in ("1" * 16, "0" * 16, "1" * 16):
-        await lock.arm("x", seat=seat)
+        await lock.sit("x", seat=seat)
 
     assert await lock.waiting() == [lock.bell("x") + b"1" * 16, lock.bell("x") + b"0" * 16]
     assert await lock.redis.get(lock.bell("x")) == b""
@@ -1004,7 +1004,7 @@ async def test_of_several_with_one_bell_each_has_a_seat_of_his_own(lock) -> None
 
 async def test_a_bell_of_another_type_is_rung_and_taken_down_like_any(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
         await lock.redis.delete(lock.bell(who))
         await lock.redis.rpush(lock.bell(who), "data")
 
@@ -1016,10 +1016,10 @@ async def test_a_bell_of_another_type_is_rung_and_taken_down_like_any(lock) -> N
 async def test_everything_that_stands_there_has_a_ttl(lock) -> None:
     steps: list[Callable[[], Awaitable[Any]]] = [
         lambda: lock.acquire(ME),
-        lambda: lock.arm("x"),
-        lambda: lock.arm("y"),
+        lambda: lock.sit("x"),
+        lambda: lock.sit("y"),
         lambda: lock.acquire(OTHER, queued="x"),
-        lambda: lock.arm("x"),
+        lambda: lock.sit("x"),
         lambda: lock.release(ME),
         lambda: lock.acquire(OTHER, queued="y", in_turn=True),
         lambda: lock.acquire(OTHER, queued="x", in_turn=True),
@@ -1041,8 +1041,8 @@ def end_of(lock: LockScripts, who: str) -> list[Any]:
 async def test_who_has_armed_is_told_once_that_its_bell_was_rung(lock) -> None:
     await lock.acquire(ME)
     async with lock.listening() as ear:
-        assert await ear.arm(lock, "x") == 0
-        await lock.arm("y")
+        assert await ear.sit(lock, "x") == 0
+        await lock.sit("y")
         assert await ear.told() == []
 
         assert await lock.release(ME) == [1, lock.bell("x")]
@@ -1055,7 +1055,7 @@ async def test_who_has_armed_is_told_once_that_its_bell_was_rung(lock) -> None:
 async def test_who_hangs_up_its_bell_anew_hears_nothing_of_that_and_still_hears_it(lock) -> None:
     async with lock.listening() as ear:
         for stood in (0, 1, 1):
-            assert await ear.arm(lock, "x") == stood
+            assert await ear.sit(lock, "x") == stood
             assert await ear.told() == []
 
         await lock.die("x")
@@ -1065,18 +1065,18 @@ async def test_who_hangs_up_its_bell_anew_hears_nothing_of_that_and_still_hears_
 async def test_who_was_told_hears_again_when_it_has_armed_again(lock) -> None:
     async with lock.listening() as ear:
         for _ in range(2):
-            assert await ear.arm(lock, "x") == 0
+            assert await ear.sit(lock, "x") == 0
             await lock.die("x")
             assert await ear.told() == [end_of(lock, "x")]
 
 
 async def test_who_waits_hears_nothing_of_what_others_do_to_lock_and_queue(lock) -> None:
     async with lock.listening() as ear:
-        await ear.arm(lock, "x")
+        await ear.sit(lock, "x")
         await lock.acquire(ME)
         await lock.renew(ME)
         await lock.adopt(ME, OTHER)
-        await lock.arm("y")
+        await lock.sit("y")
         await lock.release(THIRD, leave="y")
         await lock.release(OTHER, ring=False)
         await lock.redis.delete(lock.lock, lock.fence, lock.queue)
@@ -1087,8 +1087,8 @@ async def test_who_waits_hears_nothing_of_what_others_do_to_lock_and_queue(lock)
 
 async def test_who_waits_hears_its_own_bell_alone(lock) -> None:
     async with lock.listening() as mine, lock.listening() as others:
-        await others.arm(lock, "y")
-        await mine.arm(lock, "x")
+        await others.sit(lock, "y")
+        await mine.sit(lock, "x")
 
         assert await lock.release(ME) == [0, lock.bell("y")]
         assert await mine.told() == []
@@ -1097,7 +1097,7 @@ async def test_who_waits_hears_its_own_bell_alone(lock) -> None:
 
 async def test_who_takes_its_own_bell_down_hears_nothing(lock) -> None:
     async with lock.listening() as ear:
-        await ear.arm(lock, "x")
+        await ear.sit(lock, "x")
         await ear.say("DEL", lock.bell("x"))
 
         assert await ear.told() == []
@@ -1106,7 +1106,7 @@ async def test_who_takes_its_own_bell_down_hears_nothing(lock) -> None:
 async def test_a_bell_that_comes_to_its_end_by_itself_is_heard(lock) -> None:
     async with lock.listening() as ear:
         await ear.say("CLIENT", "CACHING", "YES")
-        await ear.say(*lock.arming("x", ttl=1))
+        await ear.say(*lock.sitting("x", ttl=1))
 
         async def gone() -> bool:
             return not await lock.stands("x")  # looked for, it expires at once
@@ -1117,7 +1117,7 @@ async def test_a_bell_that_comes_to_its_end_by_itself_is_heard(lock) -> None:
 
 async def test_what_was_armed_without_asking_for_it_is_not_heard(lock) -> None:
     async with lock.listening() as ear:
-        await ear.say(*lock.arming("x"))
+        await ear.say(*lock.sitting("x"))
         await lock.die("x")
 
         assert await ear.told() == []
@@ -1154,9 +1154,9 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await lock.acquire(ME),
         await lock.acquire(OTHER),
-        await lock.arm("y"),
-        await lock.arm("x"),
-        await lock.arm("y"),
+        await lock.sit("y"),
+        await lock.sit("x"),
+        await lock.sit("y"),
         await lock.release(ME),
         await lock.acquire(OTHER, queued="x", in_turn=True),
         await lock.acquire(OTHER, queued="y"),
@@ -1363,7 +1363,7 @@ QUEUE_STEPS: dict[str, Callable[[LockScripts], Awaitable[Any]]] = {
     "in turn": lambda lock: lock.acquire(ME, in_turn=True),
     "ring": lambda lock: lock.release(ME),
     "leave": lambda lock: lock.release(ME, ring=False, leave="x"),
-    "arm": lambda lock: lock.arm("x"),
+    "arm": lambda lock: lock.sit("x"),
 }
 
 
@@ -1416,7 +1416,7 @@ async def full(own_server, connect, prefix) -> LockScripts:
     lock = LockScripts(redis, prefix)
     await lock.acquire(ME)
     for who in ("dead", "y", "x"):
-        await lock.arm(who, ttl=MINUTE, queue_ttl=MINUTE)
+        await lock.sit(who, ttl=MINUTE, queue_ttl=MINUTE)
     await lock.die("dead")
     await redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
@@ -1482,7 +1482,7 @@ async def test_out_of_memory_arming_is_refused_and_changes_nothing(full, who) ->
     state, keys = await full.state(), sorted(await full.everything())
 
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
-        await full.arm(who)
+        await full.sit(who)
     assert await full.state() == state
     assert sorted(await full.everything()) == keys
 
@@ -1612,42 +1612,42 @@ MUTATIONS = [
     ("lock_release", "redis.call('ZREM', queue, first)", "break"),
     ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('ZREM', queue, first) break"),
     ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('DEL', queue)"),
-    ("queue_arm", "state == '' and 1 or 2", "1"),
-    ("queue_arm", "state == '' and 1 or 2", "2"),
-    ("queue_arm", "state and (state == '' and 1 or 2) or 0", "state == '' and 1 or 0"),
+    ("sit", "state == '' and 1 or 2", "1"),
+    ("sit", "state == '' and 1 or 2", "2"),
+    ("sit", "state and (state == '' and 1 or 2) or 0", "state == '' and 1 or 0"),
     (
-        "queue_arm",
+        "sit",
         "local state = redis.call('GET', bell)",
         "local state = redis.call('EXISTS', ARGV[5]) == 1 and ''",
     ),
-    ("queue_arm", "'NX', ", ""),
-    ("queue_arm", "'NX'", "'GT'"),
-    ("queue_arm", "'%.0f'", "'%.14g'"),
-    ("queue_arm", "time[1] * 1000000 + time[2]", "time[1]"),
-    ("queue_arm", "time[1] * 1000000 + time[2]", "time[1] * 1000000"),
-    ("queue_arm", "time[1] * 1000000 + time[2]", "time[2]"),
-    ("queue_arm", "for i = 5, #ARGV do", "for i = 5, 5 do"),
-    ("queue_arm", "for i = 5, #ARGV do", "for i = 6, #ARGV do"),
-    ("queue_arm", "since, bell .. ARGV[3]", "since, bell"),
-    ("queue_arm", "ARGV[i], bell .. ARGV[3]) or", "ARGV[i], bell) or"),
-    ("queue_arm", "#ARGV > 5 and #ARGV or 4", "4"),
-    ("queue_arm", "math.min(since, ", "math.max(since, "),
-    ("queue_arm", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[1]"),
-    ("queue_arm", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[2], 'NX'"),
-    ("queue_arm", "bell, '', 'PX', ARGV[1]", "bell, ''"),
-    ("queue_arm", "bell, '', 'PX', ARGV[1]", "bell, '', 'NX', 'PX', ARGV[1]"),
-    ("queue_arm", "state == '' and ARGV[4] ~= ''", "state == ''"),
-    ("queue_arm", "state == '' and ARGV[4] ~= ''", "ARGV[4] ~= ''"),
-    ("queue_arm", "state == '' and ARGV[4] ~= ''", "state and ARGV[4] ~= ''"),
-    ("queue_arm", "'^([^{]*):'", "'^(.*):'"),
-    ("queue_arm", "ARGV[4], 'PX', ARGV[1]", "ARGV[4]"),
-    ("queue_arm", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'PX', ARGV[2]"),
-    ("queue_arm", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'NX', 'PX', ARGV[1]"),
-    ("queue_arm", "bell, '', 'PX', ARGV[1]", "bell, '', 'PX', ARGV[2]"),
-    ("queue_arm", HUNG_UP, "if not state then " + HUNG_UP + " end"),
-    ("queue_arm", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[1])"),
-    ("queue_arm", HUNG_UP + READ, READ.strip() + "\n" + HUNG_UP),
-    ("queue_arm", READ, "\nif not state then " + READ.strip() + " end"),
+    ("sit", "'NX', ", ""),
+    ("sit", "'NX'", "'GT'"),
+    ("sit", "'%.0f'", "'%.14g'"),
+    ("sit", "time[1] * 1000000 + time[2]", "time[1]"),
+    ("sit", "time[1] * 1000000 + time[2]", "time[1] * 1000000"),
+    ("sit", "time[1] * 1000000 + time[2]", "time[2]"),
+    ("sit", "for i = 5, #ARGV do", "for i = 5, 5 do"),
+    ("sit", "for i = 5, #ARGV do", "for i = 6, #ARGV do"),
+    ("sit", "since, bell .. ARGV[3]", "since, bell"),
+    ("sit", "ARGV[i], bell .. ARGV[3]) or", "ARGV[i], bell) or"),
+    ("sit", "#ARGV > 5 and #ARGV or 4", "4"),
+    ("sit", "math.min(since, ", "math.max(since, "),
+    ("sit", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[1]"),
+    ("sit", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[2], 'NX'"),
+    ("sit", "bell, '', 'PX', ARGV[1]", "bell, ''"),
+    ("sit", "bell, '', 'PX', ARGV[1]", "bell, '', 'NX', 'PX', ARGV[1]"),
+    ("sit", "state == '' and ARGV[4] ~= ''", "state == ''"),
+    ("sit", "state == '' and ARGV[4] ~= ''", "ARGV[4] ~= ''"),
+    ("sit", "state == '' and ARGV[4] ~= ''", "state and ARGV[4] ~= ''"),
+    ("sit", "'^([^{]*):'", "'^(.*):'"),
+    ("sit", "ARGV[4], 'PX', ARGV[1]", "ARGV[4]"),
+    ("sit", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'PX', ARGV[2]"),
+    ("sit", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'NX', 'PX', ARGV[1]"),
+    ("sit", "bell, '', 'PX', ARGV[1]", "bell, '', 'PX', ARGV[2]"),
+    ("sit", HUNG_UP, "if not state then " + HUNG_UP + " end"),
+    ("sit", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[1])"),
+    ("sit", HUNG_UP + READ, READ.strip() + "\n" + HUNG_UP),
+    ("sit", READ, "\nif not state then " + READ.strip() + " end"),
     ("lock_adopt", "holder ~= ARGV[1] and ", ""),
     ("lock_adopt", " and holder ~= ARGV[2]", ""),
     ("lock_adopt", "':' .. ARGV[5]", "':'"),
@@ -1663,12 +1663,12 @@ MUTATIONS = [
 ]
 SCRIPTS = [
     *(f"lock_{verb}" for verb in ("acquire", "renew", "release", "adopt", "annotate", "owned", "locked")),
-    "queue_arm",
+    "sit",
 ]
 ENDLESS = [("lock_release", "redis.call('ZREM', queue, first)")]
 """Lines without which a script does not come to its end: weakened above instead of left out."""
 AS_GOOD = [
-    ("queue_arm", "since = string.format('%.0f', since)"),
+    ("sit", "since = string.format('%.0f', since)"),
     ("lock_acquire", SEATED_FIRST),
 ]
 """The server would print the number in full as well; of the other line, see out of memory above."""

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from aiolocks._transport import IN_TURN, PASSING, SEATED
 from aiolocks._transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
-from tests.lua.scripts import BELL, CARD, HOUR, MINUTE, NO_FENCES, QUEUE, MultiScripts, about
+from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, MultiScripts, about
 
 pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:lock*", "oiolocks*"
@@ -129,7 +129,7 @@ async def test_acquire_is_refused_without_end_where_somebody_took_the_ttl_away(l
 async def test_who_is_refused_is_told_who_holds_them_if_asked_for(locks) -> None:
     await locks.all[0].acquire(OTHER, ttl=MINUTE)
     await locks.all[2].acquire(THIRD, ttl=HOUR)
-    await locks.all[1].arm("x")
+    await locks.all[1].sit("x")
 
     granted, remaining, (now, kept, *told), bell = await locks.acquire(ME, flags="ph")
 
@@ -190,8 +190,8 @@ async def test_it_and_the_simple_locks_exclude_each_other(locks) -> None:
 
 
 async def test_who_gets_in_leaves_all_queues_and_takes_the_bell_down(locks) -> None:
-    await locks.arm("x")
-    await locks.all[1].arm("y")
+    await locks.sit("x")
+    await locks.all[1].sit("y")
 
     assert (await locks.acquire(ME, queued="x"))[2] == 1
     assert [await locks.waiting(queue) for queue in locks.queues] == [[], [locks.all[1].bell("y")], []]
@@ -202,7 +202,7 @@ async def test_who_gets_in_leaves_all_queues_and_takes_the_bell_down(locks) -> N
 async def test_who_gets_in_says_how_many_others_stand_in_all_queues(locks) -> None:
     for number, one in enumerate(locks.all):
         for who in range(number + 1):
-            await one.arm(f"{who}")
+            await one.sit(f"{who}")
 
     assert (await locks.acquire(ME))[2] == 6
     assert (await locks.acquire(ME, queued="x"))[2] == 6
@@ -210,7 +210,7 @@ async def test_who_gets_in_says_how_many_others_stand_in_all_queues(locks) -> No
 
 async def test_who_is_refused_keeps_places_and_bell(locks) -> None:
     await locks.all[2].acquire(OTHER)
-    await locks.arm("x")
+    await locks.sit("x")
     state = await locks.state()
 
     assert (await locks.acquire(ME, queued="x"))[0] == 0
@@ -220,8 +220,8 @@ async def test_who_is_refused_keeps_places_and_bell(locks) -> None:
 async def test_in_turn_leaves_to_others_what_is_free(locks) -> None:
     for one in locks.all:
         await locks.clear()
-        await one.arm("y")
-        await locks.arm("x")
+        await one.sit("y")
+        await locks.sit("x")
         state = await locks.state()
 
         for queued in ("x", "stranger", None):
@@ -231,15 +231,15 @@ async def test_in_turn_leaves_to_others_what_is_free(locks) -> None:
 
 
 async def test_in_turn_takes_it_for_who_stands_first_in_all_queues(locks) -> None:
-    await locks.arm("x")
+    await locks.sit("x")
     for one in locks.all:
-        await one.arm("y")
+        await one.sit("y")
 
     assert (await locks.acquire(ME, queued="x", flags="t"))[:1] == [1]
 
 
 async def test_in_turn_said_again_by_the_holder_is_the_same_grant(locks) -> None:
-    await locks.all[1].arm("y")
+    await locks.all[1].sit("y")
     first = await locks.acquire(ME)
 
     assert await locks.acquire(ME, flags="t") == first
@@ -247,10 +247,10 @@ async def test_in_turn_said_again_by_the_holder_is_the_same_grant(locks) -> None
 
 async def test_who_was_woken_in_vain_wakes_the_next_for_what_is_free(locks) -> None:
     await locks.all[1].acquire(OTHER)
-    await locks.arm("x")
+    await locks.sit("x")
     for one in locks.all:
-        await one.arm("y")
-        await one.arm("z")
+        await one.sit("y")
+        await one.sit("z")
 
     granted, _, *rung = await locks.acquire(ME, queued="x", flags="p")
 
@@ -264,10 +264,10 @@ async def test_who_was_woken_in_vain_wakes_the_next_for_what_is_free(locks) -> N
 async def test_who_was_woken_in_vain_drops_the_dead_behind_him(locks) -> None:
     await locks.all[1].acquire(OTHER)
     one = locks.all[0]
-    await one.arm("before")
-    await locks.arm("x")
+    await one.sit("before")
+    await locks.sit("x")
     for who in ("dead", "deader", "y"):
-        await one.arm(who)
+        await one.sit(who)
     await one.die("dead", "deader", "before")
 
     assert (await locks.acquire(ME, queued="x", flags="p"))[2:] == [one.bell("y")]
@@ -276,8 +276,8 @@ async def test_who_was_woken_in_vain_drops_the_dead_behind_him(locks) -> None:
 
 async def test_who_was_woken_in_vain_and_stands_last_wakes_nobody(locks) -> None:
     await locks.all[1].acquire(OTHER)
-    await locks.all[0].arm("before")
-    await locks.arm("x")
+    await locks.all[0].sit("before")
+    await locks.sit("x")
 
     assert (await locks.acquire(ME, queued="x", flags="p"))[2:] == []
     assert await locks.all[0].stands("before")
@@ -285,8 +285,8 @@ async def test_who_was_woken_in_vain_and_stands_last_wakes_nobody(locks) -> None
 
 async def test_who_does_not_stand_in_the_queue_passes_on_to_the_first(locks) -> None:
     await locks.all[1].acquire(OTHER)
-    await locks.all[0].arm("y")
-    await locks.all[2].arm("z")
+    await locks.all[0].sit("y")
+    await locks.all[2].sit("z")
 
     assert (await locks.acquire(ME, flags="p"))[2:] == [locks.all[0].bell("y"), locks.all[2].bell("z")]
 
@@ -294,20 +294,20 @@ async def test_who_does_not_stand_in_the_queue_passes_on_to_the_first(locks) -> 
 async def test_a_waiter_that_has_lost_its_place_passes_on_only_what_its_session_has_let_go_of(locks) -> None:
     """Another wakeup has passed it over, and is on its way to those behind."""
     await locks.all[1].acquire(OTHER)
-    await locks.arm("x")
+    await locks.sit("x")
     await locks.redis.zrem(locks.queues[0], locks.bell("x"))
     for one in locks.all:
-        await one.arm("y")
+        await one.sit("y")
 
     assert (await locks.acquire(ME, queued="x", flags="p"))[2:] == [locks.all[2].bell("y")]
-    await locks.all[2].arm("y")
+    await locks.all[2].sit("y")
     rung = [locks.all[0].bell("y"), locks.all[2].bell("y")]
     assert (await locks.acquire(ME, queued="x", flags="po"))[2:] == rung
 
 
 async def test_who_was_not_woken_passes_nothing_on(locks) -> None:
     await locks.all[1].acquire(OTHER)
-    await locks.all[0].arm("y")
+    await locks.all[0].sit("y")
 
     assert (await locks.acquire(ME))[2:] == []
     assert await locks.all[0].stands("y")
@@ -316,9 +316,9 @@ async def test_who_was_not_woken_passes_nothing_on(locks) -> None:
 async def test_who_was_woken_in_vain_and_has_not_heard_it_passes_it_on_once(locks) -> None:
     """Its bell is gone: it polls, and may hear of that only when it hangs up its bell again."""
     await locks.all[1].acquire(OTHER)
-    await locks.arm("x")
+    await locks.sit("x")
     for who in "yz":
-        await locks.all[0].arm(who)
+        await locks.all[0].sit(who)
     assert (await locks.acquire(ME, queued="x", waits="x"))[2:] == []
     await locks.die("x")
 
@@ -342,12 +342,24 @@ async def test_one_that_is_refused_and_will_wait_is_seated_in_all_queues(locks) 
 
 
 async def test_in_turn_too_one_that_is_refused_is_seated(locks) -> None:
-    await locks.all[2].arm("y")
+    await locks.all[2].sit("y")
 
     assert await locks.acquire(ME, waits="x", flags="t") == [0, -2]
 
     assert await locks.waiting(locks.queues[2]) == [locks.all[2].bell("y"), locks.bell("x")]
     assert await locks.states("x") == [b""]
+
+
+async def test_one_that_takes_a_seat_only_takes_no_lock_and_keeps_none_longer(locks) -> None:
+    assert await locks.acquire(ME, waits="x", flags="b") == [0, -2]
+    assert await locks.states("x") == [b""]
+    for queue in locks.queues:
+        assert await locks.waiting(queue) == [locks.bell("x")]
+
+    await locks.acquire(ME, ttl=MINUTE)
+    assert await locks.acquire(ME, waits="x", flags="b", ttl=HOUR) == [0, -2]
+    for one in locks.all:
+        assert about(await locks.redis.pttl(one.lock), MINUTE)
 
 
 async def test_one_that_will_not_wait_is_not_seated(locks) -> None:
@@ -429,7 +441,7 @@ async def test_release_frees_what_the_token_holds_and_nothing_else(locks) -> Non
 
 async def test_release_by_another_is_refused_and_changes_nothing(locks) -> None:
     await locks.acquire(OTHER)
-    await locks.all[0].arm("x")
+    await locks.all[0].sit("x")
     state = await locks.state()
 
     for stranger in (ME, OTHER[:-1], OTHER + "0", ""):
@@ -441,9 +453,9 @@ async def test_release_by_another_is_refused_and_changes_nothing(locks) -> None:
 async def test_release_wakes_the_first_for_each_that_is_free(locks) -> None:
     await locks.acquire(ME)
     for one in locks.all:
-        await one.arm("dead")
-        await one.arm("y")
-        await one.arm("z")
+        await one.sit("dead")
+        await one.sit("y")
+        await one.sit("z")
         await one.die("dead")
 
     assert await locks.release(ME) == [1, *(one.bell("y") for one in locks.all)]
@@ -456,7 +468,7 @@ async def test_release_wakes_nobody_for_what_another_holds(locks) -> None:
     await locks.of(0, 2).acquire(ME)
     await locks.all[1].acquire(OTHER)
     for one in locks.all:
-        await one.arm("y")
+        await one.sit("y")
 
     assert await locks.release(ME) == [0, locks.all[0].bell("y"), locks.all[2].bell("y")]
     assert await locks.all[1].stands("y")
@@ -464,7 +476,7 @@ async def test_release_wakes_nobody_for_what_another_holds(locks) -> None:
 
 async def test_a_quiet_release_wakes_nobody(locks) -> None:
     await locks.acquire(ME)
-    await locks.all[0].arm("y")
+    await locks.all[0].sit("y")
 
     assert await locks.release(ME, ring=False) == [1]
     assert await locks.all[0].stands("y")
@@ -472,8 +484,8 @@ async def test_a_quiet_release_wakes_nobody(locks) -> None:
 
 async def test_who_leaves_is_removed_from_all_queues_with_its_bell(locks) -> None:
     await locks.acquire(OTHER)
-    await locks.arm("x")
-    await locks.all[2].arm("y")
+    await locks.sit("x")
+    await locks.all[2].sit("y")
 
     assert await locks.release(ME, leave="x") == [0]
     assert [await locks.waiting(queue) for queue in locks.queues] == [[], [], [locks.all[2].bell("y")]]
@@ -482,7 +494,7 @@ async def test_who_leaves_is_removed_from_all_queues_with_its_bell(locks) -> Non
 
 async def test_who_leaves_with_its_release_does_not_wake_itself(locks) -> None:
     await locks.acquire(ME)
-    await locks.arm("x")
+    await locks.sit("x")
 
     assert await locks.release(ME, leave="x") == [1]
     assert sorted(await locks.everything()) == sorted(one.fence for one in locks.all)
@@ -490,8 +502,8 @@ async def test_who_leaves_with_its_release_does_not_wake_itself(locks) -> None:
 
 async def test_who_waits_for_several_is_woken_once_and_keeps_his_places(locks) -> None:
     await locks.acquire(ME)
-    await locks.arm("x")
-    await locks.all[1].arm("y")
+    await locks.sit("x")
+    await locks.all[1].sit("y")
 
     assert await locks.release(ME) == [1, locks.bell("x")]
     assert await locks.waiting(locks.queues[1]) == [locks.bell("x"), locks.all[1].bell("y")]
@@ -499,10 +511,10 @@ async def test_who_waits_for_several_is_woken_once_and_keeps_his_places(locks) -
 
 async def test_who_was_woken_in_vain_wakes_who_waits_for_several_once(locks) -> None:
     await locks.all[1].acquire(OTHER)
-    await locks.arm("x")
+    await locks.sit("x")
     two = locks.of(0, 2)
-    await two.arm("y")
-    await locks.all[2].arm("z")
+    await two.sit("y")
+    await locks.all[2].sit("z")
 
     assert (await locks.acquire(ME, queued="x", flags="p"))[2:] == [two.bell("y")]
     assert await locks.waiting(locks.queues[2]) == [locks.bell("x"), two.bell("y"), locks.all[2].bell("z")]
@@ -511,10 +523,10 @@ async def test_who_was_woken_in_vain_wakes_who_waits_for_several_once(locks) -> 
 async def test_two_who_lack_the_same_do_not_wake_each_other_for_ever(locks) -> None:
     """One of them was passed over for one of the locks, and has armed again."""
     await locks.all[0].acquire(OTHER)
-    await locks.arm("a")
-    await locks.arm("b")
+    await locks.sit("a")
+    await locks.sit("b")
     await locks.redis.zrem(locks.queues[2], locks.bell("a"))
-    await locks.arm("a")
+    await locks.sit("a")
 
     rung = [locks.bell("a")]
     for _ in range(10):
@@ -523,7 +535,7 @@ async def test_two_who_lack_the_same_do_not_wake_each_other_for_ever(locks) -> N
         who = "a" if rung == [locks.bell("a")] else "b"
         await locks.redis.delete(locks.bell(who))
         rung = (await locks.acquire(ME, queued=who, flags="p"))[2:]
-        await locks.arm(who)
+        await locks.sit(who)
     assert rung == []
 
 
@@ -660,7 +672,7 @@ async def test_locked_is_whoever_holds_any_of_them(locks) -> None:
 async def test_everything_that_stands_there_has_a_ttl(locks) -> None:
     steps: list[Callable[[], Awaitable[Any]]] = [
         lambda: locks.acquire(ME),
-        lambda: locks.arm("x"),
+        lambda: locks.sit("x"),
         lambda: locks.renew(ME),
         lambda: locks.adopt(ME, OTHER),
         lambda: locks.release(OTHER),
@@ -736,8 +748,6 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> No
         assert locks.mutant or command.script.text == words[1]
     assert commands.acquire(ME, MINUTE, "{}", SEATED).keys == (*locks.keys(), commands.bell)
     assert commands.release(ME, MINUTE, leave=True).keys == (*locks.keys(), commands.bell)
-    assert commands.arm(ME).args[3:] == (CARD, *locks.queues)
-    assert commands.arm(ME).keys == (commands.bell,)
 
 
 def test_other_names_have_another_bell() -> None:
@@ -753,7 +763,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await locks.acquire(ME),
         await locks.acquire(OTHER),
-        await locks.arm("x"),
+        await locks.sit("x"),
         await locks.renew(ME),
         await locks.adopt(ME, OTHER),
         await locks.owned(OTHER),
@@ -777,8 +787,8 @@ async def full(own_server, connect, prefix) -> MultiScripts:
     locks = MultiScripts(redis, prefix)
     await locks.acquire(ME)
     for who in ("dead", "y"):
-        await locks.all[1].arm(who, ttl=MINUTE, queue_ttl=MINUTE)
-    await locks.arm("x", ttl=MINUTE, queue_ttl=MINUTE)
+        await locks.all[1].sit(who, ttl=MINUTE, queue_ttl=MINUTE)
+    await locks.sit("x", ttl=MINUTE, queue_ttl=MINUTE)
     await locks.all[1].die("dead")
     await redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
@@ -901,8 +911,8 @@ MUTATIONS = [
     ),
     Mutation(
         "multi_acquire",
-        "{0, -2, enqueue_in_each(queues, bell, flags)}",
-        "{0, -2}",
+        "first ~= bell then return {0, -2, enqueue_in_each(queues, bell, flags)}",
+        "first ~= bell then return {0, -2}",
         "test_in_turn_too_one_that_is_refused_is_seated",
     ),
     Mutation(

@@ -68,7 +68,7 @@ async def test_seal_is_refused_where_any_of_them_is_lost_and_changes_nothing(loc
         await locks.acquire(ME)
         await locks.redis.delete(locks.all[number].lock)
         await locks.of(number).acquire(OTHER)
-        await locks.arm("me")
+        await locks.sit("me")
         before = await locks.state()
 
         assert await locks.seal(ME, LARGER, queued="me") == -1
@@ -83,7 +83,7 @@ async def test_seal_creates_nothing(locks) -> None:
 async def test_seal_leaves_the_queues_and_says_how_many_others_stand_there(locks) -> None:
     await locks.acquire(ME)
     for who in ("first", "me", "last"):
-        await locks.arm(who)
+        await locks.sit(who)
 
     assert await locks.seal(ME, LARGER, queued="me") == 6
     for queue in locks.queues:
@@ -93,7 +93,7 @@ async def test_seal_leaves_the_queues_and_says_how_many_others_stand_there(locks
 
 async def test_who_stays_is_counted_too(locks) -> None:
     await locks.acquire(ME)
-    await locks.arm("me")
+    await locks.sit("me")
 
     assert await locks.seal(ME, LARGER) == 3
     assert await locks.stands("me")
@@ -124,7 +124,7 @@ async def test_given_back_in_full(locks) -> None:
 
 async def test_a_waiter_that_gives_back_keeps_its_place(locks) -> None:
     await locks.acquire(ME)
-    await locks.arm("me")
+    await locks.sit("me")
 
     assert await locks.give_back(ME, "me") == [1]
     assert await locks.states("me") == [b""]
@@ -137,7 +137,7 @@ async def test_a_newcomer_that_gives_back_wakes_the_first(locks) -> None:
     await locks.of(0, 1).acquire(ME)
     await locks.of(2).acquire(OTHER)
     for who in ("first", "next"):
-        await locks.arm(who)
+        await locks.sit(who)
 
     assert await locks.give_back(ME, "me") == [0, locks.bell("first")]
     assert await locks.states("first", "next") == [None, b""]
@@ -148,7 +148,7 @@ async def test_a_waiter_that_gives_back_wakes_the_next_behind_it_for_what_is_fre
     await locks.of(0, 1).acquire(ME)
     await locks.of(2).acquire(OTHER)
     for who in ("first", "me", "next"):
-        await locks.arm(who)
+        await locks.sit(who)
 
     assert await locks.give_back(ME, "me") == [0, locks.bell("next")]
     assert await locks.states("first", "me", "next") == [b"", b"", None]
@@ -156,7 +156,7 @@ async def test_a_waiter_that_gives_back_wakes_the_next_behind_it_for_what_is_fre
 
 async def test_for_what_another_holds_nobody_is_woken(locks) -> None:
     await locks.acquire(OTHER)
-    await locks.arm("next")
+    await locks.sit("next")
 
     assert await locks.give_back(ME, "me") == [0]
     assert await locks.states("next") == [b""]

@@ -18,7 +18,6 @@ from aiolocks._transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
     BELL,
-    CARD,
     DAY,
     HOUR,
     MINUTE,
@@ -156,7 +155,7 @@ async def test_of_many_permits_all_or_none_are_had(permits) -> None:
 async def test_who_is_refused_is_told_who_holds_if_asked_for(permits) -> None:
     await permits.acquire(OTHER, 2, ttl=HOUR, metadata='{"a": ":1:"}')
     await permits.acquire(THIRD, ttl=MINUTE)
-    await permits.arm("x")
+    await permits.sit("x")
 
     granted, remaining, (now, value, *told) = await permits.acquire(ME, 2, flags="h")
 
@@ -226,17 +225,17 @@ async def test_who_can_never_have_so_many_leaves_the_queue_and_wakes_the_next(pe
     await permits.resize(4)
     await permits.acquire(THIRD, 4)
     for who, seat in (("x", FIRST), ("y", SECOND)):
-        await permits.arm(who, seat=seat)
+        await permits.sit(who, seat=seat)
     await permits.release(THIRD, flags="")
     await permits.resize(3)
-    await permits.arm("y", seat=SECOND)
+    await permits.sit("y", seat=SECOND)
 
     asked = await permits.acquire(ME, 4, who="x", seat=FIRST, flags="qtwl")
 
     assert asked == [3, 3, permits.bell("y")]
     assert await permits.waiting() == [permits.entry("y", SECOND)]
     assert await permits.states("x", "y") == [None, b"rung"]
-    await permits.arm("y", seat=SECOND)
+    await permits.sit("y", seat=SECOND)
     asked = await permits.acquire(ME, 4, who="y", seat=FIRST, flags="qtws")
     assert asked == [3, 3, permits.bell("y")]  # others of its session are there
 
@@ -575,7 +574,7 @@ async def granted(permits: PermitScripts, number: int = 3, *, ago: int = 0) -> i
 
 async def test_release_before_their_time_keeps_the_permits_for_nobody(permits) -> None:
     fencing = await granted(permits)
-    await permits.arm("x")
+    await permits.sit("x")
 
     assert await permits.release(ME, at_least=MINUTE, retention=2 * HOUR) == [1]
 
@@ -612,7 +611,7 @@ async def test_beside_another_lease_the_keys_last_as_long_as_that(permits) -> No
 
 async def test_release_after_their_time_gives_them_back_and_wakes_as_usual(permits) -> None:
     await granted(permits, ago=MINUTE + 1)
-    await permits.arm("x")
+    await permits.sit("x")
 
     assert await permits.release(ME, at_least=MINUTE) == [1, permits.bell("x")]
     assert await permits.held() == {}
@@ -629,7 +628,7 @@ async def test_a_fencing_token_ahead_of_the_clock_does_not_lengthen_that_time(pe
 
 async def test_a_kept_permit_is_not_taken_nor_renewed_nor_adopted_by_anybody(permits) -> None:
     await granted(permits)
-    await permits.arm("x")
+    await permits.sit("x")
     assert await permits.release(ME, at_least=MINUTE) == [1]
     state = await permits.state()
 
@@ -770,7 +769,7 @@ async def test_available_without_a_value_is_one_or_none(permits) -> None:
 
 
 async def test_available_in_turn_is_none_while_somebody_waits(permits) -> None:
-    await permits.arm("x")
+    await permits.sit("x")
     assert [await permits.available(), await permits.available(flags="t")] == [3, 0]
     await permits.die("x")
     assert await permits.available(flags="t") == 3
@@ -812,7 +811,7 @@ async def test_resize_takes_nothing_away_from_who_holds(permits) -> None:
 async def test_resize_wakes_the_first_for_whom_there_may_be_a_permit_now(permits) -> None:
     await permits.acquire(ME, 3)
     for who in ("y", "x"):
-        await permits.arm(who)
+        await permits.sit(who)
 
     assert await permits.resize(3) == [1, 0]
     assert await permits.resize(4) == [1, 0, permits.bell("y")]
@@ -822,24 +821,24 @@ async def test_resize_wakes_the_first_for_whom_there_may_be_a_permit_now(permits
 async def test_resize_to_fewer_tells_all_who_wait(permits) -> None:
     await permits.acquire(ME, 3)
     for who in ("y", "x", "dead", "w"):
-        await permits.arm(who)
+        await permits.sit(who)
     await permits.die("dead")
 
     assert await permits.resize(2) == [1, 0, *map(permits.bell, ("y", "x", "w"))]
     assert await permits.states("y", "x", "w") == [b"rung"] * 3
     assert await permits.waiting() == [permits.entry(who) for who in ("y", "x", "w")]
-    await permits.arm("x")
+    await permits.sit("x")
     assert await permits.resize(1) == [1, 0, permits.bell("x")]
     assert await permits.resize(1) == [1, 0]
 
 
 async def test_resize_at_first_is_of_the_value_that_it_is_made_with(permits) -> None:
-    await permits.arm("x")
+    await permits.sit("x")
     assert await permits.resize(0) == [1, 0, permits.bell("x")]
     for value, told in ((3, "x"), (2, "xy")):
         await permits.clear()
-        await permits.arm("x")
-        await permits.arm("y")
+        await permits.sit("x")
+        await permits.sit("y")
         assert await permits.resize(value) == [1, 0, *map(permits.bell, told)]
 
 
@@ -847,7 +846,7 @@ async def test_resize_to_fewer_tells_as_far_as_a_walk_goes(permits) -> None:
     await permits.resize(9)
     who = [f"w{number:03}" for number in range(WALK + 1)]
     for one in who:
-        await permits.arm(one)
+        await permits.sit(one)
 
     assert await permits.resize(8) == [1, 0, *map(permits.bell, who[:WALK])]
 
@@ -859,7 +858,7 @@ async def all_held(permits: PermitScripts, *who: str, seats: bool = False) -> No
     """All permits are held, and these wait, in this order."""
     await permits.acquire(ME, 3)
     for number, one in enumerate(who):
-        assert await permits.arm(one, seat=f"{number:016}" if seats else SEAT) == 0
+        assert await permits.sit(one, seat=f"{number:016}" if seats else SEAT) == 0
 
 
 async def test_release_wakes_the_first_alone_and_puts_the_bell_back_as_rung(permits) -> None:
@@ -875,7 +874,7 @@ async def test_release_wakes_the_first_alone_and_puts_the_bell_back_as_rung(perm
 async def test_who_waits_hears_that_he_was_woken(permits) -> None:
     await permits.acquire(ME, 3)
     async with permits.listening() as ear:
-        await ear.arm(permits, "x")
+        await ear.sit(permits, "x")
         assert await ear.told() == []
         await permits.release(ME)
         assert await ear.told() == [[b"invalidate", [permits.bell("x")]]]
@@ -894,12 +893,12 @@ async def test_while_the_first_is_on_his_way_the_next_is_woken(permits) -> None:
 async def test_of_a_fair_one_nobody_is_woken_but_the_first(permits) -> None:
     await permits.acquire(ME, 3)
     for who, seat in (("y", FIRST), ("y", SECOND), ("x", FIRST)):
-        await permits.arm(who, seat=seat)
+        await permits.sit(who, seat=seat)
 
     assert await permits.release(ME, seat=SECOND) == [1, permits.bell("y")]
     assert await permits.release(ME, seat=SECOND) == [0]
     assert await permits.resize(9, seat=SECOND) == [1, 0]
-    granted, *_, room = await permits.acquire(OTHER, who="y", seat=SECOND, flags="tpw")
+    granted, *_, room = await permits.acquire(OTHER, who="y", seat=FIRST, flags="tpw")
     assert (granted, room) == (1, 8)
     assert await permits.states("y", "x") == [b"rung", b""]
 
@@ -910,7 +909,7 @@ async def test_renew_wakes_the_first_for_what_came_to_its_end(permits) -> None:
         await permits.acquire(ME)
         await permits.acquire(OTHER, 2)
         for who in ("y", "x"):
-            await permits.arm(who)
+            await permits.sit(who)
         await permits.redis.set(permits.bell("y"), "rung", px=BELL)
         await permits.renew(ME, seat=seat)
         assert await permits.states("y", "x") == [b"rung", b""]
@@ -923,7 +922,7 @@ async def test_renew_wakes_the_first_for_what_came_to_its_end(permits) -> None:
 async def test_no_more_than_so_many_of_the_queue_are_looked_at(permits) -> None:
     await permits.acquire(ME, 3)
     for number in range(WALK + 1):
-        await permits.arm(f"{number}")
+        await permits.sit(f"{number}")
         if number < WALK:
             await permits.redis.set(permits.bell(f"{number}"), "rung", px=MINUTE)
 
@@ -944,7 +943,7 @@ async def test_who_was_woken_and_died_is_passed_over(permits) -> None:
 async def test_who_was_woken_and_hangs_his_bell_up_anew_is_woken_again(permits) -> None:
     await all_held(permits, "y", "x")
     await permits.release(ME)
-    assert [await permits.arm("y"), await permits.arm("y")] == [2, 1]
+    assert [await permits.sit("y"), await permits.sit("y")] == [2, 1]
 
     assert await permits.release(ME) == [0, permits.bell("y")]
 
@@ -954,7 +953,7 @@ async def test_a_release_that_leaves_no_permit_wakes_nobody(permits) -> None:
     await permits.resize(1)
     await permits.release(ME)
     await permits.acquire(OTHER, who="x", flags="l")
-    await permits.arm("x")
+    await permits.sit("x")
 
     assert await permits.release(ME) == [0]
     assert await permits.states("x") == [b""]
@@ -998,7 +997,7 @@ async def test_who_leaves_is_removed_with_his_bell_and_wakes_the_next(permits) -
 async def test_who_leaves_his_seat_leaves_the_bell_to_the_others_of_his_session(permits) -> None:
     await all_held(permits)
     for seat in (FIRST, SECOND):
-        await permits.arm("x", seat=seat)
+        await permits.sit("x", seat=seat)
 
     assert await permits.release(OTHER, who="x", seat=FIRST) == [0]
     assert await permits.waiting() == [permits.entry("x", SECOND)]
@@ -1009,7 +1008,7 @@ async def test_a_bell_goes_with_the_last_seat_that_lives_by_it(permits) -> None:
     """The one that leaves may not know the others of its session: some may have sat down since."""
     await all_held(permits)
     for who, seat in (("x", FIRST), ("x", SECOND), ("y", FIRST)):
-        await permits.arm(who, seat=seat)
+        await permits.sit(who, seat=seat)
 
     await permits.release(OTHER, who="x", seat=FIRST, flags="rl")
     assert await permits.states("x") == [b""]
@@ -1021,7 +1020,7 @@ async def test_a_bell_goes_with_the_last_seat_that_lives_by_it(permits) -> None:
 async def test_a_release_of_who_sat_nowhere_leaves_the_bell_alone(permits) -> None:
     """Another one of its session may be about to sit down."""
     await all_held(permits)
-    await permits.arm("x", seat=FIRST)
+    await permits.sit("x", seat=FIRST)
     await permits.redis.delete(permits.key("queue"))
 
     await permits.release(OTHER, who="x", seat=SECOND, flags="r")
@@ -1032,8 +1031,8 @@ async def test_in_a_long_queue_the_bell_stays(permits) -> None:
     """It is gone by itself soon; to look through all of the queue would take too long."""
     await all_held(permits)
     for number in range(WALK + 1):
-        await permits.arm(f"y{number}", seat=FIRST)
-    await permits.arm("x", seat=FIRST)
+        await permits.sit(f"y{number}", seat=FIRST)
+    await permits.sit("x", seat=FIRST)
 
     await permits.release(OTHER, who="x", seat=FIRST, flags="rl")
     assert await permits.states("x") == [b""]
@@ -1041,7 +1040,7 @@ async def test_in_a_long_queue_the_bell_stays(permits) -> None:
 
 async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_along(permits) -> None:
     for who in ("x", "y", "z"):
-        await permits.arm(who)
+        await permits.sit(who)
 
     granted, _, others, room, *rung = await permits.acquire(ME, who="y", flags="ql")
 
@@ -1052,7 +1051,7 @@ async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_along(permits) ->
 
 async def test_who_gets_in_on_his_seat_leaves_the_bell_to_the_others_of_his_session(permits) -> None:
     for seat in (FIRST, SECOND):
-        await permits.arm("x", seat=seat)
+        await permits.sit("x", seat=seat)
 
     assert (await permits.acquire(ME, who="x", seat=FIRST, flags="twq"))[2] == 1
     assert await permits.waiting() == [permits.entry("x", SECOND)]
@@ -1061,7 +1060,7 @@ async def test_who_gets_in_on_his_seat_leaves_the_bell_to_the_others_of_his_sess
 
 async def test_who_gets_in_beside_the_place_of_his_session_leaves_it_there(permits) -> None:
     """One try, while another task of the same session waits."""
-    await permits.arm("x")
+    await permits.sit("x")
 
     assert (await permits.acquire(ME, who="x"))[2] == 1
     assert await permits.waiting() == [permits.entry("x")]
@@ -1070,7 +1069,7 @@ async def test_who_gets_in_beside_the_place_of_his_session_leaves_it_there(permi
 async def test_a_release_leaves_the_place_of_its_session_there(permits) -> None:
     """Another task of the same session waits."""
     await permits.acquire(ME, 3, who="x")
-    await permits.arm("x")
+    await permits.sit("x")
 
     assert await permits.release(ME, who="x", flags="") == [1]
     assert await permits.waiting() == [permits.entry("x")]
@@ -1089,13 +1088,13 @@ async def test_who_was_woken_and_comes_by_himself_wakes_the_next_too(permits) ->
     """Two permits come back before the first who was woken has heard of it."""
     await permits.acquire(ME, 2)
     await permits.acquire(OTHER)
-    await permits.arm("x", seat=FIRST)
-    await permits.arm("y")
+    await permits.sit("x", seat=FIRST)
+    await permits.sit("y")
     assert await permits.release(ME, seat=SECOND) == [1, permits.bell("x")]
     assert await permits.release(OTHER, seat=SECOND) == [1]
 
     assert (await permits.acquire(THIRD, who="x", seat=FIRST, flags="tqlw"))[4:] == [permits.bell("y")]
-    await permits.arm("z")
+    await permits.sit("z")
     await permits.redis.set(permits.bell("y"), "rung", px=BELL)
     assert (await permits.acquire(FOURTH, 3, who="y", flags="qw"))[2:] == [
         permits.bell("z"),
@@ -1113,7 +1112,7 @@ async def test_who_finds_what_came_to_its_end_wakes_the_next(permits) -> None:
 async def test_who_finds_what_came_to_its_end_and_cannot_use_it_wakes_the_first(permits) -> None:
     await permits.acquire(ME)
     await permits.acquire(OTHER, 2)
-    await permits.arm("y")
+    await permits.sit("y")
     await permits.end(ME)
 
     assert (await permits.acquire(THIRD, 3, who="z"))[2:] == [permits.bell("y")]
@@ -1123,7 +1122,7 @@ async def test_who_was_woken_and_wants_more_than_there_is_wakes_the_next(permits
     await permits.acquire(OTHER)
     await permits.acquire(ME, 2)
     for who in ("x", "dead", "y", "z"):
-        await permits.arm(who)
+        await permits.sit(who)
     await permits.die("dead")
     assert await permits.release(ME) == [1, permits.bell("x")]
 
@@ -1137,7 +1136,7 @@ async def test_who_was_woken_and_wants_more_than_there_is_wakes_the_next(permits
 
 async def test_who_passes_on_and_stands_last_wakes_nobody(permits) -> None:
     await permits.acquire(ME)
-    await permits.arm("x")
+    await permits.sit("x")
 
     assert (await permits.acquire(THIRD, 3, who="x", flags="pqw"))[2:] == []
 
@@ -1146,7 +1145,7 @@ async def test_who_passes_on_behind_a_quiet_release_wakes_who_stands_before_him(
     await permits.acquire(OTHER)
     await permits.acquire(ME, 2)
     for who in ("y", "x"):
-        await permits.arm(who)
+        await permits.sit(who)
     await permits.release(ME, flags="")
 
     assert (await permits.acquire(THIRD, 3, who="x", flags="pqw"))[2:] == []
@@ -1165,7 +1164,7 @@ async def test_who_yields_and_wants_more_than_there_is_wakes_the_next(permits) -
     """First in the queue, and not strict."""
     await permits.acquire(ME, 2)
     for who in ("x", "y"):
-        await permits.arm(who)
+        await permits.sit(who)
 
     assert (await permits.acquire(THIRD, 3, who="x", flags="tpqw"))[2:] == [permits.bell("y")]
 
@@ -1173,7 +1172,7 @@ async def test_who_yields_and_wants_more_than_there_is_wakes_the_next(permits) -
 async def test_who_is_refused_unasked_wakes_nobody(permits) -> None:
     await permits.acquire(ME)
     for who in ("x", "y"):
-        await permits.arm(who)
+        await permits.sit(who)
 
     assert (await permits.acquire(THIRD, 3, who="x", flags="qw"))[2:] == []
     assert (await permits.acquire(THIRD, 3, who="z", flags=""))[2:] == []
@@ -1188,17 +1187,39 @@ async def test_in_turn_takes_what_nobody_waits_for(permits) -> None:
 
 
 async def test_in_turn_takes_it_for_the_session_that_stands_first(permits) -> None:
-    await permits.arm("x", seat=FIRST)
-    await permits.arm("x", seat=SECOND)
-    await permits.arm("y")
+    await permits.sit("x", seat=FIRST)
+    await permits.sit("x", seat=SECOND)
+    await permits.sit("y")
 
     assert (await permits.acquire(ME, who="x", seat=SECOND, flags="twq"))[0] == 1
 
 
+async def test_in_turn_it_is_told_of_no_seat_that_goes_first_while_too_few_are_free(permits) -> None:
+    await permits.acquire(OTHER, 3)
+    await permits.sit("x", seat=FIRST)
+    await permits.sit("y")
+
+    asked = await permits.acquire(ME, who="x", seat=SECOND, flags="tw")
+
+    assert (len(asked), asked[0]) == (2, 0)
+
+
+async def test_behind_others_of_its_session_it_takes_a_seat_and_the_first_waiter_is_woken(permits) -> None:
+    assert await permits.acquire(ME, who="x", seat=FIRST, flags="twb") == [0, -2]
+    assert await permits.waiting() == [permits.entry("x", FIRST)]
+    assert await permits.states("x") == [b""]
+
+    asked = await permits.acquire(OTHER, who="x", seat=SECOND, flags="twqb")
+
+    assert asked == [0, -2, permits.bell("x")]
+    assert await permits.states("x") == [b"rung"]
+    assert await permits.redis.exists(permits.holders) == 0
+
+
 async def test_in_turn_a_seat_of_its_own_session_does_not_carry_it_past_another(permits) -> None:
     """It is told which seat goes first: its waiter is to ask, or has left and the seat is to go."""
-    await permits.arm("x", seat=FIRST)
-    await permits.arm("y")
+    await permits.sit("x", seat=FIRST)
+    await permits.sit("y")
 
     ahead = permits.entry("x", FIRST)
     assert await permits.acquire(ME, who="x", seat=SECOND, flags="tw") == [0, -2, ahead]
@@ -1211,7 +1232,7 @@ async def test_in_turn_a_seat_of_its_own_session_does_not_carry_it_past_another(
 
 async def test_in_turn_leaves_to_another_what_is_free_and_wakes_him(permits) -> None:
     for who in ("y", "x"):
-        await permits.arm(who)
+        await permits.sit(who)
 
     assert await permits.acquire(ME, who="x", seat=FIRST, flags="t") == [0, -2, permits.bell("y")]
     assert await permits.acquire(ME, who="x", seat=FIRST, flags="t") == [0, -2]
@@ -1219,23 +1240,43 @@ async def test_in_turn_leaves_to_another_what_is_free_and_wakes_him(permits) -> 
     assert await permits.states("y", "x") == [b"rung", b""]
 
 
-async def test_in_turn_a_single_try_does_not_overtake_who_waits_in_its_own_session(permits) -> None:
-    await permits.arm("x", seat=FIRST)
+async def test_a_seat_that_hangs_up_a_rung_bell_again_tells_of_it(permits) -> None:
+    """It was rung for another waiter of its session, who may not know it."""
+    await permits.acquire(ME, 3)
+    await permits.sit("x", seat=FIRST)
+    await permits.release(ME, seat=FIRST)
+    await permits.acquire(OTHER, 3)
+    assert await permits.states("x") == [b"rung"]
 
-    assert (await permits.acquire(ME, who="x", seat=SECOND, flags="t"))[:2] == [0, -2]
+    asked = await permits.acquire(THIRD, who="x", seat=SECOND, flags="twb")
+
+    assert asked[2:] == [permits.bell("x")]
+    assert await permits.states("x") == [b""]
+
+
+async def test_in_turn_one_that_waits_leaves_it_to_another_and_is_told_of_no_seat(permits) -> None:
+    await permits.sit("y")
+
+    assert await permits.acquire(ME, who="x", seat=FIRST, flags="tw") == [0, -2, permits.bell("y")]
+
+
+async def test_in_turn_a_single_try_does_not_overtake_who_waits_in_its_own_session(permits) -> None:
+    await permits.sit("x", seat=FIRST)
+
+    assert await permits.acquire(ME, who="x", seat=SECOND, flags="t") == [0, -2, permits.bell("x")]
     assert (await permits.acquire(ME, who="x", seat=SECOND, flags="tw"))[0] == 1
 
 
 async def test_without_in_turn_anybody_may_overtake(permits) -> None:
     for who in ("y", "x"):
-        await permits.arm(who)
+        await permits.sit(who)
 
     assert (await permits.acquire(ME, who="x", flags="w"))[0] == 1
 
 
 async def test_in_turn_passes_over_the_dead(permits) -> None:
     for who in ("dead", "x"):
-        await permits.arm(who)
+        await permits.sit(who)
     await permits.die("dead")
 
     assert (await permits.acquire(ME, who="x", flags="twql"))[0] == 1
@@ -1244,7 +1285,7 @@ async def test_in_turn_passes_over_the_dead(permits) -> None:
 
 async def test_in_turn_who_comes_behind_the_dead_wakes_the_first_who_lives(permits) -> None:
     for who in ("dead", "y", "x"):
-        await permits.arm(who, seat=FIRST)
+        await permits.sit(who, seat=FIRST)
     await permits.redis.set(permits.bell("dead"), "rung", px=BELL)
     await permits.die("dead")
 
@@ -1253,7 +1294,7 @@ async def test_in_turn_who_comes_behind_the_dead_wakes_the_first_who_lives(permi
 
 async def test_in_turn_who_stands_first_and_wants_more_than_there_is_keeps_the_others_out(permits) -> None:
     await permits.acquire(OTHER)
-    await permits.arm("x", seat=FIRST)
+    await permits.sit("x", seat=FIRST)
 
     assert (await permits.acquire(THIRD, 3, who="x", seat=FIRST, flags="twq"))[0] == 0
     refused = await permits.acquire(FOURTH, who="y", flags="tw")
@@ -1353,8 +1394,8 @@ async def test_in_turn_seats_are_taken_in_the_order_of_asking(permits) -> None:
 
 
 async def test_in_turn_said_again_by_the_holder_is_the_same_grant(permits) -> None:
-    await permits.arm("y")
-    await permits.arm("x")
+    await permits.sit("y")
+    await permits.sit("x")
     first = await permits.acquire(ME, who="y", flags="twql")
     state = await permits.state()
 
@@ -1370,8 +1411,8 @@ async def test_everything_that_stands_there_has_a_ttl(permits) -> None:
         lambda: permits.acquire(ME, 2),
         lambda: permits.acquire(OTHER),
         lambda: permits.acquire(THIRD, who="x", seat=FIRST, flags="tw"),
-        lambda: permits.arm("x", seat=FIRST),
-        lambda: permits.arm("y"),
+        lambda: permits.sit("x", seat=FIRST),
+        lambda: permits.sit("y"),
         lambda: permits.renew(ME),
         lambda: permits.release(OTHER),
         lambda: permits.acquire(THIRD, who="x", flags="twpq"),
@@ -1433,14 +1474,11 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> 
             fair.end(ME, MINUTE, MINUTE, ring=True),
             permits.releasing(ME, who=fairly, seat=ME[:16], at_least=MINUTE),
         ),
-        (unfair.arm(ME), permits.arming(who, card=CARD)),
-        (fair.arm(ME), permits.arming(fairly, seat=ME[:16], card=CARD)),
     ]
     for command, words in said:
         assert tuple(map(str, command.words(as_eval=True)[2:])) == tuple(map(str, words[2:]))
         assert permits.mutant or command.script.text == words[1]
     assert unfair.bell == permits.bell(who)
-    assert unfair.arm(ME).bells == (unfair.bell,)
     waiting = Listener(unfair.bell, (permits.queue,), SEAT, deadlines=(permits.key(),))
     assert unfair.listener(ME) == waiting
     assert fair.listener(ME) == waiting._replace(bell=fair.bell, seat=ME[:16])
@@ -1453,7 +1491,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await permits.acquire(ME, 3),
         await permits.acquire(OTHER, who="x", flags="tw"),
-        await permits.arm("x"),
+        await permits.sit("x"),
         await permits.acquire(OTHER, value=4),
         await permits.release(ME),
         await permits.acquire(OTHER, who="y", flags="t"),
@@ -1490,7 +1528,7 @@ def test_all_keys_of_a_name_share_a_slot(name) -> None:
         "shop", "semaphore", name, permits=1, value=1, fair=True, retention_ms=HOUR, session="x"
     )
     command = commands.acquire(ME, MINUTE, "{}", SEATED)
-    keys = {*command.keys, *commands.arm(ME).keys, commands.arm(ME).args[4]}
+    keys = {*command.keys}
 
     assert len(keys) == 6
     assert len({key_slot(key) for key in keys}) == 1
@@ -1523,7 +1561,7 @@ async def full(own_server, connect, prefix) -> PermitScripts:
     await permits.acquire(ME, 2)
     await permits.acquire(OTHER)
     for who in ("dead", "y", "x"):
-        await permits.arm(who, ttl=MINUTE, queue_ttl=MINUTE)
+        await permits.sit(who, ttl=MINUTE, queue_ttl=MINUTE)
     await permits.die("dead")
     await redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
@@ -1685,21 +1723,39 @@ MUTATIONS = [
     ),
     Mutation(
         "permits_acquire",
-        "wanted > free() or not in_turn",
-        "not in_turn",
+        "true, wanted > free(), has",
+        "true, false, has",
         "test_of_many_permits_all_or_none_are_had",
     ),
     Mutation(
         "permits_acquire",
-        "wanted > free() or not in_turn",
-        "wanted > free()",
+        "too_soon or not in_turn or behind",
+        "too_soon or behind",
         "test_in_turn_leaves_to_another_what_is_free_and_wakes_him",
     ),
     Mutation(
         "permits_acquire",
-        "wanted > free() or not in_turn",
-        "free() < 1 or not in_turn",
+        "true, wanted > free(), has",
+        "true, free() < 1, has",
         "test_of_many_permits_all_or_none_are_had",
+    ),
+    Mutation(
+        "permits_acquire",
+        "too_soon or not in_turn or behind",
+        "too_soon or not in_turn",
+        "test_behind_others_of_its_session_it_takes_a_seat_and_the_first_waiter_is_woken",
+    ),
+    Mutation(
+        "permits_acquire",
+        "if behind or (not",
+        "if (not",
+        "test_behind_others_of_its_session_it_takes_a_seat_and_the_first_waiter_is_woken",
+    ),
+    Mutation(
+        "permits_acquire",
+        "if not too_soon then rung",
+        "if true then rung",
+        "test_in_turn_it_is_told_of_no_seat_that_goes_first_while_too_few_are_free",
     ),
     Mutation(
         "permits_acquire",
@@ -1973,7 +2029,7 @@ MUTATIONS = [
     Mutation("shared/queue", "'NX', whole", "whole", "test_who_is_refused_in_turn_again_keeps_seat_and_bell"),
     Mutation(
         "shared/queue",
-        "if redis.call('GET', bell) == '' then return nil end",
+        "  if state == '' then return nil end",
         "",
         "test_who_is_refused_in_turn_again_keeps_seat_and_bell",
     ),
@@ -2027,9 +2083,15 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/queue",
-        "had_bell and bell or nil",
-        "nil",
+        "(had_bell or state) and bell or nil",
+        "state and bell or nil",
         "test_who_had_a_bell_that_is_gone_is_told_and_lives",
+    ),
+    Mutation(
+        "shared/queue",
+        "(had_bell or state) and bell or nil",
+        "had_bell and bell or nil",
+        "test_a_seat_that_hangs_up_a_rung_bell_again_tells_of_it",
     ),
     Mutation(
         "shared/fence",

@@ -69,7 +69,7 @@ async def test_said_twice_is_the_same(lock) -> None:
 
 async def test_leaves_the_queue_with_its_bell(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     await lock.acquire(ME, waits="x")
 
     assert await lock.seal(ME, LATER, queued="x") == 1
@@ -80,7 +80,7 @@ async def test_leaves_the_queue_with_its_bell(lock) -> None:
 
 async def test_stays_in_the_queue_where_it_is_not_confirmed(lock) -> None:
     await lock.acquire(OTHER)
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert await lock.seal(ME, LATER, queued="x") == 0
 

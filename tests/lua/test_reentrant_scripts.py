@@ -295,7 +295,7 @@ async def test_metadata_does_not_confuse(lock) -> None:
 
 async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_down(lock) -> None:
     for who in ("x", "y", "z"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME, queued="y"))[2:] == [2, 1]
     assert await lock.waiting() == [lock.bell("x"), lock.bell("z")]
@@ -304,7 +304,7 @@ async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_down(lock) -> Non
 
 async def test_who_takes_it_again_leaves_the_queue_too(lock) -> None:
     await lock.acquire(ME)
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(MINE, queued="x"))[2:] == [0, 2]
     assert not await lock.stands("x")
@@ -312,7 +312,7 @@ async def test_who_takes_it_again_leaves_the_queue_too(lock) -> None:
 
 
 async def test_who_gets_in_beside_the_queue_stays_in_it(lock) -> None:
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(ME))[2] == 1
     assert await lock.stands("x")
@@ -320,7 +320,7 @@ async def test_who_gets_in_beside_the_queue_stays_in_it(lock) -> None:
 
 async def test_in_turn_leaves_to_another_what_is_free(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
     state = await lock.state()
 
     for queued in ("y", "stranger", None):
@@ -347,14 +347,14 @@ async def test_one_that_is_refused_and_will_wait_is_seated(lock) -> None:
 
 async def test_without_in_turn_anybody_may_overtake(lock) -> None:
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert (await lock.acquire(ME, queued="y"))[0] == 1
 
 
 async def test_its_owner_takes_it_again_whosever_turn_it_is(lock) -> None:
     await lock.acquire(ME)
-    await lock.arm("x")
+    await lock.sit("x")
 
     assert (await lock.acquire(MINE, in_turn=True))[0] == 1
 
@@ -362,7 +362,7 @@ async def test_its_owner_takes_it_again_whosever_turn_it_is(lock) -> None:
 async def held_with(lock: ReentrantScripts, *who: str) -> None:
     await lock.acquire(ME)
     for one in who:
-        assert await lock.arm(one) == 0
+        assert await lock.sit(one) == 0
 
 
 async def test_release_frees_and_wakes_the_first_alone(lock) -> None:
@@ -411,7 +411,7 @@ async def test_a_quiet_release_wakes_nobody(lock) -> None:
 async def test_who_leaves_is_removed_with_its_bell(lock) -> None:
     await lock.acquire(OTHER)
     for who in ("x", "y"):
-        await lock.arm(who)
+        await lock.sit(who)
 
     assert await lock.release(ME, leave="x") == [0]
     assert await lock.waiting() == [lock.bell("y")]
@@ -451,7 +451,7 @@ async def test_release_names_the_one_that_has_taken_the_owners_place_by_force(lo
 
 async def test_release_by_another_is_refused_and_changes_nothing(lock) -> None:
     await lock.acquire(OTHER)
-    await lock.arm("x")
+    await lock.sit("x")
     state = await lock.state()
 
     for stranger in (ME, THIRD, OTHER[:-1], OTHER + "0", STRANGER, ""):
@@ -581,7 +581,7 @@ async def test_locked_is_whoever_else_holds_it(lock) -> None:
 async def test_everything_that_stands_there_has_a_ttl(lock) -> None:
     steps: list[Callable[[], Awaitable[Any]]] = [
         lambda: lock.acquire(ME),
-        lambda: lock.arm("x"),
+        lambda: lock.sit("x"),
         lambda: lock.acquire(MINE),
         lambda: lock.renew(MINE),
         lambda: lock.adopt(MINE, ALSO),
@@ -629,7 +629,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await lock.acquire(ME),
         await lock.acquire(OTHER),
-        await lock.arm("x"),
+        await lock.sit("x"),
         await lock.renew(ME),
         await lock.adopt(ME, MINE),
         await lock.owned(MINE),
@@ -663,7 +663,7 @@ async def full(own_server, connect, prefix) -> ReentrantScripts:
     await lock.acquire(ME)
     await lock.acquire(MINE)
     for who in ("dead", "y", "x"):
-        await lock.arm(who, ttl=MINUTE, queue_ttl=MINUTE)
+        await lock.sit(who, ttl=MINUTE, queue_ttl=MINUTE)
     await lock.die("dead")
     await redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):

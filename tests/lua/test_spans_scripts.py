@@ -772,7 +772,7 @@ async def test_who_waits_hears_that_he_was_woken(spans) -> None:
     await spans.acquire(ME, "w")
     async with spans.listening() as ear:
         await spans.acquire(OTHER, "w", who="x", flags="w")
-        await ear.arm(spans, "x")
+        await ear.sit(spans, "x")
         await spans.release(ME)
         assert await ear.told() == [[b"invalidate", [spans.bell("x")]]]
 
@@ -902,7 +902,8 @@ async def test_who_was_woken_in_vain_wakes_who_may_enter(spans) -> None:
     await spans.wait("y", "w", 20, 30)
     await spans.release(THIRD, flags="")
 
-    assert (await spans.come("x", "w", flags="wp"))[2:] == [spans.bell("y")]
+    # And its own bell, which hangs again.
+    assert (await spans.come("x", "w", flags="wp"))[2:] == [spans.bell("y"), spans.bell("x")]
 
 
 async def test_who_was_woken_and_comes_by_himself_passes_it_on_too(spans) -> None:
@@ -1000,6 +1001,20 @@ async def test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed(s
     assert await spans.mark("y") == "t"
 
 
+async def test_one_that_enters_lets_the_next_upgradable_enter_elsewhere_also_where_a_lease_has_ended(
+    spans,
+) -> None:
+    """The step walks twice then, and calls the one that asks in the first walk."""
+    await spans.acquire(ME, "w", 0, 30)
+    await spans.acquire(OTHER, "r", 50, 60)
+    await spans.wait("x", "u", 0, 10)
+    await spans.wait("y", "u", 20, 30)
+    assert await spans.release(ME) == [1, spans.bell("x")]
+    await spans.end(OTHER)
+
+    assert (await spans.come("x", "u", 0, 10))[4:] == [spans.bell("y")]
+
+
 async def test_the_walk_goes_on_with_who_stands_behind_its_end(spans) -> None:
     await spans.acquire(ME, "r", 0, 1)
     await spans.acquire(OTHER, "w", 50, 60)
@@ -1012,7 +1027,7 @@ async def test_the_walk_goes_on_with_who_stands_behind_its_end(spans) -> None:
     last = blocked[-1]
     assert await spans.release(OTHER) == [1, spans.bell(last)]
     assert await spans.states("x") == [b""]
-    assert (await spans.come(last, "w", 0, 1, flags="wp"))[2:] == [spans.bell("x")]
+    assert (await spans.come(last, "w", 0, 1, flags="wp"))[2:] == [spans.bell("x"), spans.bell(last)]
 
 
 async def test_a_reader_behind_many_who_wait_gets_his_turn(spans) -> None:
@@ -1051,7 +1066,8 @@ async def test_who_stands_behind_the_walk_and_is_blocked_walks_on_from_there(spa
             break
         [bell] = rung
         who = bell.split(b"bell.")[1].split(b":")[0].decode()
-        rung = (await spans.come(who, "w", 0, 1, flags="wp"))[2:]
+        *rung, own = (await spans.come(who, "w", 0, 1, flags="wp"))[2:]
+        assert own == bell  # it hangs again
     assert rung == [spans.bell("x")]
 
 
@@ -1292,7 +1308,7 @@ async def test_behind_an_upgrade_the_readers_that_waited_go_before_the_next(span
     assert (await spans.acquire(OTHER, "w", under=ME, who="up", flags="w"))[0] == 0
     assert (await spans.come("r", "r"))[0] == 1
     assert await spans.side("calls") == []
-    await spans.arm("up")
+    await spans.sit("up")
     assert await spans.release(token_of("r")) == [1, spans.bell("up")]
     assert (await spans.acquire(OTHER, "w", under=ME, who="up", flags="wpl"))[0] == 1
 
@@ -1617,7 +1633,7 @@ async def full(own_server, connect, prefix) -> SpanScripts:
     await spans.acquire(OTHER, "r", 20, 30)
     for who, mode in (("dead", "w"), ("w2", "w"), ("r", "r")):
         await spans.wait(who, mode, marks=MINUTE)
-        await spans.arm(who, ttl=MINUTE, queue_ttl=MINUTE)
+        await spans.sit(who, ttl=MINUTE, queue_ttl=MINUTE)
     await spans.die("dead")
     await redis.config_set("maxmemory", 1)
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
@@ -1953,7 +1969,7 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        " and (mode == 'r' or not upgradable_called)",
+        " and (mode == 'r' or not called_upgradable)",
         "",
         "test_release_wakes_all_readers_and_one_upgradable_up_to_the_first_writer",
     ),

@@ -141,7 +141,7 @@ async def test_from_itself_an_owner_takes_it_once_more(lock) -> None:
 
 async def test_a_permit_is_taken_from_its_holder(permits) -> None:
     _, first, *_ = await permits.acquire(OTHER, value="", ttl=HOUR, metadata="old")
-    await permits.arm("x")
+    await permits.sit("x")
 
     granted, fencing, others, lost = await permits.steal(ME, metadata="new")
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import KINDS, Want
-from tests.simulation.world.network import FAR, NEAR, SPIKY
+from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.schedule import Schedule
+
+_B = Want(names=("b",), keys=("all", "a"))
 
 IN_LISTENING: dict[str, Schedule] = {
     # While the request of p0.w0.r0 is granted, p0.w1.r0 sits down over another connection, and hears of that
@@ -18,6 +20,42 @@ IN_LISTENING: dict[str, Schedule] = {
         1.0,
         crew("plain", SPIKY, one("p0.w0.r0", 0.05, 3.0), one("p0.w1.r0", 0.156, 0.01), poll=0.064),
         crew("tracking", NEAR, one("p1.w0.r0", 0.0, 0.15), one("p1.w1.r0", 0.6, 0.01)),
+    ),
+    # p2.w2.r0 came first, but its request is executed after that of p2.w1.r1, whose seat then is the first.
+    # So p2.w1.r1 asks beside it. p2.w2.r0 gets in, and p2.w0.r2, which came later, became the next head.
+    "a waiter that asks as its seat is the first is passed by the next one of its session": schedule(
+        "fair-semaphore",
+        107000194,
+        1.0,
+        crew(
+            "plain",
+            SPIKY,
+            one("p0.w0.r0", 0.09953252586506427, 0.007277424883822962),
+            one("p0.w0.r1", 0.002326959835987694, 0.18503, want=Want(permits=3), cancel=0.03547155418029868),
+            one("p0.w2.r0", 0.0, 0.0, want=Want(permits=3), timeout=0.0),
+            poll=0.5,
+            rate=1.00225,
+        ),
+        crew(
+            "plain",
+            SPIKY,
+            one("p1.w0.r0", 0.072883457885503, 1.24049, want=Want(permits=2), timeout=0.53804),
+            poll=0.064,
+            rate=1.00137,
+        ),
+        crew(
+            "plain",
+            SPIKY,
+            one("p2.w0.r0", 0.0, 0.005741535076728928, want=Want(permits=2), timeout=0.007007791561528582),
+            one("p2.w0.r1", 0.01392823717674494, 0.0035762141366971027),
+            one("p2.w0.r2", 0.0, 0.0),
+            one("p2.w1.r0", 0.012526472934556105, 0.0616440033602224, timeout=0.020870094559993883),
+            one("p2.w1.r1", 0.008084078217242838, 0.0017932447537416909),
+            one("p2.w2.r0", 0.01594307661013121, 0.09379992747614214),
+            poll=0.064,
+            rate=1.00207,
+        ),
+        jitter=0.1,
     ),
     # p2.w2.r0 takes a seat and is cancelled. The request for it hangs up the bell that was rung for p2.w1.r0.
     "a waiter that takes a seat and is cancelled hides that the bell was rung": schedule(
@@ -42,6 +80,29 @@ IN_LISTENING: dict[str, Schedule] = {
             one("p3.w1.r1", 0.004173, 0.0, want=Want(keys=("all", "c")), timeout=0.445681),
         ),
         jitter=0.1,
+    ),
+    # p1.w1.r1 was refused, and its bell is rung at once. p1.w0.r1 sits down, which hangs up the bell again,
+    # before their session knows either.
+    "a waiter that sits down hides that the bell was rung for one that was refused just before": schedule(
+        "cluster-limits",
+        107000507,
+        5.0,
+        crew(
+            "tracking",
+            STEADY_FAR,
+            one("p0.w0.r2", 0.0, 0.0, want=Want(keys=("all", "b")), cancel=0.14972171276779117),
+            one("p0.w1.r0", 0.07558383016482415, 0.02025042415871192, want=_B),
+            one("p0.w2.r0", 0.2362788204026945, 5.365658571079485, want=_B, timeout=0.0),
+            busy=0.0005,
+        ),
+        crew(
+            "tracking",
+            STEADY_FAR,
+            one("p1.w0.r0", 0.05501166117876222, 0.029890844147855367, want=_B, timeout=0.0),
+            one("p1.w0.r1", 0.025458056435097447, 5.984397893022827, want=_B),
+            one("p1.w1.r1", 0.014940198693134498, 0.03978315707520679, want=_B),
+            busy=0.0005,
+        ),
     ),
     # The server does not know the script. p1.w1.r1 asks once more when the bell is found to be gone.
     "a waiter that asks for its seat twice and gives up is seated again by the first request": replace(

@@ -130,8 +130,12 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["a waiter that gets in takes along the bell of one that sat down before the answer came"],
         "overtaken",
     ),
+    "one that asks already": (
+        FOUND["a waiter that asks as its seat is the first is passed by the next one of its session"],
+        "overtaken",
+    ),
     "a seat that is given up while it is taken": (
-        FOUND["a waiter that takes a seat and is cancelled hides that the bell was rung"],
+        FOUND["a waiter that sits down hides that the bell was rung for one that was refused just before"],
         "free for",
     ),
     "nest: looked at before": (

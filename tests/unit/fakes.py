@@ -73,7 +73,7 @@ class FakeTransport:
         self.ordered = True
         self.hears = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
-        self.listening = False  # the test answers those, and armings, itself
+        self.listening = False  # the test answers those, and requests for a seat, itself
         self.ignored_bells: list[bytes] = []
         self.bell = b""  # the last that was listened for
         self._timers: list[asyncio.TimerHandle] = []  # that end calls
@@ -108,11 +108,11 @@ class FakeTransport:
 
     def _answered_by_itself(self, call: Call[Any]) -> bool:
         self.bell = next(iter(call.command.bells), self.bell)
-        if verb(call) == "arm":
-            self._loop.call_soon(call.reply, 1)
+        if verb(call) == "sit":
+            self._loop.call_soon(call.reply, [0, 20_000])
         if verb(call) == "waits_publish":
             self._loop.call_soon(call.reply, [])
-        return verb(call) in ("listen", "arm", "waits_publish")
+        return verb(call) in ("listen", "sit", "waits_publish")
 
     def prove(self, proof: Proof) -> None:
         raise NotImplementedError
@@ -167,6 +167,9 @@ class FakeTransport:
 
 
 def verb(call: Call[Any]) -> str:
+    """Its script, in short; "sit" for an acquire that is to take a seat only."""
+    if call.alone:
+        return "sit"
     return call.command.script.name.removeprefix("lock_").removeprefix("queue_").removeprefix("waiters_")
 
 

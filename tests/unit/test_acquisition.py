@@ -782,6 +782,10 @@ def seat(call: Call[Any]) -> Any:
     return token(call)[:16]
 
 
+def bell_of(call: Call[Any]) -> Any:
+    return call.command.keys[5]
+
+
 def leaves_its_bell(release: Call[Any]) -> bool:
     return "l" in release.command.args[3]
 
@@ -801,13 +805,13 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     session = make_session(backoff=SLOW)
     head, listening = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
-    (await transport.asked("arm")).reply(0)
+    refuse(await transport.asked("sit"))
     transport.on_rung("keyspace", listening.command.bells)
     asked = await transport.asked("permits_acquire")
 
     transport.on_rung("keyspace", None)
 
-    of_behind = await transport.asked("arm")
+    of_behind = await transport.asked("sit")
     assert of_behind.command.lane != asked.command.lane
     grant(asked)
     await turns()
@@ -827,15 +831,15 @@ async def test_a_seat_that_was_taken_while_an_earlier_request_was_on_its_way_sta
     transport.on_rung("tracking", listening.command.bells)
     asked = await transport.asked("permits_acquire")
     behind = strict(session)
-    arming = await transport.asked("arm")
-    arming.reply(0)
+    sitting = await transport.asked("sit")
+    refuse(sitting)
 
     grant(asked)
     lease = await head
 
     (await transport.asked("permits_renew")).reply(1)  # so that the server tells of its loss
     heartbeat = await transport.asked("listen")
-    assert arming.command.args[2] in heartbeat.command.args
+    assert seat(sitting) in heartbeat.command.args
     heartbeat.reply([20_000])
     await cancel(behind)
     await transport.asked("permits_release")  # its seat
@@ -853,19 +857,21 @@ async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     transport.hears = transport.listening = True
     head, behind = strict(session), strict(session)
     asked = await transport.asked("permits_acquire")
-    arming = await transport.asked("arm")
-    arming.reply(0)
-    (bell,) = arming.command.bells
-    asked.reply([0, -2, [b"17", b"1"], bell + arming.command.args[2].encode()])  # the one behind came first
+    sitting = await transport.asked("sit")
+    refuse(sitting)
+    bell = bell_of(sitting)
+    asked.reply([0, -2, [b"17", b"1"], bell + seat(sitting).encode()])  # the one behind came first
+    (await transport.asked("listen")).reply([20_000])
     grant(await transport.asked("permits_acquire"))
     lease = await behind
 
     transport.on_rung("tracking", [bell])
 
-    again = await transport.asked("arm")
+    again = await transport.asked("permits_acquire")
     assert again.command.lane == asked.command.lane
     assert not head.done()
-    again.reply(2)
+    refuse(again)
+    await transport.asked("listen")
     await turns()
     assert transport.unasked == []  # nobody else here may ask before it is let go of
     await cancel(head)
@@ -875,7 +881,7 @@ async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     await release
 
 
-async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_seats(
+async def test_one_whose_turn_comes_while_it_sits_down_asks_right_behind_that(
     make_session, transport
 ) -> None:
     session = make_session(backoff=SLOW)
@@ -883,23 +889,46 @@ async def test_an_arming_that_came_after_the_grant_leaves_the_bell_to_the_other_
     holder = strict(session)
     grant(await transport.asked("permits_acquire"))
     lease = await holder
-    first, second = strict(session), strict(session)
-    late = await transport.asked("arm")  # not known to the server: executed after the request that follows
-    (await transport.asked("arm")).reply(0)
+    first = strict(session)
+    sitting = await transport.asked("sit")
     release = releasing(lease)
     let_go(await transport.asked("permits_release"))
     await release
 
     asked = await transport.asked("permits_acquire")
-    grant(asked)
-    await first
-    late.reply(1)
 
-    undo = await transport.asked("permits_release")
-    assert undo.command.args[2] == seat(asked)
-    assert token(undo) != token(asked)
-    assert not leaves_its_bell(undo)
-    await cancel(second)
+    assert asked.command.lane == sitting.command.lane
+    assert not sitting.done  # it goes first, also where it was not written yet: else later waiters would
+    refuse(sitting)
+    await turns()
+    assert not first.done()
+    grant(asked)
+    release = releasing(await first)
+    let_go(await transport.asked("permits_release"))
+    await release
+    assert transport.unasked == []
+
+
+async def test_one_whose_turn_comes_while_it_sits_down_and_leaves_sends_neither_request_again(
+    make_session, transport
+) -> None:
+    session = make_session(backoff=SLOW)
+    transport.hears = transport.listening = True
+    holder = strict(session)
+    grant(await transport.asked("permits_acquire"))
+    lease = await holder
+    first = strict(session)
+    sitting = await transport.asked("sit")
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
+    asked = await transport.asked("permits_acquire")
+
+    await cancel(first)
+
+    assert sitting.done
+    assert asked.done
+    assert is_undo_of(await transport.asked("permits_release"), asked)
 
 
 @pytest.mark.parametrize("was_rung", [False, True])
@@ -908,44 +937,75 @@ async def test_a_seat_that_is_taken_after_its_waiter_has_left_is_given_up(
 ) -> None:
     """Its request hung up the bell again, which may have been rung: then the head asks."""
     session = make_session(backoff=SLOW)
-    head, listening = await asleep_in_a_strict_queue(session, transport)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
-    arming = await transport.asked("arm")
-    await cancel(behind)
-    assert not leaves_its_bell(await transport.asked("permits_release"))
+    sitting = await transport.asked("sit")
 
-    arming.reply(2 if was_rung else 1)
+    await cancel(behind)
 
     undo = await transport.asked("permits_release")
-    assert undo.command.args[2] == arming.command.args[2]
+    assert is_undo_of(undo, sitting)
     assert not leaves_its_bell(undo)
+    sitting.reply([0, -2, [b"17", b"1"], *([bell_of(sitting)] if was_rung else [])])
     if was_rung:
         refuse(await transport.asked("permits_acquire"))
-        assert (await transport.asked("listen")).command.bells == listening.command.bells  # heard as before
+        await transport.asked("listen")
     await turns()
     assert transport.unasked == []
     await cancel(head)
 
 
-async def test_the_last_seat_that_is_taken_after_its_waiter_has_left_leaves_the_bell_too(
-    make_session, transport
-) -> None:
+async def test_a_seat_that_hangs_up_a_bell_that_was_rung_makes_the_head_ask(make_session, transport) -> None:
+    session = make_session(backoff=SLOW)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    sitting = await transport.asked("sit")
+
+    sitting.reply([0, -2, [b"17", b"1"], bell_of(sitting)])
+
+    asked = await transport.asked("permits_acquire")
+    assert asked.command.lane != sitting.command.lane
+    grant(asked)
+    await head
+    await cancel(behind)
+
+
+async def test_the_last_one_that_sits_down_and_leaves_takes_the_bell_along(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
     transport.hears = transport.listening = True
     holder = strict(session)
     grant(await transport.asked("permits_acquire"))
     lease = await holder
     behind = strict(session)
-    arming = await transport.asked("arm")
+    sitting = await transport.asked("sit")
     await cancel(behind)
-    assert leaves_its_bell(await transport.asked("permits_release"))
 
-    arming.reply(0)
+    undo = await transport.asked("permits_release")
 
-    assert leaves_its_bell(await transport.asked("permits_release"))
+    assert is_undo_of(undo, sitting)
+    assert leaves_its_bell(undo)
     release = releasing(lease)
     let_go(await transport.asked("permits_release"))
     await release
+
+
+async def test_a_seat_that_a_server_in_trouble_refuses_is_asked_for_again(make_session, transport) -> None:
+    """After a while: its session may have many waiters."""
+    session = make_session(backoff=SLOW)
+    head, _ = await asleep_in_a_strict_queue(session, transport)
+    behind = strict(session)
+    demoted(await transport.asked("sit"))
+    failed = asyncio.get_running_loop().time()
+
+    while transport.unasked[:1] != ["sit"]:
+        for asked in transport.unasked[:1]:
+            (await transport.asked(asked)).reply([20_000] if asked == "listen" else [0, 20_000])
+        await asyncio.sleep(0.1)
+
+    assert asyncio.get_running_loop().time() - failed == pytest.approx(10, abs=0.2)
+    refuse(await transport.asked("sit"))
+    await cancel(behind)
+    await cancel(head)
 
 
 async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:
@@ -953,7 +1013,7 @@ async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_s
     session = make_session(backoff=SLOW)
     head, _ = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
-    (await transport.asked("arm")).reply(1)
+    refuse(await transport.asked("sit"))
     await turns()
 
     await cancel(behind)

@@ -46,8 +46,6 @@ class Server:
                     if not self.away:
                         self.minted += 1
                         grant(call, self.minted)
-                case "arm":
-                    call.reply(0)
                 case _ if self.away:
                     pass
                 case "renew":

@@ -111,13 +111,15 @@ async def test_without_its_bell_it_asks_and_listens_at_once(session, transport, 
 async def test_strictly_those_whose_bell_is_gone_take_their_seats_again_in_order(session, transport) -> None:
     head = await one_asleep(session, transport, kind=FairLock)
     behind = asyncio.create_task(FairLock(session, "name").acquire())
-    seat = (await transport.asked("arm")).command.args[2]
+    sitting = await transport.asked("sit")
+    refuse(sitting)
+    seat = sitting.command.args[6]
     await turns()
 
     (await transport.asked("listen")).reply([GONE])
 
     assert (await transport.asked("permits_acquire")).command.args[6] != seat  # its refusal seats it
-    assert (await transport.asked("arm")).command.args[2] == seat
+    assert (await transport.asked("sit")).command.args[6] == seat
     await end(head, behind)
 
 

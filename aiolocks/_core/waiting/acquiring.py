@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..._transport import OWING, Call, Granted
+from ..._transport import BEHIND, OWING, Call, Granted
 from ...errors import DeadlockError, LockError, LockTimeoutError
 from ..clock import dependable
 from .obstacles import holders, own_in_the_way
@@ -132,6 +132,7 @@ class Acquiring(ABC):
             patient=patient,
             on_late=self._engine.wake_own,
         )
+        self._call.alone = standing & BEHIND != 0  # a lease that is let go of is for those before it
         self._engine.send(self._call)
 
     def _answered(self, answer: Answer) -> None:
@@ -264,9 +265,15 @@ class Acquiring(ABC):
 
     def _end_unanswered(self) -> bool:
         """Ends it; whether the server may execute, or may have executed, a request without an answer."""
-        call, self._call = self._call, None
+        self._forget()
         self._end()
-        return (call is not None and self._engine.forget(call)) or self._maybe_executed
+        return self._maybe_executed
+
+    def _forget(self) -> None:
+        """Nobody wants the answer to the request under way, if there is one."""
+        call, self._call = self._call, None
+        if call is not None and self._engine.forget(call):
+            self._maybe_executed = True
 
     def _end(self) -> None:
         assert self.stage is not Stage.ENDED, "an acquire ends once"

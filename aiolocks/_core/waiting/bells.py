@@ -54,14 +54,14 @@ class Bells:
         self._transport = transport
 
     def add(self, gate: Stand) -> None:
-        for bell in gate.place.bells:
+        for bell in gate.bells:
             self._gates[bell] = gate
             self._left.pop(bell, None)
         if self._timer is None:
             self._wind_up()
 
     def discard(self, gate: Stand) -> None:
-        for bell in gate.place.bells:
+        for bell in gate.bells:
             del self._gates[bell]
             self._left[bell] = None
 
@@ -93,12 +93,6 @@ class Bells:
         """A step has woken waiters, perhaps of this very session, to which the server does not tell it."""
         if answer.rung:
             self.rung("local", answer.rung)
-
-    def refused(self, fault: Fault) -> None:
-        """A bell could not be hung up: whoever waits has only the poll. Said once."""
-        if not fault.transient and not self._warned:
-            self._warned = True
-            log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
 
     def _silence(self, key: bytes) -> None:
         """Nobody wants to hear of that key any more."""
@@ -157,7 +151,9 @@ class Bells:
         self._transport.send(Call(command, told, failed, until=until))
 
     def _unheard(self, gates: Iterable[Stand], fault: Fault) -> None:
-        self.refused(fault)
+        if not fault.transient and not self._warned:
+            self._warned = True
+            log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
         for gate in gates:
             gate.unheard()
 

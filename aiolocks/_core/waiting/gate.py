@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from ..._transport import IN_TURN, OWING, SEATED, STAYING
+from ..._transport import BEHIND, IN_TURN, OWING, SEATED, STAYING
 from .stand import Stand
 
 if TYPE_CHECKING:
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @final
 class Gate(Stand):
-    """First come, first served. However many tasks wait here, the server sees one.
+    """First come, first served. However many tasks wait here, the server sees one, or a seat of each.
 
     Invariants:
     - if anybody waits and, where one excludes the others, nobody in this session is known to hold it, one is
-      the head, who asks, sleeps and asks again; beside it only those ask who have been told of room, or who
-      own what is held here already, or who try just once;
-    - no task begins to ask while a holder here is known to exclude it, except for a task that tries just
-      once;
+      the head, who asks, sleeps and asks again; beside it only those ask who have been told of room, or that
+      their seat is the first, or who own what is held here already, or who try just once. The others of a
+      strict queue ask for no more than a seat;
+    - no task begins to ask for more than a seat while a holder here is known to exclude it, except for a task
+      that tries just once;
     - a task that leaves, by any way, passes its place on in the same step;
     - those who enter together waited here when one of them got in by the place that they share; a waiter that
       comes later asks when all of them have entered and the place, with the turn that it had, is given up:
@@ -51,17 +52,18 @@ class Gate(Stand):
     @property
     def must_tell_others(self) -> bool:
         """Whether other processes must be told when nobody waits here any more."""
-        return self.place.taken or self._turns.owed
+        return self.place_taken or self._turns.owed
 
     def asks(self, acquisition: Waiter) -> int:
         """That one asks the server, which is told how it stands to others."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
         return (
-            (SEATED if self.place.taken else 0)
+            (SEATED if self.place_taken else 0)
             | (IN_TURN if self.manner.strict else 0)
             | (OWING if self._turns.owed else 0)
             | (STAYING if self._keeps_place(acquisition) else 0)
+            | (BEHIND if self.is_behind(acquisition) else 0)
         )
 
     def answered(self, now: float) -> None:
@@ -104,7 +106,7 @@ class Gate(Stand):
         else:
             self._queue[acquisition] = None
             if self.manner.strict:
-                self._take_seat(acquisition)
+                acquisition.sit_down()
 
     def _keeps_place(self, acquisition: Waiter) -> bool:
         """Whether the place is needed here when this one gets in."""
@@ -115,7 +117,6 @@ class Gate(Stand):
     def leave(self, acquisition: Waiter) -> None:
         """Without having got it."""
         self.gone(acquisition)
-        self._queue.pop(acquisition, None)
         self._admit_next()
 
     def refused(self, acquisition: Waiter) -> bool:
@@ -124,6 +125,8 @@ class Gate(Stand):
         if acquisition is self._head:
             self._turns.owed = False  # the present holder will wake the others
             return True
+        if self.is_behind(acquisition):
+            return False
         self._beside.pop(acquisition, None)
         if self._head is None and not self.here.closed:
             self._head = acquisition
@@ -170,9 +173,9 @@ class Gate(Stand):
             if not self.manner.strict and not self._entering:
                 for _ in range(min(answer.room, len(self._queue))):
                     self._admit()
-                self._entering = self.manner.together and self.place.taken
+                self._entering = self.manner.together and self.place_taken
             self._admit_next()
-        if self.place.taken and not self.needs_place:
+        if self.place_taken and not self.needs_place:
             self.give_up_place()  # it was kept for others, which have left in the meantime, or have got in
         elif self._turns.owed and not self.awaited:
             self._turns.owed = False
@@ -203,7 +206,7 @@ class Gate(Stand):
             return
         if self._head is None:
             self._admit_next()
-        elif self.manner.eager:
+        elif not self.manner.together:
             self._head.prompt("local", in_turn=self._next_in_turn())
 
     def let_go(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
@@ -211,10 +214,10 @@ class Gate(Stand):
 
         `overtaken` by what was to go right behind it, for the server did not know its script.
         """
-        if rung and any(bell not in self.place.bells for bell in rung):
+        if rung and any(bell not in self.bells for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
-        elif self.manner.eager and not self.here.closed and self._head is not None and self._head.asleep:
+        elif not (self.manner.together or self.here.closed or self._head is None) and self._head.asleep:
             self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
         elif overtaken and not self.awaited and not self.here.held:
             # The last who waited here has left, and let others know: but then it was not free yet.
@@ -222,6 +225,7 @@ class Gate(Stand):
 
     def gone(self, acquisition: Waiter) -> None:
         """It does not ask any more."""
+        self._queue.pop(acquisition, None)
         self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
@@ -257,14 +261,15 @@ class Gate(Stand):
             acquisition.take_turn(woken=True, in_turn=False)
 
     def _admit_next(self) -> None:
-        """Makes one the head: first one of those who enter together, then one that came later."""
+        """Makes one the head: first one that asks already and is to go first, then one that came later."""
         if self._head is not None or self.here.closed:
             return
-        if self._entering:
+        if self._entering or self.manner.strict:
             self._head = next(iter(self._beside), None)
             if self._head is not None:
                 del self._beside[self._head]
                 return
+        if self._entering:
             self.give_up_place()
         if self._queue:
             self._admit()

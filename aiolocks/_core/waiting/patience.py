@@ -146,7 +146,8 @@ class Patient(Acquiring):
         if end is not None and now >= end:
             self._out_of_time()
             return
-        silence = self._gate.manner.silence if self._gate.place.heard else None
+        told = self._gate.heard or self._gate.is_behind(self)
+        silence = self._gate.manner.silence if told else None
         self._naps.begin(now, self._engine.settings.backoff, silence)
         self._set_alarm()
 

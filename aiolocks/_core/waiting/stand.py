@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, SEAT_LENGTH, WAS_RUNG, Call
+from ..._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
 from ..claim import Claim
 from ..clock import seconds
 from .here import Here
-from .place import Place
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from ..._transport import Command, Fault, Listener
+    from ..._transport import Command, Listener
     from ..claim import Resource
     from ..engine import Engine
+    from .patience import Patient
     from .waiter import Waiter
 
 _UNSEATED: Final = 3
@@ -28,15 +27,23 @@ does not let it hang, and its waiters poll."""
 class Stand:
     """The waiters of one gate, as the server sees them: one place in the queue, one bell.
 
+    The place is an entry in the queue on the server, which a refusal gives; the bell is rung when it is its
+    turn.
+
     Invariants:
-    - the session knows of the bell exactly while the place may stand in the queue;
-    - a bell that is rung, or gone, makes the head ask; where a task here excludes all waiters, it is hung up
-      again for the first that has a seat, and nobody asks;
+    - `place_taken` is True from the step on that learns that the entry may stand in the queue until it is
+      given up; the session knows of the bell exactly as long;
+    - `_armed` is True only while, for all that is known here, the bell hangs and is heard: it is cleared in
+      the step that learns otherwise, and then the session listens for it again after the next refusal;
+    - a bell that is rung, or gone, makes the head ask; where a task here excludes all waiters, the first that
+      has a seat makes it hang again;
     - a place that nobody needs is given up.
     """
 
     __slots__ = (
         "__weakref__",
+        "_answered",
+        "_armed",
         "_beside",
         "_engine",
         "_entering",
@@ -44,16 +51,22 @@ class Stand:
         "_queue",
         "_resource",
         "_turns",
+        "_unseated",
         "here",
         "manner",
-        "place",
+        "place_kept",
+        "place_taken",
     )
 
     def __init__(self, engine: Engine, resource: Resource) -> None:
         self._engine = engine
         self._resource = resource
         self.manner = resource.manner
-        self.place = Place(engine, resource.commands)
+        self.place_taken = False
+        self.place_kept = False  # for others here, by an undo of one that may be seated late
+        self._armed = False
+        self._answered = False  # since it was armed, the server has said that the bell hangs
+        self._unseated = 0  # the times in a row that it did not hang after a refusal
         self.here = Here(exclusive=resource.manner.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
         self._head: Waiter | None = None
@@ -79,6 +92,10 @@ class Stand:
         yield from self._asking()
         yield from self._queue
 
+    def is_behind(self, acquisition: Patient) -> bool:
+        """Whether others of here go first, so that it asks for no more than a seat."""
+        return acquisition in self._queue
+
     def others_wait(self, acquisition: Waiter) -> bool:
         """Whether anybody else does."""
         return any(one is not acquisition for one in self._waiters())
@@ -92,24 +109,24 @@ class Stand:
 
     def take_place(self) -> None:
         """Somebody of here may be seated."""
-        if not self.place.taken:
-            self.place.taken = True
+        if not self.place_taken:
+            self.place_taken = True
             self._engine.bells.add(self)
 
     def left_by(self, acquisition: Waiter) -> None:
         """That one got in, and left the queue.
 
         Where each has a seat, the others keep theirs, and the bell: if requests overtake each other, one may
-        have sat down since that request was sent.
+        have sat down since that request was sent. And what an undo takes back may be executed after it.
         """
-        if not (self.manner.strict and self.others_wait(acquisition)):
+        if not self.place_kept and not (self.manner.strict and self.others_wait(acquisition)):
             self.left()
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
         self._entering = False
-        if self.place.taken:
-            self.place.taken = self.place.armed = False
+        if self.place_taken:
+            self.place_taken = self.place_kept = self._armed = False
             self._engine.bells.discard(self)
 
     def leaves_late(self) -> Callable[[], bool]:
@@ -126,7 +143,7 @@ class Stand:
             if here is None or not here.needs_place:
                 return True
             here.take_place()
-            here.place.kept += 1
+            here.place_kept = True
             return False
 
         return leaves
@@ -138,34 +155,48 @@ class Stand:
 
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
-        of_use = self.place.given_up_within(1.0)
+        of_use = self.place_of_use(1.0)
         self.left()
         self._engine.undo(self._nobody(), of_use, leave=True)
-
-    def _give_up_seat(self, acquisition: Waiter) -> None:
-        """In a strict queue the server keeps the bell for other seats of this session, and only for these."""
-        leaves = not self.others_wait(acquisition)
-        if leaves:
-            self.left()
-        self._engine.undo(self._nobody(acquisition.claim.token[:SEAT_LENGTH]), 1.0, leave=leaves)
 
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
         return Claim(self._resource.commands, seat, "", 1000)
 
+    def place_of_use(self, seconds: float) -> float:
+        """Seconds for which the request that gives it up is of use, if without it that is `seconds`."""
+        return max(seconds, self._resource.commands.lingers) if self.place_taken else seconds
+
     # -- its bell
+
+    @property
+    def bells(self) -> tuple[bytes, ...]:
+        """The keys by which it is known; several where it waits in several slots."""
+        return self._resource.commands.all_bells
+
+    @property
+    def heard(self) -> bool:
+        """Whether we are told when it is our turn."""
+        return self._armed and self._engine.hears
+
+    def _listened_for(self) -> None:
+        """A request for that is sent now."""
+        self._armed = True
+        self._answered = False
 
     def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: the session listens for it."""
-        if not self.place.armed:
-            self.place.listened_for()
+        if not self._armed:
+            self._listened_for()
             self._engine.bells.listen_for(self, acquisition.claim.listener())
 
-    def not_ours(self, rung: Sequence[bytes]) -> Sequence[bytes]:
-        """Of those bells, the ones of others; ours was gone, and the refusal has put it back."""
-        others = [bell for bell in rung if bell not in self.place.bells]
+    def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
+        """Of those bells, the ones of others; ours was gone, and the refusal of that one has put it back."""
+        others = [bell for bell in rung if bell not in self.bells]
         if len(others) < len(rung):
-            self.place.armed = False
+            self._armed = False
+            if self.manner.strict and refused is not self._head:
+                self._prompt("local")  # it may have been rung for the head
         return others
 
     def listener(self) -> Listener | Command[int] | None:
@@ -173,22 +204,22 @@ class Stand:
         waiter = self._head
         if waiter is None or not waiter.asleep:
             waiter = self._first_seated or waiter  # the head may get in, and its seat go, before that
-        if waiter is None or not (self.place.armed or waiter.asleep or waiter is not self._head):
+        if waiter is None or not (self._armed or waiter.asleep or waiter is not self._head):
             return None
-        if not self.place.armed:
-            self.place.listened_for()
-        self.place.unseated = 0  # with each heartbeat at least, a waiter whose bell is gone again asks
+        if not self._armed:
+            self._listened_for()
+        self._unseated = 0  # with each heartbeat at least, a waiter whose bell is gone again asks
         return waiter.claim.listener()
 
     def listened(self, answer: int) -> None:
         """The server's answer about the waiters here: a time, or the reason why the head must ask."""
-        if not self.place.armed:
+        if not self._armed:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
             self._missed()
             return
-        self.place.answered = True
-        self.place.unseated = 0
+        self._answered = True
+        self._unseated = 0
         if answer == BELL_RUNG:
             self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
         elif self._head is None:
@@ -201,35 +232,35 @@ class Stand:
 
     def unheard(self) -> None:
         """Whether the bell hangs is not known: the server has not answered, or has refused to."""
-        if self.place.armed:
-            self.place.armed = False
+        if self._armed:
+            self._armed = False
             if self._head is not None and self._head.asleep and not self.here.closed:
-                if self.place.answered:
+                if self._answered:
                     self._head.prompt("poll", in_turn=False)
                 else:  # it has just asked, and would again be told nothing
                     self._head.sleep_unheard()
 
     def rung(self, way: str) -> None:
         """The bell was rung; `way` is how we know. Somebody here is to try, unless nobody here may."""
-        self.place.armed = False
+        self._armed = False
         if not self._prompt(way) and self.manner.strict and self.awaited:
-            self._take_seat(self._head or next(iter(self._queue)))  # its bell is to hang again
+            (self._head or next(iter(self._queue))).sit_down()  # its bell is to hang again
 
     def lost(self, way: str) -> None:
         """The bell may be gone, and other processes may have taken this one for dead.
 
         The head asks, and is seated if it is refused; its waiters take their seats again behind it, in order.
         """
-        self.place.armed = False
+        self._armed = False
         self._prompt(way)
         if self.manner.strict:
-            for acquisition in self._queue:
-                self._take_seat(acquisition)
+            for acquisition in tuple(self._queue):
+                acquisition.sit_down()
 
     def _missed(self) -> None:
         """The bell does not hang, and the news of why was lost, or is on its way."""
-        if self.place.answered or self.place.unseated < _UNSEATED:
-            self.place.unseated += not self.place.answered
+        if self._answered or self._unseated < _UNSEATED:
+            self._unseated += not self._answered
             self.lost("poll")
         else:
             self.unheard()
@@ -238,31 +269,6 @@ class Stand:
     def _first_seated(self) -> Waiter | None:
         """Of those who wait for their turn to ask, the first that has a seat of its own."""
         return next(iter(self._queue), None) if self.manner.strict else None
-
-    def _take_seat(self, acquisition: Waiter) -> None:
-        """In a strict queue, also of one that does not ask yet: at the end, or the one that it has."""
-        acquisition.seated = True
-        self.take_place()
-        self.place.listened_for()
-        until = self._engine.now() + self._engine.settings.command_timeout
-        told = functools.partial(self._seated, acquisition)
-        self._engine.send(Call(acquisition.claim.arm(), told, self._not_seated, until=until), corked=True)
-
-    def _seated(self, acquisition: Waiter, was: int) -> None:
-        if acquisition.over:
-            # Its seat was taken after the request that gave it up, where that overtook this one: on another
-            # connection, or as the server did not know the script.
-            self._give_up_seat(acquisition)
-        if not self.awaited:
-            return
-        self.take_place()  # one that got in meanwhile may have taken it along
-        self.place.armed = self.place.answered = True
-        if was == WAS_RUNG:
-            self._prompt("local")
-
-    def _not_seated(self, fault: Fault) -> None:
-        self.place.armed = False
-        self._engine.bells.refused(fault)
 
     def _prompt(self, way: str) -> bool:
         """The head is to ask; False if nobody here may."""

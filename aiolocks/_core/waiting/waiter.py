@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from ..._transport import IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call
+from ..._transport import BEHIND, IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call, ignore
 from ...errors import LockTimeoutError, SessionClosedError
 from ..clock import seconds
 from .patience import Patient
@@ -29,22 +29,22 @@ class Waiter(Patient):
 
     | from | to | when |
     |---|---|---|
-    | `QUEUED`, as it is made | `ASKING` | its gate lets it ask: at once, or when its turn has come |
+    | `QUEUED`, as it is made | `ASKING` | its gate lets it ask, or take a seat behind others |
     | `ASKING` | `SLEEPING` | refused as the head of its gate, or not answered |
     | `ASKING` | `QUEUED` | refused, and another waiter is the head |
     | `ASKING` | `ASKING` | woken while it asked; or replicas cannot say whether they have it |
     | `SLEEPING` | `ASKING` | woken, or its nap is over |
     | `QUEUED`, `ASKING`, `SLEEPING` | `ENDED` | granted; or its task, its patience or the session has ended |
 
-    Invariant: in a stage other than `ASKING` it has no request under way but those for its seat.
+    Invariant: in a stage other than `ASKING` it has no request under way whose answer it waits for.
     """
 
-    __slots__ = ("_ask_again", "_kept_before", "_needless", "_told", "_warned", "seated")
+    __slots__ = ("_ask_again", "_needless", "_sitting_down", "_told", "_warned", "seated")
 
     def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
         super().__init__(target, claim, blocking_timeout)
         self._needless = False  # there is nothing to wait for, as the server says
-        self._kept_before = 0  # undos that had left the place to others when it asked
+        self._sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
         self.seated = False  # it may have a seat of its own, where each waiter has one
         self._ask_again = False
         self._told = False
@@ -59,6 +59,8 @@ class Waiter(Patient):
         self._gate.enter(self)
         if self.stage is Stage.QUEUED:
             self._wait_behind()
+        elif self._gate.is_behind(self):
+            self.suspect()
 
     def _wait_behind(self) -> None:
         """Somebody else asks for it."""
@@ -77,11 +79,25 @@ class Waiter(Patient):
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
         """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
-        assert self.stage is Stage.QUEUED, "a waiter that is not queued has its turn already"
         if woken:
             self._gate.watch_no_more(self)
             self._engine.events.counters.wakeups["local"] += 1
+        if self._call is not None:
+            self._go_on_sitting_down(self._call)
         self._ask(in_turn=in_turn, passing=woken)
+
+    def _go_on_sitting_down(self, call: Call[Answer]) -> None:
+        """It asks right behind its request for a seat, which must come before those of later waiters."""
+        call.on_reply, call.on_fault = self._engine.wake_own, ignore
+        self._sitting_down, self._call = call, None
+        self._maybe_executed = True
+
+    def sit_down(self) -> None:
+        """The gate: take a seat, or show that you have one; behind others of here, if they go first."""
+        if self.stage is Stage.ASKING:
+            self._ask_again = True
+        elif not self.over:
+            self._ask()
 
     def prompt(self, way: str, *, in_turn: bool) -> None:
         """The gate: it may be free now; `way` is how we know."""
@@ -98,12 +114,13 @@ class Waiter(Patient):
         if self._sleep_timer is not None:
             self._cancel_sleep()
         self._ask_again = False
-        standing = self._gate.asks(self) | WAITING | TOLD
+        standing = self._gate.asks(self) | WAITING
+        if not standing & BEHIND:
+            standing |= TOLD
         if in_turn:
             standing |= IN_TURN
         if passing:
             standing |= PASSING
-        self._kept_before = self._gate.place.kept
         self._send(standing, patient=True)
 
     def _let_in(self, call: Call[Answer]) -> None:
@@ -118,7 +135,7 @@ class Waiter(Patient):
     def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
         self._fault = None
         # Its own bell was put back by the refusal, and the session must listen for it again.
-        self._tell_rung(self._gate.not_ours(refusal.rung))
+        self._tell_rung(self._gate.not_ours(refusal.rung, self))
         if refusal.error is not None:
             self._settle_place()
             self.error = refusal.error
@@ -127,9 +144,10 @@ class Waiter(Patient):
             self._gate.leave(self)
             return
         until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
-        self._refusal = refusal
         self._be_seated()
-        self._gate.refused_with(refusal, until)
+        if not self._gate.is_behind(self):  # else it has asked for a seat, and for nothing else
+            self._refusal = refusal
+            self._gate.refused_with(refusal, until)
         self._log_long_wait(now)
         if refusal.lasting and not self._warned:
             self._warned = True
@@ -174,8 +192,7 @@ class Waiter(Patient):
 
     def _settle_place(self) -> None:
         """A waiter that gets in has left the queue."""
-        if self._standing & (SEATED | STAYING) == SEATED and self._kept_before == self._gate.place.kept:
-            # Else what such an undo takes back may have been executed after this one, and seated again.
+        if self._standing & (SEATED | STAYING) == SEATED:
             self._gate.left_by(self)
 
     def _has_failed(self, fault: Fault) -> None:
@@ -217,7 +234,7 @@ class Waiter(Patient):
         # gone.
         late = executed and not (self._engine.ordered or gate.manner.strict)
         if executed or last or own_seat:
-            of_use = gate.place.given_up_within(self._ttl) if last else self._ttl
+            of_use = gate.place_of_use(self._ttl) if last else self._ttl
             leaves_late = gate.leaves_late() if late else None
             self._engine.undo(self.claim, of_use, leave=last, leaves_late=leaves_late)
         if last:
@@ -226,6 +243,8 @@ class Waiter(Patient):
 
     def _end(self) -> None:
         super()._end()
+        if self._sitting_down is not None:
+            self._engine.forget(self._sitting_down)
         if self._sleep_timer is not None:
             self._cancel_sleep()
         if self._deadline_timer is not None:

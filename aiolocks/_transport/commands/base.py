@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ..requests.answers import BELL_TTL, BELL_TTL_MS, QUEUE_TTL_MS, Answer, Kept, Refused, Released
-from ..requests.calls import Argument, Command
+from ..requests.answers import BELL_TTL, Answer, Kept, Refused, Released
+from ..requests.calls import Command
 from ..requests.scripts import Script
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from .listening import Listener
     from .waits import Wanted
 
-_ARM: Final = Script("queue_arm")
 SEAT_LENGTH: Final = 16
 """Characters of a token by which one waiter is told from the others of its session in a strict queue."""
 _MOST_TOLD: Final = 8
@@ -154,10 +152,6 @@ class NameCommands:
         """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
         raise NotImplementedError
 
-    def arm(self, token: str) -> Command[int]:
-        """Takes a seat without asking; of the kinds in which each waiter has its own."""
-        raise NotImplementedError
-
     def listener(self, token: str) -> Listener | Command[int]:
         """Tells the waiter with that token when to ask; for the kinds that have waiters."""
         raise NotImplementedError
@@ -184,16 +178,6 @@ def told_all(refused: Refused) -> bool:
 def tokens_told(refused: Refused) -> set[str]:
     """The tokens of those it tells of, of kinds that keep them apart from the lease."""
     return {token.decode(errors="replace") for token, _, _ in _each(refused)}
-
-
-def arming(bell: bytes, queues: tuple[bytes, ...], *, lane: str, seat: str = "") -> Command[int]:
-    """Stands in these queues from now on, with a fresh bell: WAS_NEW, WAS_HANGING or WAS_RUNG, by the last.
-
-    `seat` tells apart those who stand there with the same bell.
-    """
-    card = f"{{{whereabouts(os.getpid())}}}"
-    args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, seat, card, *queues)
-    return Command(_ARM, (bell,), args, int, lane=lane, bells=(bell,))
 
 
 @functools.cache

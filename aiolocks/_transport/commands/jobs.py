@@ -9,7 +9,7 @@ from ..requests.answers import Answer, Kept, Refused, Released, answer, released
 from ..requests.calls import Argument, Command
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import SEAT_LENGTH, arming
+from .base import SEAT_LENGTH
 from .listening import Listener
 from .runs import PERMITS, RunCommands
 from .standing import leave_letters, letters
@@ -146,9 +146,6 @@ class JobCommands(RunCommands):
             self._limit,
         )
         return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._keys[4:5], lane=token, seat=token[:SEAT_LENGTH])
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], token[:SEAT_LENGTH], deadlines=self._keys[:1])

@@ -9,7 +9,7 @@ from ..requests.answers import QUEUE_TTL_MS, Answer, Refused, answer
 from ..requests.calls import Command
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import NameCommands, arming, tokens_told, told_all
+from .base import NameCommands, tokens_told, told_all
 from .caps import caps_of, line_of
 from .listening import Listener
 from .permits import PermitCommands
@@ -90,9 +90,6 @@ class LimitsCommands(PermitCommands):
     @property
     def _queues(self) -> tuple[bytes, ...]:
         return (self._keys[4], self._keys[6])
-
-    def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._queues, lane=token, seat=self._seat(token))
 
     def wanted(self) -> Wanted:
         return Wanted(self._keys[:1], caps=tuple(self._caps.items()))

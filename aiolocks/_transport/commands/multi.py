@@ -9,7 +9,7 @@ from ..requests.answers import Answer, Kept, Released, answer, fencing_token, ke
 from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import NameCommands, arming
+from .base import NameCommands
 from .listening import Listener
 from .standing import SEATED, WAITING, letters
 from .waits import Wanted
@@ -54,9 +54,6 @@ class MultiCommands(NameCommands):
         args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         keys = self.keys(with_bell=bool(standing & (WAITING | SEATED)))
         return Command(_ACQUIRE, keys, args, answer, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._queues, lane=token)
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._queues, locks=self._locks)

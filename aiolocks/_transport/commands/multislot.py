@@ -40,7 +40,7 @@ from ..requests.scripts import Script
 from .base import NameCommands
 from .listening import listening
 from .multi import MultiCommands
-from .standing import PASSING, SEATED, STAYING, WAITING
+from .standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 from .waits import Wanted
 
 _RETURN: Final = Script("multi_return", "forms", "bells", "locks")
@@ -101,7 +101,11 @@ class MultiSlotCommands(NameCommands):
                     slots = reached if standing & PASSING else reached - 1
                     yield self._give_back(token, ttl_ms, slots)
                     if standing & WAITING:
-                        yield [other.arm(token) for other in self._parts if other is not part]
+                        yield [
+                            other.acquire(token, ttl_ms, metadata, WAITING | BEHIND)
+                            for other in self._parts
+                            if other is not part
+                        ]
                     return answer
                 minted = max(minted, answer.fencing_token)
             others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]

@@ -21,7 +21,7 @@ from ..requests.answers import (
 from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import SEAT_LENGTH, NameCommands, arming, tokens_told, told_all
+from .base import SEAT_LENGTH, NameCommands, tokens_told, told_all
 from .listening import Listener
 from .standing import leave_letters, letters
 from .waits import Wanted
@@ -118,9 +118,6 @@ class PermitCommands(NameCommands):
         """Of those that have one permit."""
         args = (token, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(self._stealing, self._keys, args, stolen, lane=token)
-
-    def arm(self, token: str) -> Command[int]:
-        return arming(self.bell, self._keys[4:5], lane=token, seat=self._seat(token))
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], self._seat(token), deadlines=self._keys[:1])

@@ -165,9 +165,8 @@ class SpanCommands(NameCommands):
         flags = leave_letters(ring=ring, leave=leave)
         args = (token, self._retention(ttl_ms), _SEAT, flags)
         release = Command(_RELEASE, self._keys, args, released, lane=token)
-        # Readers enter together. An upgradable that is called elsewhere has no reservation, and would be
-        # overtaken by the next one here. An upgrade may be refused for good, and that answer has no bells.
-        if leave or self._span.mode != "w" or self._under != "-":
+        # Readers enter together. An upgrade may be refused for good, and that answer has no bells.
+        if leave or self._span.mode == "r" or self._under != "-":
             return release
         return JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
 

@@ -19,6 +19,8 @@ WAITING: Final = 16
 """If it cannot get in, it will wait: the refusal seats it, and hangs its bell."""
 TOLD: Final = 64
 """If it cannot get in, it is told the holders."""
+BEHIND: Final = 128
+"""Others of this session go first: it does not get in, and takes a seat."""
 
 
 @functools.cache
@@ -39,5 +41,6 @@ def letters(standing: int) -> str:
         (STAYING, "s"),
         (WAITING, "w"),
         (TOLD, "h"),
+        (BEHIND, "b"),
     ]
     return "".join(letter for bit, letter in said if standing & bit) + ("l" if leaving else "")

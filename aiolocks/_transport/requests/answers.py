@@ -13,9 +13,6 @@ BELL_TTL: Final = 2.0
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
 
-WAS_NEW, WAS_HANGING, WAS_RUNG = range(3)
-"""The state of a bell when it was hung up again."""
-
 NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
 """The answers to a waiter that listens, instead of the ms until a lease ends that may be in its way."""
 

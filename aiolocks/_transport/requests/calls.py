@@ -210,7 +210,7 @@ class Call(Generic[T]):
         self.mid_move = False  # it was refused because its slot moves, and is sent in the form for that
         self.done = False
         self.rider: Call[Any] | None = None  # the call that went in the same request, and has the next reply
-        self.alone = False  # it is not to go with another one again
+        self.alone = False  # it is not to go in one request with another one
 
     @property
     def made_at_write(self) -> bool:

@@ -50,14 +50,16 @@ local function goes_first(queue, bell, entry, waits)
 end
 
 -- Takes a seat, or keeps the seat that there is; the bell hangs from now on. A bell that hangs already is not written: a
--- session does not hear a bell any more after its own write to it. Returns the bell if it did not hang although its
--- owner may believe that it did (`had_bell`): then the owner must listen again.
+-- session does not hear a bell any more after its own write to it. Returns the bell if it was rung, perhaps for another
+-- waiter of its session, or is gone although its owner may believe that it hangs (`had_bell`): then the owner must listen
+-- again.
 local function enqueue(queue, bell, seat, had_bell)
   redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
-  if redis.call('GET', bell) == '' then return nil end
+  local state = redis.call('GET', bell)
+  if state == '' then return nil end
   redis.call('SET', bell, '', 'PX', BELL_TTL)
-  return had_bell and bell or nil
+  return (had_bell or state) and bell or nil
 end
 
 -- Whether an entry of the queue has this bell. In a queue longer than WALK, another one may have it: then it is true.

@@ -22,9 +22,8 @@ local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds 
 local spans, ends, waits, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[18]
 local SIDES = {
   r = {KEYS[6], KEYS[7]}, u = {KEYS[8], KEYS[9]}, w = {KEYS[10], KEYS[11]},
-  p = {KEYS[12], KEYS[13]}, t = {KEYS[14], KEYS[15]}, c = {KEYS[16], KEYS[17]},
-}
-local left_by_writers = {}  -- spans that writers have left in this step
+  p = {KEYS[12], KEYS[13]}, t = {KEYS[14], KEYS[15]}, c = {KEYS[16], KEYS[17]}}
+local left_by_writers, called_upgradable = {}, nil  -- spans that writers left in this step; a bell: see wake_waiters
 local asking  -- where this step hands over: the bell of the waiter that asks in it, or '' if it is a try that will not wait
 
 -- The bounds stay texts where they are written: Lua would print only 14 digits of a number.
@@ -169,7 +168,8 @@ end
 -- a writer by a reservation, which no newcomer passes, any other by a turn, which passes the reservations of later waiters.
 -- If the walk ends and called no waiter, it wakes the next one to go on. Returns the bells rung, after those `before`.
 local function wake_waiters(rank, before)
-  local rung, upgradable_called = before or {}, false
+  local rung = before or {}
+  called_upgradable = nil
   for looked = 1, WALK + 1 do
     local entry, state = first_living(queue, rank)
     if not entry then break end
@@ -183,14 +183,14 @@ local function wake_waiters(rank, before)
       local first, had = rank == 0, mark
       if mark == '-' and has_writer_left(a, b) and gets_turn(mode, a, b) then mark = 't' end
       local in_turn = mark == 't'
-      local may_enter = not is_blocked(mode, a, b, mark, upgrade_of, first) and (mode == 'r' or not upgradable_called)
+      local may_enter = not is_blocked(mode, a, b, mark, upgrade_of, first) and (mode == 'r' or not called_upgradable)
       if not may_enter then mark = next_mark(mode, a, b, mark, upgrade_of, first) end
       if may_enter and mark == '-' then mark = mode == 'w' and 'p' or 't' end
       if mark ~= had then write_waiter(id, mode, a, b, mark, upgrade_of, BELL_TTL) end
       if may_enter then
         if state == '' and id ~= asking then ring(id) rung[#rung + 1] = id end
         if mode == 'w' then break end
-        if mode == 'u' then upgradable_called = true end
+        if mode == 'u' then called_upgradable = id end
         if mode == 'r' and in_turn then add_to_side('c', id, a, b, redis.call('ZSCORE', waits, id) - NOW) end
       end
     end

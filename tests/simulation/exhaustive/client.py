@@ -1,6 +1,6 @@
 """One client, with one task that wants the lock: what it is about to do, and what a reply or a push changes.
 
-It is what `Acquisition`, `Gate` and `Place` do for a task that is alone in its session, without their timers.
+It is what `Waiter` and `Gate` do for a task that is alone in its session, without their timers.
 """
 
 from __future__ import annotations

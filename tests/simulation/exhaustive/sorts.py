@@ -79,13 +79,13 @@ SORTS: dict[str, Sort] = {
     "lock": Sort(_lock, SIMPLE, _one),
     "fairlock": Sort(
         _permits("fairlock", None, fair=True),
-        Manner(exclusive=True, eager=True, strict=True),
+        Manner(exclusive=True, strict=True),
         _one,
         in_order=True,
     ),
     "semaphore": Sort(
         _permits("semaphore", 2, fair=False),
-        Manner(eager=True),
+        Manner(),
         lambda number, held_by: len(held_by) < 2,
         kept=(b"fence", b"value"),
     ),

@@ -36,12 +36,23 @@ OF_CLIENT: dict[str, Safeguard] = {
         unseen="its refusal has seated it, and the server rings its bell for what is given back after that; "
         "this makes it ask a moment sooner",
     ),
-    "a seat that came late": Safeguard(
-        "A seat that is taken after its waiter got in or left is given up.",
-        python("_core.waiting.stand:Stand._seated", without="acquisition.over", instead="False"),
-        ("fairlock", "fair-semaphore"),
-        faulty=True,
-        sorts=("no scripts",),
+    "behind others": Safeguard(
+        "A waiter behind others of its session takes a seat, and does not get in before them.",
+        python(
+            "_core.waiting.gate:Gate.asks",
+            without="BEHIND if self.is_behind(acquisition) else 0",
+            instead="0",
+        ),
+        ("limits", "cluster-limits", "uniquejob"),
+    ),
+    "one that asks already": Safeguard(
+        "In a strict queue, a waiter that asks beside the head is the next head.",
+        python(
+            "_core.waiting.gate:Gate._admit_next",
+            without="self._entering or self.manner.strict",
+            instead="self._entering",
+        ),
+        ("fair-semaphore", "fairlock"),
     ),
     "a seat beside one that gets in": Safeguard(
         "A waiter that gets in leaves the seats of others of its session, and their bell, as they are.",
@@ -54,7 +65,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a seat that is given up while it is taken": Safeguard(
         "Where a request for a seat hangs up a bell that was rung, the head asks.",
-        python("_core.waiting.stand:Stand._seated", without='self._prompt("local")', instead="pass"),
+        python("_core.waiting.stand:Stand.not_ours", without='self._prompt("local")', instead="pass"),
         ("limits", "fairlock", "fair-semaphore"),
     ),
     "left when it is undone": Safeguard(
@@ -79,7 +90,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
-        python("_core.waiting.stand:Stand.not_ours", without="self.place.armed = False", instead="pass"),
+        python("_core.waiting.stand:Stand.not_ours", without="self._armed = False", instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
         faulty=True,
         covered_by="heartbeat",
@@ -137,7 +148,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         python(
             "_core.waiting.waiter:Waiter._withdraw",
             without="gate.must_tell_others and",
-            instead="gate.place.taken and",
+            instead="gate.place_taken and",
         ),
         ("lock", "semaphore"),
         unseen="a waiter elsewhere asks at its next heartbeat, at most 0.6 s later; a unit test looks at it",

@@ -103,15 +103,22 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         lua(*SEATING, without="pcall(redis.call, 'SET', bell, '', 'PX', BELL_TTL)"),
         ("reentrant", "multilock", "singleflight"),
     ),
-    "queue_arm: queue's ttl": Safeguard(
+    "queue: its ttl": Safeguard(
         "A queue has a ttl.",
-        lua("queue_arm", without="redis.call('PEXPIRE', ARGV[i], ARGV[2])"),
+        lua("permits_acquire", without="redis.call('PEXPIRE', queue, QUEUE_TTL)"),
         FAIR,
     ),
-    "queue_arm: seat": Safeguard(
-        "A place that there is stays where it is.",
-        lua("queue_arm", without="'NX', since", instead="since"),
+    "queue: seat": Safeguard(
+        "A seat that there is stays where it is.",
+        lua(
+            "permits_acquire", without="'NX', whole(MICROSECONDS), bell", instead="whole(MICROSECONDS), bell"
+        ),
         FAIR,
+    ),
+    "queue: a rung bell is told": Safeguard(
+        "A session is told of its bell that was rung and hangs again.",
+        lua("limits", "permits", without="(had_bell or state)", instead="had_bell"),
+        ("limits", "cluster-limits", "fair-semaphore"),
     ),
     "listen: reads": Safeguard(
         "A bell is read again once it was written, so that its end is told.",
@@ -195,9 +202,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "permits: count": Safeguard(
         "No more permits than there are.",
-        lua(
-            "permits_acquire", without="if wanted > free() or not in_turn then", instead="if not in_turn then"
-        ),
+        lua("permits_acquire", without="true, wanted > free(), has", instead="true, false, has"),
         PERMITS,
     ),
     "permits: in turn": Safeguard(
