@@ -36,7 +36,7 @@ HANDED_OVER = 15
 """How often bytes may travel until the next one has it: a wakeup may come to one that cannot use it."""
 CONNECTED = 20
 """How often bytes must travel until a new session has its first answer, at most."""
-LIMIT = 300.0
+LIMIT = 600.0
 """Seconds, of the world, that a schedule may take."""
 QUEUE_TTL = 10.0
 """Seconds that a queue outlives who stood in it."""
@@ -340,7 +340,7 @@ class Run:
         # One release wakes one waiter. The others wait for that one, which comes with its next poll where it
         # is not told, and which may have to make the connection on which it asks replicas.
         connected = max(map(self.patience, crews)) if self.schedule.kind.replicas else 0.0
-        travel = max(one.delays.longest for one in crews)
+        travel = max(one.delays.longest + one.busy for one in crews)
         handed_over = HANDED_OVER * self.topology.distance * travel + 0.15
         return (
             self.topology.proof
