@@ -881,21 +881,26 @@ async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     await release
 
 
-async def test_one_whose_turn_comes_while_it_sits_down_asks_right_behind_that(
-    make_session, transport
-) -> None:
-    session = make_session(backoff=SLOW)
+async def turn_comes_while_it_sits_down(
+    session: Session, transport
+) -> tuple[asyncio.Task[Any], Call[Any], Call[Any]]:
+    """A waiter, its request for a seat, and the one right behind that, both without an answer."""
     transport.hears = transport.listening = True
     holder = strict(session)
     grant(await transport.asked("permits_acquire"))
     lease = await holder
-    first = strict(session)
+    waiter = strict(session)
     sitting = await transport.asked("sit")
     release = releasing(lease)
     let_go(await transport.asked("permits_release"))
     await release
+    return waiter, sitting, await transport.asked("permits_acquire")
 
-    asked = await transport.asked("permits_acquire")
+
+async def test_one_whose_turn_comes_while_it_sits_down_asks_right_behind_that(
+    make_session, transport
+) -> None:
+    first, sitting, asked = await turn_comes_while_it_sits_down(make_session(backoff=SLOW), transport)
 
     assert asked.command.lane == sitting.command.lane
     assert not sitting.done  # it goes first, also where it was not written yet: else later waiters would
@@ -912,17 +917,7 @@ async def test_one_whose_turn_comes_while_it_sits_down_asks_right_behind_that(
 async def test_one_whose_turn_comes_while_it_sits_down_and_leaves_sends_neither_request_again(
     make_session, transport
 ) -> None:
-    session = make_session(backoff=SLOW)
-    transport.hears = transport.listening = True
-    holder = strict(session)
-    grant(await transport.asked("permits_acquire"))
-    lease = await holder
-    first = strict(session)
-    sitting = await transport.asked("sit")
-    release = releasing(lease)
-    let_go(await transport.asked("permits_release"))
-    await release
-    asked = await transport.asked("permits_acquire")
+    first, sitting, asked = await turn_comes_while_it_sits_down(make_session(backoff=SLOW), transport)
 
     await cancel(first)
 

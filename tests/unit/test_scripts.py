@@ -119,7 +119,7 @@ FROZEN = {
     "shared/queue": "79f31b5278feeb52e9c6e85c50a0e2ccfe99851e",
     "shared/room": "7bfa0c5dacc5cb1dbe28ef742556b2f5950e0d9c",
     "shared/runs": "b47a2c4b0400ad3c8603a97bf313e2a9819ccdba",
-    "shared/spans": "5d59d950f7e1081a7eac3de54096488a9f8ea81a",
+    "shared/spans": "4951d830e5a6db0596686f8cde924c4d2b228419",
     "shared/mid_move_terms": "cd99a405a9fed63a03864247eb52cb63a5acd34c",
     "shared/terms": "25cbbaabaf0b4c8a59987ae97244384383bef3db",
     "shared/ticks": "aea102d03c1d2dbaafaae6f7e814db0f44066354",

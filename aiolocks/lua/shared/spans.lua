@@ -23,7 +23,7 @@ local spans, ends, waits, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local SIDES = {
   r = {KEYS[6], KEYS[7]}, u = {KEYS[8], KEYS[9]}, w = {KEYS[10], KEYS[11]},
   p = {KEYS[12], KEYS[13]}, t = {KEYS[14], KEYS[15]}, c = {KEYS[16], KEYS[17]}}
-local left_by_writers, called_upgradable = {}, nil  -- spans that writers left in this step; a bell: see wake_waiters
+local left_by_writers, called_upgradable = {}, nil  -- spans left by writers in this step; bell called by the last walk
 local asking  -- where this step hands over: the bell of the waiter that asks in it, or '' if it is a try that will not wait
 
 -- The bounds stay texts where they are written: Lua would print only 14 digits of a number.
