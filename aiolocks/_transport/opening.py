@@ -12,7 +12,7 @@ from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
-from .client.driver import Address, Executor, RawConnection, drivable, library_behind
+from .client.driver import Address, Executor, MakeWords, RawConnection, drivable, library_behind
 from .client.libraries import REDIS, library_of
 from .commands.listening import trial
 from .requests.keys import key, parse
@@ -256,7 +256,7 @@ def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transpo
 
 
 def _pooled(
-    execute_command: Callable[..., Awaitable[Any]],
+    execute: Callable[[MakeWords], Awaitable[Any]],
     close: Callable[[], Awaitable[None]],
     loop: asyncio.AbstractEventLoop,
     *,
@@ -265,7 +265,7 @@ def _pooled(
 ) -> Transport:
     from .wire.pooled import Pooled  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Pooled(execute_command, close, loop, label=label, sagas=sagas)
+    return Pooled(execute, close, loop, label=label, sagas=sagas)
 
 
 async def _nothing_to_close() -> None:

@@ -12,7 +12,9 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from aiolocks._transport.client.driver import NotConnectedError
 from aiolocks._transport.client.nodes import over_nodes
 
-STEP = ("EVALSHA", b"0" * 40, 1, b"key", b"token")
+
+def step() -> tuple[bytes | str | int, ...]:
+    return ("EVALSHA", b"0" * 40, 1, b"key", b"token")
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ async def test_a_command_is_sent_once_however_it_ends(client, node) -> None:
     node.execute_command.side_effect = driver.ConnectionError("Connection closed by server.")
 
     with pytest.raises(driver.ConnectionError):
-        await over_nodes(client)(*STEP)
+        await over_nodes(client)(step)
 
     assert node.execute_command.await_count == 1
 
@@ -46,13 +48,13 @@ async def test_where_no_node_is_known_any_is_asked(client, node) -> None:
     node.execute_command.return_value = 1
     client.nodes_manager.slots_cache = {}
 
-    assert await over_nodes(client)(*STEP) == 1
+    assert await over_nodes(client)(step) == 1
 
 
 async def test_nothing_was_sent_where_no_node_can_be_reached(client, node) -> None:
     client.initialize.side_effect = driver.RedisClusterException("no node can be reached")
 
     with pytest.raises(NotConnectedError, match="no node can be reached"):
-        await over_nodes(client)(*STEP)
+        await over_nodes(client)(step)
 
     assert node.execute_command.await_count == 0

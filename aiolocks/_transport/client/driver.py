@@ -13,7 +13,7 @@ the two libraries differ stand in `libraries`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast, final
 
 import hiredis
@@ -51,6 +51,10 @@ pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 PushNotification: Final = hiredis.PushNotification
 
 Address = tuple[str, int]
+Words = Sequence[bytes | str | int]
+"""Those of a request."""
+MakeWords = Callable[[], Words]
+"""Makes them when there is a connection to write them to; raises if it is not to be sent any more."""
 
 
 class UnreadableRedirectError(driver.ResponseError):
@@ -190,7 +194,7 @@ async def cluster_slots(connection: Any) -> Any:
 
 @final
 class Executor:
-    """Executes single commands, each once, over a few connections like those of a pool, beside it."""
+    """Executes single requests, each once, over a few connections like those of a pool, beside it."""
 
     __slots__ = ("_library", "_pool")
 
@@ -198,13 +202,14 @@ class Executor:
         self._library = library_behind(pool)
         self._pool: Any = self._library.pool(connection_class=pool.connection_class, **arguments_of(pool))
 
-    async def __call__(self, *words: Any) -> Any:
+    async def __call__(self, make: MakeWords) -> Any:
         try:
             opening = self._pool.get_connection(*self._library.for_command)
             connection = await connected(self._pool, opening)
         except (driver.RedisError, OSError, TimeoutError) as error:
             raise NotConnectedError(error) from error
         try:
+            words = make()
             with self._library.errors():
                 await connection.send_command(*words)
                 return await connection.read_response(disable_decoding=True)

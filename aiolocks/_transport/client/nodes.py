@@ -8,12 +8,12 @@ from typing import Any
 import redis.exceptions as driver
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
-from .driver import NotConnectedError
+from .driver import MakeWords, NotConnectedError
 from .libraries import REDIS, library_of
 
 
-def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
-    """A function that executes a command of a cluster, once, where a SCAN goes from one master to the next.
+def over_nodes(client: RedisCluster) -> Callable[[MakeWords], Awaitable[Any]]:
+    """A function that executes a request to a cluster, once, where a SCAN goes from one master to the next.
 
     redis-py sends a command again by itself when its connection breaks, unless it is told the node.
 
@@ -22,15 +22,16 @@ def over_nodes(client: RedisCluster) -> Callable[..., Awaitable[Any]]:
     """
     library = library_of(type(client)) or REDIS
 
-    async def execute(*words: Any) -> Any:
+    async def execute(make: MakeWords) -> Any:
         with library.errors():
-            return await run(*words)
+            return await run(make)
 
-    async def run(*words: Any) -> Any:
+    async def run(make: MakeWords) -> Any:
         try:
             await library.attempt(client.initialize())
         except (driver.RedisError, driver.RedisClusterException, OSError, TimeoutError) as error:
             raise NotConnectedError(error) from error
+        words: Any = make()  # the library connects to the node when it has them
         if words[0] != "SCAN":
             return await client.execute_command(*words, target_nodes=_serving(client, words[3]))
         nodes = sorted(client.get_primaries(), key=lambda node: node.name)

@@ -16,18 +16,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 from .. import clocks, faults
-from ..client.driver import NotConnectedError
+from ..client.driver import MakeWords, NotConnectedError, Words
 from ..client.errors import UNANSWERED, BrokenError, UnknownScriptError
 from ..requests.calls import LONG, Call
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from .blame import MOST_CLOSED
+from .lanes import RETRY_FIRST, Lane, lane_of
 from .outages import Outage
 from .replication import pooled
 
 _WIDTH: Final = 16
 """Requests under way at once: each takes a connection."""
-_RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5
 _ABANDONED: Final = 1.0
 """Seconds that an undo waits for the request that it undoes, before it is sent regardless."""
@@ -39,11 +39,12 @@ _MOST_KEPT: Final = 1000
 
 @final
 class Pooled:
-    """The transport over what executes one command.
+    """The transport over what executes one request.
 
     Args:
-        execute_command: Takes its words. It must not send them again by itself: what became of a first send
-            that was not answered has to be known here.
+        execute: Is given what makes the words of a request, for when it has a connection for them. It must
+            not send them again by itself: what became of a first send that was not answered has to be known
+            here.
         close: Closes the connections that it used.
         label: How people call the server.
         sagas: Makes what runs calls that take several commands, where this leads to a cluster: it is given
@@ -63,7 +64,7 @@ class Pooled:
 
     def __init__(
         self,
-        execute_command: Callable[..., Awaitable[Any]],
+        execute: Callable[[MakeWords], Awaitable[Any]],
         close: Callable[[], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
         *,
@@ -72,11 +73,11 @@ class Pooled:
     ) -> None:
         self._outage = Outage(label, loop.time)
         self._sagas = None if sagas is None else sagas(self.send)
-        self._execute_command = execute_command
+        self._executor = execute
         self._close_connections = close
         self._loop = loop
-        self._lanes: dict[str, _Lane] = {}
-        self._ready: deque[_Lane] = deque()
+        self._lanes: dict[str, Lane] = {}
+        self._ready: deque[Lane] = deque()
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
         self.commands_sent = 0
@@ -93,10 +94,10 @@ class Pooled:
             assert self._sagas is not None
             self._sagas.begin(call, at_once=at_once)
             return
-        name = _lane_of(call)
+        name = lane_of(call)
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane(name)
+            lane = self._lanes[name] = Lane(name)
             self._ready.append(lane)
         lane.append(call, self._loop.call_at(call.until, self._expire, lane, call))
         self._hire()
@@ -105,7 +106,7 @@ class Pooled:
         if self._sagas is not None:
             self._sagas.forget(call)
         call.done = True
-        lane = self._lanes.get(_lane_of(call))
+        lane = self._lanes.get(lane_of(call))
         if lane is not None:
             self._hurry(lane)
         return call.written or call.unconfirmed
@@ -116,13 +117,13 @@ class Pooled:
     def ignore_bell(self, bell: bytes) -> None:
         """No bell is heard over this transport: the poll serves."""
 
-    def _expire(self, lane: _Lane, call: Call[Any]) -> None:
+    def _expire(self, lane: Lane, call: Call[Any]) -> None:
         if call.undoes and lane.in_doubt(call) and len(self._lanes) <= _MOST_KEPT:
             return
         call.fault(faults.unanswered(None))
         self._hurry(lane)
 
-    def _hurry(self, lane: _Lane) -> None:
+    def _hurry(self, lane: Lane) -> None:
         """A request under way that was abandoned has a bounded time to end: others wait for its worker."""
         if lane.worker is not None and lane.calls[0].done and lane.hurry is None:
             lane.hurry = self._loop.call_later(_ABANDONED, lane.worker.cancel)
@@ -158,23 +159,26 @@ class Pooled:
                 else:
                     self._lanes.pop(lane.name, None)
 
-    def _pause(self, lane: _Lane) -> None:
+    def _pause(self, lane: Lane) -> None:
         """Before the next attempt of its head. The worker serves other lanes meanwhile."""
         if not self._loop.is_closed():
             self._loop.call_later(lane.delay, self._go_on, lane)
             lane.delay = min(lane.delay * 2, _RETRY_MAXIMUM)
 
-    def _go_on(self, lane: _Lane) -> None:
+    def _go_on(self, lane: Lane) -> None:
         self._ready.append(lane)
         self._hire()
 
-    async def _execute(self, lane: _Lane, call: Call[Any]) -> None:
+    async def _execute(self, lane: Lane, call: Call[Any]) -> None:
         """One attempt; a call that is not done after it is tried again."""
+        began = self._loop.time()
         try:
             call.reply(await self._request(call))
             self._outage.over()
+        except _NotNeededError:
+            pass
         except NotConnectedError as failure:
-            self._not_connected(lane, call, failure.error)
+            self._not_connected(lane, call, failure.error, since=began)
         except UNANSWERED as error:
             call.unconfirmed = True
             self._try_again(lane, call, error)
@@ -184,16 +188,15 @@ class Pooled:
             call.unconfirmed |= redirect is not None and redirect.begun
             call.fault(faults.of_driver(error, call.command.keys))
 
-    def _not_connected(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
-        call.written = call.unconfirmed
+    def _not_connected(self, lane: Lane, call: Call[Any], error: BaseException, *, since: float) -> None:
         if not faults.is_final(error):
-            self._outage.begun(error, since=call.sent)
+            self._outage.begun(error, since=since)
         if call.patient or faults.is_silence(error):
             self._try_again(lane, call, error)
         else:
             call.fault(faults.of_driver(error, call.command.keys))
 
-    def _try_again(self, lane: _Lane, call: Call[Any], error: BaseException) -> None:
+    def _try_again(self, lane: Lane, call: Call[Any], error: BaseException) -> None:
         fault = faults.of_driver(error, call.command.keys)
         size = sum(len(word) for word in call.words() if not isinstance(word, int))
         if call.written and size > LONG and isinstance(error, BrokenError) and not call.undoes:
@@ -209,14 +212,19 @@ class Pooled:
             return await self._send(call)
         except UnknownScriptError:
             call.as_eval = True
-            return None if call.done else await self._send(call)
+            return await self._send(call)
 
     async def _send(self, call: Call[Any]) -> Any:
-        call.sent_steady, call.sent = clocks.steady(), self._loop.time()
-        call.written = True
-        self.commands_sent += 1
+        def write() -> Words:
+            if call.done:
+                raise _NotNeededError
+            call.sent_steady, call.sent = clocks.steady(), self._loop.time()
+            call.written = True
+            self.commands_sent += 1
+            return call.words()
+
         async with asyncio.timeout(_UNDOING if call.undoes else None):
-            return _as_bytes(await self._execute_command(*call.words()))
+            return _as_bytes(await self._executor(write))
 
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
@@ -225,7 +233,7 @@ class Pooled:
                 if self._workers:
                     await asyncio.wait(tuple(self._workers), timeout=left)
                 else:
-                    await asyncio.sleep(min(left, _RETRY_FIRST))
+                    await asyncio.sleep(min(left, RETRY_FIRST))
         finally:
             self._closed = True
             for lane in self._lanes.values():
@@ -237,53 +245,8 @@ class Pooled:
         await self._close_connections()
 
 
-@final
-class _Lane:
-    """The calls of one possession."""
-
-    __slots__ = ("_doubtful", "calls", "closed", "delay", "hurry", "name", "timers", "worker")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.delay = _RETRY_FIRST  # seconds after which the head is tried again
-        self.closed = 0  # the number of connections that were closed while the head was on its way
-        self._doubtful = False  # a request that was sent has ended without a reply
-        self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
-        self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
-        self.worker: asyncio.Task[Any] | None = None
-        self.hurry: asyncio.TimerHandle | None = None
-
-    def append(self, call: Call[Any], timer: asyncio.TimerHandle) -> None:
-        self.calls.append(call)
-        self.timers.append(timer)
-
-    def in_doubt(self, call: Call[Any]) -> bool:
-        """Whether a request before this one may still be executed."""
-        return self._doubtful or (self.calls[0] is not call and self.calls[0].written)
-
-    def pop(self) -> bool:
-        """Its head has ended. Whether there is another one."""
-        self._doubtful = self._doubtful or self.calls[0].unconfirmed
-        self.delay = _RETRY_FIRST
-        self.closed = 0
-        self.calls.popleft()
-        self.timers.popleft().cancel()
-        if self.hurry is not None:
-            self.hurry.cancel()
-            self.hurry = None
-        return bool(self.calls)
-
-    def end(self) -> None:
-        """Ends everything that is left."""
-        for call in self.calls:
-            call.fault(faults.session_closed())
-        for timer in self.timers:
-            timer.cancel()
-
-
-def _lane_of(call: Call[Any]) -> str:
-    # A request that belongs to no possession has no order to keep.
-    return call.command.lane or f"#{id(call)}"
+class _NotNeededError(Exception):
+    """Nobody wanted the answer any more when there was a connection."""
 
 
 def _as_bytes(reply: Any) -> Any:
