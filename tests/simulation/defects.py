@@ -297,6 +297,13 @@ DEFECTS = (
         "",
         "247efdc",
     ),
+    Defect(
+        "Without order, an undo that waits for a connection takes along the place of a reader that came "
+        "meanwhile.",
+        "sentinel-rwlock",
+        "110001009",
+        "1c0766b",
+    ),
 )
 
 

@@ -8,6 +8,32 @@ from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.schedule import Fault, Schedule
 
 IN_SPANS: dict[str, Schedule] = {
+    "an undo that waits for a connection takes along the place of a reader that came meanwhile": schedule(
+        "sentinel-rwlock",
+        110001009,
+        1.0,
+        crew(
+            "plain",
+            NEAR,
+            one("p0.w0.r0", 0.1916829, 0.6327477, want=READER, cancel=0.0148514),
+            one("p0.w0.r1", 0.0, 0.0788127, want=READER),
+            one("p0.w1.r0", 0.0, 0.1206231, want=READER),
+            poll=0.5,
+            busy=0.01,
+        ),
+        crew(
+            "plain",
+            NEAR,
+            one("p1.w0.r1", 0.0099978, 0.0007105),
+            one("p1.w0.r2", 0.0, 0.0),
+            one("p1.w1.r1", 0.056091, 0.0018102, want=UPGRADABLE, cancel=0.0163297),
+            one("p1.w1.r2", 0.0, 0.003658, want=READER, cancel=0.0146216),
+            one("p1.w1.r3", 0.0, 0.4407799, want=READER, cancel=0.0125037),
+            poll=0.5,
+            busy=0.01,
+        ),
+        jitter=0.1,
+    ),
     "a writer that waits after one that gives up has no reservation, and a reader passes it": schedule(
         "rwlock",
         3000136,

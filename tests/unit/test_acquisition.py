@@ -1018,6 +1018,32 @@ async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_s
     assert leaves_its_bell(await transport.asked("permits_release"))
 
 
+@pytest.mark.parametrize("another", [False, True])
+async def test_over_a_pool_an_undo_that_is_written_late_leaves_the_place_to_who_came_meanwhile(
+    make_session, transport, another
+) -> None:
+    """It had to wait for a connection: meanwhile a task of the same session may have asked."""
+    transport.ordered = False
+    session = make_session(backoff=SLOW)
+    first = waiting(session)
+    refuse(await transport.asked("acquire"))
+    await turns()
+    transport.connected = False
+    await cancel(first)
+    undo = await transport.asked("release")
+    transport.connected = True
+    second = waiting(session) if another else None
+    await turns()
+
+    transport.write(undo)
+
+    bell = len(undo.command.keys) == 4  # it is named only where it is to be taken down
+    assert bell is not another
+    if second is not None:
+        grant(await transport.asked("acquire"))
+        await second
+
+
 async def test_a_cancelled_head_passes_on(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
     first, second, third = waiting(session), waiting(session), waiting(session)
