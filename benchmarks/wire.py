@@ -27,6 +27,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._last: asyncio.Future[Any] | None = None
         self._missing = 0
+        self.pushed: asyncio.Future[None] | None = None  # is told when the server pushes anything
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Of asyncio."""
@@ -50,6 +51,10 @@ class Wire(asyncio.Protocol):
         assert self._last is not None
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not _NOT_ENOUGH:
+            if type(reply) is hiredis.PushNotification:
+                if self.pushed is not None and not self.pushed.done():
+                    self.pushed.set_result(None)
+                continue
             self._missing -= 1
             if isinstance(reply, Exception) and not self._last.done():
                 self._last.set_exception(reply)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from ..settings import Address
-from . import cashews, coredis, ours, pottery, python_redis_lock, redis_py
+from . import cashews, coredis, least, ours, pottery, python_redis_lock, redis_py
 from .base import TTL, Contender, Locks
 
 __all__ = ["CONTENDERS", "TTL", "Arena", "Contender", "Locks"]
@@ -21,6 +21,7 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         *ours.BY_WAKEUP.values(),
+        least.CONTENDER,
         redis_py.AS_IT_COMES,
         redis_py.TUNED,
         pottery.CONTENDER,

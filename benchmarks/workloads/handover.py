@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from ..contenders import CONTENDERS
+from ..contenders.least import LEAST
 from ..crew import Crew
 from ..desk import Desk
 from ..model import BARE, FLOOR, Figure, Sample
@@ -97,7 +98,7 @@ class Handover(_Handover):
     def contenders(self) -> Sequence[str]:
         """Ours by way of waking up, and the peers."""
         peers = ("redis-py", "redis-py, 10 ms", "python-redis-lock")
-        return (FLOOR, BARE, *self.by_wakeup(), *peers)
+        return (FLOOR, BARE, LEAST, *self.by_wakeup(), *peers)
 
     def hold(self, contender: str, phase: float) -> float:
         """12 ms, or with those who poll at an interval, up to one interval more."""

@@ -1037,7 +1037,7 @@ async def test_over_a_pool_an_undo_that_is_written_late_leaves_the_place_to_who_
 
     transport.write(undo)
 
-    bell = len(undo.command.keys) == 4  # it is named only where it is to be taken down
+    bell = len(undo.command.keys) == 4  # it is named only where the undo takes it down
     assert bell is not another
     if second is not None:
         grant(await transport.asked("acquire"))

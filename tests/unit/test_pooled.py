@@ -49,14 +49,14 @@ def call(word: str, **options: Any) -> Call[Any]:
 
 
 async def connected(server: SlowToConnect) -> None:
-    """A connection comes about, and all is sent that is to be sent."""
+    """A connection comes about, and all is sent that must be sent."""
     await asyncio.sleep(0.01)
     server.connected.set()
     await asyncio.sleep(0.05)
 
 
 async def test_a_request_that_nobody_wants_any_more_is_not_sent(pooled, server) -> None:
-    """Nothing is to be undone then: the server never has it."""
+    """Nothing must be undone then: the server never has it."""
     acquire = call("acquire")
     pooled.send(acquire)
     await asyncio.sleep(0.01)
