@@ -145,8 +145,8 @@ class Scripts:
     ) -> tuple[Any, ...]:
         return self.words("sit", [self.bell(who)], ttl, queue_ttl, seat, card, *self.queues)
 
-    async def sit(self, who: str, **kwargs: Any) -> Any:
-        return await self.run(self.sitting(who, **kwargs))
+    async def sit(self, who: str, **kwargs: Any) -> None:
+        await self.run(self.sitting(who, **kwargs))
 
     async def die(self, *who: str) -> None:
         """Those are not there any more: their bells have come to their end."""
@@ -791,9 +791,9 @@ class Ear(asyncio.Protocol):
         self._raw.transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
         return await reply
 
-    async def sit(self, lock: Scripts, who: str) -> Any:
+    async def sit(self, lock: Scripts, who: str) -> None:
         await self.say("CLIENT", "CACHING", "YES")
-        return await self.say(*lock.sitting(who))
+        await self.say(*lock.sitting(who))
 
     async def told(self) -> list[Any]:
         """The pushes on this connection since the last time: before the reply to a later request."""

@@ -315,7 +315,7 @@ async def test_acquire_queued_said_twice_is_the_same_grant(lock) -> None:
 
 
 async def test_the_holder_who_stands_in_the_queue_leaves_it_too(lock) -> None:
-    """An arming that was late, behind the grant."""
+    """Its request was executed again, behind the grant."""
     await lock.acquire(ME)
     await lock.sit("x")
 
@@ -678,7 +678,7 @@ async def held_with(lock: LockScripts, *who: str) -> None:
     """Held by me, and these wait, in this order."""
     await lock.acquire(ME)
     for one in who:
-        assert await lock.sit(one) == 0
+        await lock.sit(one)
 
 
 async def test_release_wakes_the_first_alone(lock) -> None:
@@ -711,7 +711,7 @@ async def test_who_was_woken_and_does_not_come_is_passed_over_and_not_woken_twic
     assert sorted(await lock.everything()) == [lock.fence]
 
 
-async def test_release_wakes_in_the_order_of_arming(lock) -> None:
+async def test_release_wakes_in_the_order_of_arrival(lock) -> None:
     order = ["m", "c", "z", "a"]
     await held_with(lock, *order)
 
@@ -857,23 +857,15 @@ async def test_release_changes_no_ttl_of_those_who_wait(lock) -> None:
     assert await lock.expires_in(queue=HOUR, bells={"y": MINUTE})
 
 
-# -- arm -----------------------------------------------------------------------------------------------------
+# -- a seat and a bell ---------------------------------------------------------------------------------------
 
 
-async def test_arm_takes_a_place_and_hangs_up_a_bell(lock) -> None:
-    assert await lock.sit("x") == 0
-
-    assert await lock.waiting() == [lock.bell("x")]
-    assert await lock.redis.get(lock.bell("x")) == b""
-    assert await lock.expires_in(queue=QUEUE, bells={"x": BELL})
-    assert sorted(await lock.everything()) == sorted([lock.queue, lock.bell("x")])
-
-
-async def test_arm_notes_the_servers_time_in_microseconds(lock) -> None:
+async def test_a_refusal_notes_the_servers_time_in_microseconds(lock) -> None:
+    await lock.acquire(OTHER)
     scores = []
     for number in range(10):
         before = await lock.redis.time()
-        await lock.sit(f"{number}")
+        await lock.acquire(ME, waits=f"{number}")
         after = await lock.redis.time()
 
         scores.append(int(await lock.redis.zscore(lock.queue, lock.bell(f"{number}"))))
@@ -882,124 +874,13 @@ async def test_arm_notes_the_servers_time_in_microseconds(lock) -> None:
     assert any(score % 100 for score in scores)  # to the last digit
 
 
-async def test_arm_queues_behind_those_who_came_before(lock) -> None:
+async def test_who_is_refused_stands_behind_those_who_came_before(lock) -> None:
+    await lock.acquire(OTHER)
     order = [f"{number:02}" for number in range(20, 0, -1)]
     for who in order:
-        await lock.sit(who)
+        await lock.acquire(ME, waits=who)
 
     assert await lock.waiting() == [lock.bell(who) for who in order]
-
-
-async def test_arm_again_keeps_the_place_and_sets_both_ttls_anew(lock) -> None:
-    for who in ("y", "x"):
-        await lock.sit(who)
-    for key in (lock.queue, lock.bell("y"), lock.bell("x")):
-        await lock.redis.pexpire(key, 900)
-    state = await lock.state()
-
-    assert await lock.sit("y") == 1
-
-    assert await lock.state() == state
-    assert await lock.expires_in(queue=QUEUE, bells={"y": BELL})
-    assert await lock.redis.pttl(lock.bell("x")) <= 900
-
-
-async def test_arm_says_that_the_bell_was_rung_and_keeps_the_place(lock) -> None:
-    for who in ("y", "x"):
-        await lock.sit(who)
-    assert await lock.release(ME) == [0, lock.bell("y")]
-
-    assert [await lock.sit("y"), await lock.sit("y")] == [0, 1]
-
-    assert await lock.waiting() == [lock.bell("y"), lock.bell("x")]
-    assert await lock.release(ME) == [0, lock.bell("y")]
-
-
-async def test_who_was_passed_over_arms_again_at_the_end(lock) -> None:
-    for who in ("y", "x"):
-        await lock.sit(who)
-    await lock.die("y")
-    assert await lock.release(ME) == [0, lock.bell("x")]
-
-    assert await lock.sit("y") == 0
-    assert await lock.waiting() == [lock.bell("x"), lock.bell("y")]
-
-
-async def test_arm_touches_neither_lock_nor_fence(lock) -> None:
-    await lock.acquire(OTHER)
-    lock_and_fence = (await lock.state())[:2]
-
-    await lock.sit("x")
-
-    assert (await lock.state())[:2] == lock_and_fence
-    assert await lock.expires_in(lock=MINUTE, fence=HOUR)
-
-
-async def test_arm_again_leaves_the_card_of_the_session_beside_the_bell(lock) -> None:
-    for name in ("a:b", "{a}:b", "x:{a:b}", "aiolocks:lock.bell.x:{a}"):
-        one = lock.another()
-        one.name = name
-        one.queue, card = one.key("queue"), one.key("bell.x.card")
-        await one.sit("x", card="too early")
-        await one.sit("x")
-        assert not await one.redis.exists(card)
-        for said in ("first", "second"):
-            await one.redis.pexpire(card, BELL // 2)
-            await one.sit("x", card=said)
-            assert await one.redis.get(card) == said.encode()
-            assert await one.lasts(card, BELL)
-        await one.redis.set(one.bell("x"), "rung", px=BELL)
-        await one.sit("x", card="third")
-        assert await one.redis.get(card) == b"second"
-        await one.redis.delete(card, one.bell("x"), one.queue)
-
-
-async def test_arm_of_a_bell_of_another_type_is_an_error_and_leaves_it_there(lock) -> None:
-    await lock.redis.rpush(lock.bell("x"), "data")
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await lock.sit("x")
-    assert await lock.everything() == [lock.bell("x")]
-
-
-async def test_arm_of_a_bell_that_was_put_back_as_rung_says_so_and_hangs_it_up(lock) -> None:
-    await lock.redis.set(lock.bell("x"), "rung", px=BELL)
-
-    assert [await lock.sit("x"), await lock.sit("x")] == [2, 1]
-    assert await lock.redis.get(lock.bell("x")) == b""
-
-
-async def test_arm_takes_a_place_in_each_of_the_queues(lock) -> None:
-    queues = [lock.key(f"queue.{number}") for number in range(3)]
-    arming = lock.words("sit", [lock.bell("x")], BELL, QUEUE, "", "", *queues)
-    assert [await lock.run(arming), await lock.run(arming)] == [0, 1]
-
-    for queue in queues:
-        assert await lock.waiting(queue) == [lock.bell("x")]
-        assert await lock.lasts(queue, QUEUE)
-    assert len({await lock.redis.zscore(queue, lock.bell("x")) for queue in queues}) == 1
-    assert await lock.waiting() == []
-
-
-async def test_who_lost_his_place_in_one_of_several_queues_gets_it_back(lock) -> None:
-    queues = [lock.key(f"queue.{number}") for number in range(3)]
-    for who in ("x", "y"):
-        await lock.run(lock.words("sit", [lock.bell(who)], BELL, QUEUE, "1" * 16, "", *queues))
-    places = [lock.bell(who) + b"1" * 16 for who in ("x", "y")]
-    for lost in queues:
-        await lock.redis.zrem(lost, places[0])
-        await lock.run(lock.words("sit", [lock.bell("x")], BELL, QUEUE, "1" * 16, "", *queues))
-
-        assert [await lock.waiting(queue) for queue in queues] == [places] * 3
-        assert len({await lock.redis.zscore(queue, places[0]) for queue in queues}) == 1
-
-
-async def test_of_several_with_one_bell_each_has_a_seat_of_his_own(lock) -> None:
-    for seat in ("1" * 16, "0" * 16, "1" * 16):
-        await lock.sit("x", seat=seat)
-
-    assert await lock.waiting() == [lock.bell("x") + b"1" * 16, lock.bell("x") + b"0" * 16]
-    assert await lock.redis.get(lock.bell("x")) == b""
 
 
 async def test_a_bell_of_another_type_is_rung_and_taken_down_like_any(lock) -> None:
@@ -1038,10 +919,10 @@ def end_of(lock: LockScripts, who: str) -> list[Any]:
     return [b"invalidate", [lock.bell(who)]]
 
 
-async def test_who_has_armed_is_told_once_that_its_bell_was_rung(lock) -> None:
+async def test_who_listens_is_told_once_that_its_bell_was_rung(lock) -> None:
     await lock.acquire(ME)
     async with lock.listening() as ear:
-        assert await ear.sit(lock, "x") == 0
+        await ear.sit(lock, "x")
         await lock.sit("y")
         assert await ear.told() == []
 
@@ -1050,24 +931,6 @@ async def test_who_has_armed_is_told_once_that_its_bell_was_rung(lock) -> None:
 
         await lock.release(ME)
         assert await ear.told() == []
-
-
-async def test_who_hangs_up_its_bell_anew_hears_nothing_of_that_and_still_hears_it(lock) -> None:
-    async with lock.listening() as ear:
-        for stood in (0, 1, 1):
-            assert await ear.sit(lock, "x") == stood
-            assert await ear.told() == []
-
-        await lock.die("x")
-        assert await ear.told() == [end_of(lock, "x")]
-
-
-async def test_who_was_told_hears_again_when_it_has_armed_again(lock) -> None:
-    async with lock.listening() as ear:
-        for _ in range(2):
-            assert await ear.sit(lock, "x") == 0
-            await lock.die("x")
-            assert await ear.told() == [end_of(lock, "x")]
 
 
 async def test_who_waits_hears_nothing_of_what_others_do_to_lock_and_queue(lock) -> None:
@@ -1115,14 +978,6 @@ async def test_a_bell_that_comes_to_its_end_by_itself_is_heard(lock) -> None:
         assert await ear.told() == [end_of(lock, "x")]
 
 
-async def test_what_was_armed_without_asking_for_it_is_not_heard(lock) -> None:
-    async with lock.listening() as ear:
-        await ear.say(*lock.sitting("x"))
-        await lock.die("x")
-
-        assert await ear.told() == []
-
-
 # -- what travels --------------------------------------------------------------------------------------------
 
 
@@ -1154,9 +1009,8 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await lock.acquire(ME),
         await lock.acquire(OTHER),
-        await lock.sit("y"),
-        await lock.sit("x"),
-        await lock.sit("y"),
+        await lock.acquire(OTHER, waits="y"),
+        await lock.acquire(THIRD, waits="x"),
         await lock.release(ME),
         await lock.acquire(OTHER, queued="x", in_turn=True),
         await lock.acquire(OTHER, queued="y"),
@@ -1169,9 +1023,8 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     ] == [
         [int, bytes, int],
         [int, int],
-        [int],
-        [int],
-        [int],
+        [int, int],
+        [int, int],
         [int, bytes],
         [int, int],
         [int, bytes, int],
@@ -1363,7 +1216,6 @@ QUEUE_STEPS: dict[str, Callable[[LockScripts], Awaitable[Any]]] = {
     "in turn": lambda lock: lock.acquire(ME, in_turn=True),
     "ring": lambda lock: lock.release(ME),
     "leave": lambda lock: lock.release(ME, ring=False, leave="x"),
-    "arm": lambda lock: lock.sit("x"),
 }
 
 
@@ -1477,16 +1329,6 @@ async def test_out_of_memory_the_holder_who_stands_in_the_queue_can_leave_it(ful
     assert await full.waiting() == [full.bell("dead"), full.bell("x")]
 
 
-@pytest.mark.parametrize("who", ["x", "somebody new"])
-async def test_out_of_memory_arming_is_refused_and_changes_nothing(full, who) -> None:
-    state, keys = await full.state(), sorted(await full.everything())
-
-    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
-        await full.sit(who)
-    assert await full.state() == state
-    assert sorted(await full.everything()) == keys
-
-
 @pytest.mark.parametrize("fence", ["there", "gone"])
 async def test_out_of_memory_a_lease_can_still_be_handed_over(full, fence) -> None:
     if fence == "gone":
@@ -1520,8 +1362,6 @@ SEATED_FIRST = "redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memo
 NOT_HELD = "not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':'"
 ALIKE = "not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1]"
 HELD = "held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'"
-HUNG_UP = "redis.call('SET', bell, '', 'PX', ARGV[1])"
-READ = "\nredis.call('GET', bell)"
 MUTATIONS = [
     ("lock_acquire", "if held and not mine or", "if"),
     ("lock_acquire", "string.sub(held, 1, #token + 1) == token .. ':'", "true"),
@@ -1612,42 +1452,6 @@ MUTATIONS = [
     ("lock_release", "redis.call('ZREM', queue, first)", "break"),
     ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('ZREM', queue, first) break"),
     ("lock_release", "redis.call('ZREM', queue, first)", "redis.call('DEL', queue)"),
-    ("sit", "state == '' and 1 or 2", "1"),
-    ("sit", "state == '' and 1 or 2", "2"),
-    ("sit", "state and (state == '' and 1 or 2) or 0", "state == '' and 1 or 0"),
-    (
-        "sit",
-        "local state = redis.call('GET', bell)",
-        "local state = redis.call('EXISTS', ARGV[5]) == 1 and ''",
-    ),
-    ("sit", "'NX', ", ""),
-    ("sit", "'NX'", "'GT'"),
-    ("sit", "'%.0f'", "'%.14g'"),
-    ("sit", "time[1] * 1000000 + time[2]", "time[1]"),
-    ("sit", "time[1] * 1000000 + time[2]", "time[1] * 1000000"),
-    ("sit", "time[1] * 1000000 + time[2]", "time[2]"),
-    ("sit", "for i = 5, #ARGV do", "for i = 5, 5 do"),
-    ("sit", "for i = 5, #ARGV do", "for i = 6, #ARGV do"),
-    ("sit", "since, bell .. ARGV[3]", "since, bell"),
-    ("sit", "ARGV[i], bell .. ARGV[3]) or", "ARGV[i], bell) or"),
-    ("sit", "#ARGV > 5 and #ARGV or 4", "4"),
-    ("sit", "math.min(since, ", "math.max(since, "),
-    ("sit", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[1]"),
-    ("sit", "'PEXPIRE', ARGV[i], ARGV[2]", "'PEXPIRE', ARGV[i], ARGV[2], 'NX'"),
-    ("sit", "bell, '', 'PX', ARGV[1]", "bell, ''"),
-    ("sit", "bell, '', 'PX', ARGV[1]", "bell, '', 'NX', 'PX', ARGV[1]"),
-    ("sit", "state == '' and ARGV[4] ~= ''", "state == ''"),
-    ("sit", "state == '' and ARGV[4] ~= ''", "ARGV[4] ~= ''"),
-    ("sit", "state == '' and ARGV[4] ~= ''", "state and ARGV[4] ~= ''"),
-    ("sit", "'^([^{]*):'", "'^(.*):'"),
-    ("sit", "ARGV[4], 'PX', ARGV[1]", "ARGV[4]"),
-    ("sit", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'PX', ARGV[2]"),
-    ("sit", "ARGV[4], 'PX', ARGV[1]", "ARGV[4], 'NX', 'PX', ARGV[1]"),
-    ("sit", "bell, '', 'PX', ARGV[1]", "bell, '', 'PX', ARGV[2]"),
-    ("sit", HUNG_UP, "if not state then " + HUNG_UP + " end"),
-    ("sit", HUNG_UP, "redis.call('PEXPIRE', bell, ARGV[1])"),
-    ("sit", HUNG_UP + READ, READ.strip() + "\n" + HUNG_UP),
-    ("sit", READ, "\nif not state then " + READ.strip() + " end"),
     ("lock_adopt", "holder ~= ARGV[1] and ", ""),
     ("lock_adopt", " and holder ~= ARGV[2]", ""),
     ("lock_adopt", "':' .. ARGV[5]", "':'"),
@@ -1663,15 +1467,11 @@ MUTATIONS = [
 ]
 SCRIPTS = [
     *(f"lock_{verb}" for verb in ("acquire", "renew", "release", "adopt", "annotate", "owned", "locked")),
-    "sit",
 ]
 ENDLESS = [("lock_release", "redis.call('ZREM', queue, first)")]
 """Lines without which a script does not come to its end: weakened above instead of left out."""
-AS_GOOD = [
-    ("sit", "since = string.format('%.0f', since)"),
-    ("lock_acquire", SEATED_FIRST),
-]
-"""The server would print the number in full as well; of the other line, see out of memory above."""
+AS_GOOD = [("lock_acquire", SEATED_FIRST)]
+"""Only a server out of memory needs that line: see above."""
 
 
 def statements(script: str) -> list[tuple[str, int]]:

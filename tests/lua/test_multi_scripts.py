@@ -521,12 +521,12 @@ async def test_who_was_woken_in_vain_wakes_who_waits_for_several_once(locks) -> 
 
 
 async def test_two_who_lack_the_same_do_not_wake_each_other_for_ever(locks) -> None:
-    """One of them was passed over for one of the locks, and has armed again."""
+    """One of them was passed over for one of the locks, and was seated again."""
     await locks.all[0].acquire(OTHER)
-    await locks.sit("a")
-    await locks.sit("b")
+    await locks.acquire(ME, waits="a")
+    await locks.acquire(ME, waits="b")
     await locks.redis.zrem(locks.queues[2], locks.bell("a"))
-    await locks.sit("a")
+    await locks.acquire(ME, waits="a")
 
     rung = [locks.bell("a")]
     for _ in range(10):
@@ -534,8 +534,7 @@ async def test_two_who_lack_the_same_do_not_wake_each_other_for_ever(locks) -> N
             break
         who = "a" if rung == [locks.bell("a")] else "b"
         await locks.redis.delete(locks.bell(who))
-        rung = (await locks.acquire(ME, queued=who, flags="p"))[2:]
-        await locks.sit(who)
+        rung = (await locks.acquire(ME, waits=who, flags="p"))[2:]
     assert rung == []
 
 
@@ -763,7 +762,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await locks.acquire(ME),
         await locks.acquire(OTHER),
-        await locks.sit("x"),
+        await locks.acquire(OTHER, waits="x"),
         await locks.renew(ME),
         await locks.adopt(ME, OTHER),
         await locks.owned(OTHER),
@@ -773,7 +772,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     ]
     assert [
         [type(item) for item in (reply if isinstance(reply, list) else [reply])] for reply in replies
-    ] == [[int, bytes, int, int], [int, int], [int], [int], [bytes], [int], [int], [int, bytes], [int]]
+    ] == [[int, bytes, int, int], [int, int], [int, int], [int], [bytes], [int], [int], [int, bytes], [int]]
 
 
 # -- a server that is out of memory --------------------------------------------------------------------------

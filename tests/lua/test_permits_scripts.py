@@ -858,7 +858,7 @@ async def all_held(permits: PermitScripts, *who: str, seats: bool = False) -> No
     """All permits are held, and these wait, in this order."""
     await permits.acquire(ME, 3)
     for number, one in enumerate(who):
-        assert await permits.sit(one, seat=f"{number:016}" if seats else SEAT) == 0
+        await permits.sit(one, seat=f"{number:016}" if seats else SEAT)
 
 
 async def test_release_wakes_the_first_alone_and_puts_the_bell_back_as_rung(permits) -> None:
@@ -943,7 +943,7 @@ async def test_who_was_woken_and_died_is_passed_over(permits) -> None:
 async def test_who_was_woken_and_hangs_his_bell_up_anew_is_woken_again(permits) -> None:
     await all_held(permits, "y", "x")
     await permits.release(ME)
-    assert [await permits.sit("y"), await permits.sit("y")] == [2, 1]
+    await permits.sit("y")
 
     assert await permits.release(ME) == [0, permits.bell("y")]
 
@@ -1491,7 +1491,6 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     replies = [
         await permits.acquire(ME, 3),
         await permits.acquire(OTHER, who="x", flags="tw"),
-        await permits.sit("x"),
         await permits.acquire(OTHER, value=4),
         await permits.release(ME),
         await permits.acquire(OTHER, who="y", flags="t"),
@@ -1508,7 +1507,6 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     ] == [
         [int, bytes, int, int],
         [int, int],
-        [int],
         [int, int, int],
         [int, bytes],
         [int, int],

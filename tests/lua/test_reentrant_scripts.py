@@ -362,7 +362,7 @@ async def test_its_owner_takes_it_again_whosever_turn_it_is(lock) -> None:
 async def held_with(lock: ReentrantScripts, *who: str) -> None:
     await lock.acquire(ME)
     for one in who:
-        assert await lock.sit(one) == 0
+        await lock.sit(one)
 
 
 async def test_release_frees_and_wakes_the_first_alone(lock) -> None:
@@ -626,10 +626,10 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol) -> None:
     lock = ReentrantScripts(connect(protocol=protocol), prefix)
+    await lock.sit("x")
     replies = [
         await lock.acquire(ME),
         await lock.acquire(OTHER),
-        await lock.sit("x"),
         await lock.renew(ME),
         await lock.adopt(ME, MINE),
         await lock.owned(MINE),
@@ -639,7 +639,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
     ]
     assert [
         [type(item) for item in (reply if isinstance(reply, list) else [reply])] for reply in replies
-    ] == [[int, bytes, int, int], [int, int], [int], [int], [bytes], [int], [int], [int, bytes], [int]]
+    ] == [[int, bytes, int, int], [int, int], [int], [bytes], [int], [int], [int, bytes], [int]]
 
 
 @pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}"])

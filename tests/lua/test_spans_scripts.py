@@ -937,7 +937,7 @@ async def test_who_had_reserved_lets_the_next_reserve(spans) -> None:
 
 
 async def test_a_reservation_that_goes_leaves_the_next_writer_one(spans) -> None:
-    """Also one that waits after an upgradable which may enter, or that has not armed its bell yet."""
+    """Also one that waits after an upgradable which may enter, or whose session does not listen yet."""
     await spans.acquire(ME, "r")
     await spans.wait("x", "w")
     await spans.wait("u", "u")
@@ -967,7 +967,7 @@ async def test_a_reader_that_is_called_is_not_stopped_by_a_writer_that_came_afte
     assert (await spans.come("r", "r"))[0] == 1  # before the one that stands first
 
 
-async def test_a_refusal_gives_a_place_in_the_queue_and_a_bell_for_the_time_until_it_is_armed(spans) -> None:
+async def test_a_refusal_gives_a_place_in_the_queue_and_a_bell_until_its_session_listens(spans) -> None:
     await spans.acquire(ME, "w")
     await spans.acquire(OTHER, "r")
     assert await spans.waiting() == []
@@ -991,7 +991,7 @@ async def test_a_waiter_whose_bell_is_gone_is_told_and_gets_one_that_hangs(spans
     assert await spans.states("x") == [b""]
 
 
-async def test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed(spans) -> None:
+async def test_a_reader_that_was_refused_has_its_turn_before_it_listens(spans) -> None:
     await spans.acquire(ME, "r")
     await spans.wait("x", "w")
     await spans.acquire(OTHER, "r", who="y", flags="w")
@@ -1989,7 +1989,7 @@ MUTATIONS = [
         "spans_acquire",
         "own = enqueue(queue, bell, seat, has(flags, 'q'))",
         "",
-        "test_a_reader_that_was_refused_has_its_turn_before_its_bell_is_armed",
+        "test_a_reader_that_was_refused_has_its_turn_before_it_listens",
     ),
     Mutation(
         "spans_acquire",
@@ -2007,7 +2007,7 @@ MUTATIONS = [
         "spans_acquire",
         " or (leaves and noted)",
         "",
-        "test_a_refusal_gives_a_place_in_the_queue_and_a_bell_for_the_time_until_it_is_armed",
+        "test_a_refusal_gives_a_place_in_the_queue_and_a_bell_until_its_session_listens",
     ),
     Mutation(
         "shared/spans",
