@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 from collections.abc import Awaitable
@@ -1018,20 +1019,31 @@ async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_s
     assert leaves_its_bell(await transport.asked("permits_release"))
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize("another", [False, True])
 async def test_over_a_pool_an_undo_that_is_written_late_leaves_the_place_to_who_came_meanwhile(
-    make_session, transport, another
+    make_session, transport, another, forgotten
 ) -> None:
-    """It had to wait for a connection: meanwhile a task of the same session may have asked."""
+    """It had to wait for a connection: meanwhile a task of the same session may have asked.
+
+    `forgotten`: the session did not know that name any more when that task came.
+    """
     transport.ordered = False
     session = make_session(backoff=SLOW)
     first = waiting(session)
     refuse(await transport.asked("acquire"))
     await turns()
     transport.connected = False
-    await cancel(first)
+    first.cancel()
+    await asyncio.wait({first})
     undo = await transport.asked("release")
     transport.connected = True
+    if forgotten:
+        del first
+        transport.remember_nothing()
+        session._engine._bindings.clear()
+        gc.collect()
+        assert len(session._engine._gates) == 0
     second = waiting(session) if another else None
     await turns()
 

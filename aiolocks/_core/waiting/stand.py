@@ -129,17 +129,21 @@ class Stand:
             self.place_taken = self.place_kept = self._armed = False
             self._engine.bells.discard(self)
 
-    def leaves_late(self) -> Callable[[], bool]:
-        """Whether the undo of one that has left is to leave the queue; asked when the undo is written.
+    def leaves_late(self) -> Callable[[], bool] | None:
+        """Whether the undo of one that has left must leave the queue; asked when the undo is written.
 
-        Where requests overtake each other, the one that is undone may be executed late, and take the place
-        that others of this session have by then, or have had. While others wait, they keep it, with its turn;
-        it is given up when they have got in or have left.
+        Where requests overtake each other, the one that is undone may be executed late, and others of this
+        session may have come or gone before it is, or before it is undone. While others wait, they keep the
+        place, with its turn; it is given up when they have got in or have left. None where that is known
+        beforehand.
         """
-        gate = weakref.ref(self)
+        if self._engine.ordered or self.manner.strict:
+            return None
+        engine, resource = weakref.ref(self._engine), self._resource
 
         def leaves() -> bool:
-            here = gate()
+            session = engine()
+            here = None if session is None else session.gate(resource)  # this gate may have ended since
             if here is None or not here.needs_place:
                 return True
             here.take_place()
@@ -156,8 +160,10 @@ class Stand:
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
         of_use = self.place_of_use(1.0)
+        # Those who come after others have entered by it must not have its turn as well.
+        leaves_late = None if self._entering else self.leaves_late()
         self.left()
-        self._engine.undo(self._nobody(), of_use, leave=True)
+        self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)
 
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""

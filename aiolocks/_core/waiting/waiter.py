@@ -230,13 +230,9 @@ class Waiter(Patient):
             gate.take_place()  # it may have been refused
         last = gate.must_tell_others and not gate.others_wait(self)
         own_seat = gate.manner.strict and self.seated  # which goes in any case
-        # Where requests overtake each other, others of this session may have come or gone before this one is
-        # seated, or before it is undone.
-        late = not (self._engine.ordered or gate.manner.strict)
         if executed or last or own_seat:
             of_use = gate.place_of_use(self._ttl) if last else self._ttl
-            leaves_late = gate.leaves_late() if late else None
-            self._engine.undo(self.claim, of_use, leave=last, leaves_late=leaves_late)
+            self._engine.undo(self.claim, of_use, leave=last, leaves_late=gate.leaves_late())
         if last:
             gate.settled()
         gate.leave(self)

@@ -72,7 +72,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
         python(
             "_core.waiting.waiter:Waiter._withdraw",
-            without="gate.leaves_late() if late else None",
+            without="gate.leaves_late()",
             instead="None",
         ),
         ("rwlock", "sentinel-rwlock"),
@@ -157,7 +157,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "_core.waiting.stand:Stand.give_up_place",
-            without="self._engine.undo(self._nobody(), of_use, leave=True)",
+            without="self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),
@@ -343,7 +343,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "order without a connection": Safeguard(
         "On the pooled transport, requests of one possession go one after the other.",
-        python("_transport.wire.pooled:_lane_of", without="call.command.lane or"),
+        python("_transport.wire.lanes:lane_of", without="call.command.lane or"),
         ALL,
     ),
 }
