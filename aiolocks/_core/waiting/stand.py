@@ -63,7 +63,7 @@ class Stand:
         self._resource = resource
         self.manner = resource.manner
         self.place_taken = False
-        self.place_kept = False  # for others here, by an undo of one that may be seated late
+        self.place_kept = False  # an undo has left it standing, for others waited here
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
         self._unseated = 0  # the times in a row that it did not hang after a refusal

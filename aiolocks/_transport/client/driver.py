@@ -13,7 +13,7 @@ the two libraries differ stand in `libraries`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, cast, final
 
 import hiredis
@@ -51,10 +51,11 @@ pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 PushNotification: Final = hiredis.PushNotification
 
 Address = tuple[str, int]
-Words = Sequence[bytes | str | int]
-"""Those of a request."""
+Words = tuple[bytes | str | int, ...]
+"""The words of a request, the command first."""
 MakeWords = Callable[[], Words]
-"""Makes them when there is a connection to write them to; raises if it is not to be sent any more."""
+"""Makes them as late as possible: when there is a connection to write them to, but in a cluster before the
+library connects to the node. Raises if the request must not be sent any more."""
 
 
 class UnreadableRedirectError(driver.ResponseError):

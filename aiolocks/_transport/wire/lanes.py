@@ -15,7 +15,7 @@ RETRY_FIRST: Final = 0.01
 
 @final
 class Lane:
-    """The calls of one possession."""
+    """The calls of one possession: the first is under way while there is a worker, the others wait for it."""
 
     __slots__ = ("_doubtful", "calls", "closed", "delay", "hurry", "name", "timers", "worker")
 
@@ -24,7 +24,7 @@ class Lane:
         self.delay = RETRY_FIRST  # seconds after which the head is tried again
         self.closed = 0  # the number of connections that were closed while the head was on its way
         self._doubtful = False  # a request that was sent has ended without a reply
-        self.calls: deque[Call[Any]] = deque()  # the head is under way while there is a worker
+        self.calls: deque[Call[Any]] = deque()
         self.timers: deque[asyncio.TimerHandle] = deque()  # beside `calls`: when each has taken too long
         self.worker: asyncio.Task[Any] | None = None
         self.hurry: asyncio.TimerHandle | None = None
@@ -34,7 +34,7 @@ class Lane:
         self.timers.append(timer)
 
     def in_doubt(self, call: Call[Any]) -> bool:
-        """Whether a request before this one may still be executed."""
+        """Whether a request before this one may still be executed: one that was sent, and not answered."""
         return self._doubtful or (self.calls[0] is not call and self.calls[0].written)
 
     def pop(self) -> bool:

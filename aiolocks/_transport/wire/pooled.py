@@ -18,6 +18,7 @@ from typing import Any, Final, final
 from .. import clocks, faults
 from ..client.driver import MakeWords, NotConnectedError, Words
 from ..client.errors import UNANSWERED, BrokenError, UnknownScriptError
+from ..faults import Fault
 from ..requests.calls import LONG, Call
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
@@ -146,7 +147,7 @@ class Pooled:
             lane.worker = asyncio.current_task()
             try:
                 if not call.done:
-                    await self._execute(lane, call)
+                    await self._attempt(lane, call)
             except asyncio.CancelledError:
                 call.unconfirmed = call.written
                 raise
@@ -169,19 +170,20 @@ class Pooled:
         self._ready.append(lane)
         self._hire()
 
-    async def _execute(self, lane: Lane, call: Call[Any]) -> None:
+    async def _attempt(self, lane: Lane, call: Call[Any]) -> None:
         """One attempt; a call that is not done after it is tried again."""
         began = self._loop.time()
         try:
             call.reply(await self._request(call))
             self._outage.over()
         except _NotNeededError:
-            pass
+            if self._sagas is None:  # to a cluster, no connection may have been made yet
+                self._outage.over()
         except NotConnectedError as failure:
             self._not_connected(lane, call, failure.error, since=began)
         except UNANSWERED as error:
-            call.unconfirmed = True
-            self._try_again(lane, call, error)
+            call.unconfirmed |= call.written
+            self._try_again(lane, call, self._unanswered(lane, call, error))
         except Exception as error:  # noqa: BLE001 - whatever a client raises belongs to the caller
             self._outage.over()
             redirect = faults.redirect(error)
@@ -192,17 +194,21 @@ class Pooled:
         if not faults.is_final(error):
             self._outage.begun(error, since=since)
         if call.patient or faults.is_silence(error):
-            self._try_again(lane, call, error)
+            self._try_again(lane, call, faults.of_driver(error, call.command.keys))
         else:
             call.fault(faults.of_driver(error, call.command.keys))
 
-    def _try_again(self, lane: Lane, call: Call[Any], error: BaseException) -> None:
-        fault = faults.of_driver(error, call.command.keys)
-        size = sum(len(word) for word in call.words() if not isinstance(word, int))
+    def _unanswered(self, lane: Lane, call: Call[Any], error: BaseException) -> Fault:
+        """Why its connection ended: it may be too long a request."""
+        words = call.command.words(as_eval=call.as_eval)
+        size = sum(len(word) for word in words if not isinstance(word, int))
         if call.written and size > LONG and isinstance(error, BrokenError) and not call.undoes:
             lane.closed += 1
             if lane.closed >= MOST_CLOSED:
-                fault = faults.hung_up(size, lane.closed, error)
+                return faults.hung_up(size, lane.closed, error)
+        return faults.of_driver(error, call.command.keys)
+
+    def _try_again(self, lane: Lane, call: Call[Any], fault: Fault) -> None:
         in_time = self._loop.time() + lane.delay < call.until or (call.undoes and lane.in_doubt(call))
         if not fault.transient or not in_time:
             call.fault(fault)
@@ -212,19 +218,21 @@ class Pooled:
             return await self._send(call)
         except UnknownScriptError:
             call.as_eval = True
+            call.written = call.unconfirmed  # this one was not executed
             return await self._send(call)
 
     async def _send(self, call: Call[Any]) -> Any:
-        def write() -> Words:
+        def words() -> Words:
             if call.done:
                 raise _NotNeededError
             call.sent_steady, call.sent = clocks.steady(), self._loop.time()
+            made = call.words()
             call.written = True
             self.commands_sent += 1
-            return call.words()
+            return made
 
         async with asyncio.timeout(_UNDOING if call.undoes else None):
-            return _as_bytes(await self._executor(write))
+            return _as_bytes(await self._executor(words))
 
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
