@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
+import redis.exceptions as driver
 
-from aiolocks._transport import Call, Command
-from aiolocks._transport.client.driver import MakeWords, Words
+from aiolocks._transport import Call, Command, Fault
+from aiolocks._transport.client.driver import MakeWords, NotConnectedError, Words
+from aiolocks._transport.client.errors import UnknownScriptError
 from aiolocks._transport.requests.calls import ignore
 from aiolocks._transport.wire.pooled import Pooled
 
@@ -20,10 +23,16 @@ class SlowToConnect:
     def __init__(self) -> None:
         self.connected = asyncio.Event()
         self.sent: list[Words] = []
+        self.trouble: Iterator[Exception] = iter(())  # that the next attempts meet
 
     async def __call__(self, make: MakeWords) -> Any:
+        trouble = next(self.trouble, None)
+        if isinstance(trouble, NotConnectedError):
+            raise trouble
         await self.connected.wait()
         self.sent.append(make())
+        if trouble is not None:
+            raise trouble
         return b"OK"
 
     async def aclose(self) -> None:
@@ -42,10 +51,16 @@ async def pooled(server) -> AsyncIterator[Pooled]:
     await transport.aclose(1)
 
 
-def call(word: str, **options: Any) -> Call[Any]:
+def call(word: str, on_fault: Callable[[Fault], None] = ignore, **options: Any) -> Call[Any]:
     until = asyncio.get_running_loop().time() + 5
     command: Command[Any] = Command(None, (), (word,), ignore, lane="one")
-    return Call(command, ignore, ignore, until=until, **options)
+    return Call(command, ignore, on_fault, until=until, **options)
+
+
+def refused() -> Iterator[Exception]:
+    """Nobody listens there."""
+    while True:
+        yield NotConnectedError(driver.ConnectionError("Connection refused"))
 
 
 async def connected(server: SlowToConnect) -> None:
@@ -95,3 +110,56 @@ async def test_its_time_counts_from_when_it_was_sent(pooled, server) -> None:
 
     assert acquire.sent >= connected_at
     assert acquire.done
+
+
+async def test_nothing_is_made_while_there_is_no_connection(pooled, server) -> None:
+    made = []
+
+    def make() -> Command[Any]:
+        made.append("undo")
+        return Command(None, (), ("undo",), ignore, lane="one")
+
+    server.trouble = refused()
+    pooled.send(call("", undoes=True, make=make))
+    await asyncio.sleep(0.5)
+    assert made == []
+
+    server.trouble = iter(())
+    server.connected.set()
+    await asyncio.sleep(0.6)
+    assert made == ["undo"]
+
+
+@pytest.mark.parametrize("first", [driver.ConnectionError("reset"), UnknownScriptError("NOSCRIPT")])
+async def test_a_long_request_is_not_blamed_for_connections_that_are_refused(pooled, server, first) -> None:
+    """Only for those that were closed while it was on its way."""
+    faults: list[Fault] = []
+    server.connected.set()
+    server.trouble = chain([first], refused())
+    long = call("x" * 200_000, faults.append)
+
+    pooled.send(long)
+    await asyncio.sleep(0.5)
+
+    assert faults == []
+    known = isinstance(first, UnknownScriptError)  # that it was not executed
+    assert (long.written, long.unconfirmed) == (not known, not known)
+    server.trouble = iter(())
+    await asyncio.sleep(0.6)
+    assert long.done
+
+
+async def test_the_server_is_back_also_for_a_request_that_nobody_wants_any_more(
+    pooled, server, caplog
+) -> None:
+    server.trouble = iter([next(refused())])
+    unwanted = call("acquire")
+    pooled.send(unwanted)
+    await asyncio.sleep(0.05)
+    pooled.forget(unwanted)
+    assert "Redis is away" in caplog.text
+
+    await connected(server)
+
+    assert "Redis is back" in caplog.text
+    assert server.sent == []
