@@ -29,6 +29,11 @@ class Lane:
         self.worker: asyncio.Task[Any] | None = None
         self.hurry: asyncio.TimerHandle | None = None
 
+    @staticmethod
+    def name_of(call: Call[Any]) -> str:
+        """The lane in which it goes; one of its own for a request that belongs to no possession."""
+        return call.command.lane or f"#{id(call)}"
+
     def append(self, call: Call[Any], timer: asyncio.TimerHandle) -> None:
         self.calls.append(call)
         self.timers.append(timer)
@@ -55,8 +60,3 @@ class Lane:
             call.fault(faults.session_closed())
         for timer in self.timers:
             timer.cancel()
-
-
-def lane_of(call: Call[Any]) -> str:
-    # A request that belongs to no possession has no order to keep.
-    return call.command.lane or f"#{id(call)}"

@@ -23,7 +23,7 @@ from ..requests.calls import LONG, Call
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from .blame import MOST_CLOSED
-from .lanes import RETRY_FIRST, Lane, lane_of
+from .lanes import RETRY_FIRST, Lane
 from .outages import Outage
 from .replication import pooled
 
@@ -95,7 +95,7 @@ class Pooled:
             assert self._sagas is not None
             self._sagas.begin(call, at_once=at_once)
             return
-        name = lane_of(call)
+        name = Lane.name_of(call)
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane(name)
@@ -107,7 +107,7 @@ class Pooled:
         if self._sagas is not None:
             self._sagas.forget(call)
         call.done = True
-        lane = self._lanes.get(lane_of(call))
+        lane = self._lanes.get(Lane.name_of(call))
         if lane is not None:
             self._hurry(lane)
         return call.written or call.unconfirmed

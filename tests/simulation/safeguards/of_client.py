@@ -343,7 +343,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "order without a connection": Safeguard(
         "On the pooled transport, requests of one possession go one after the other.",
-        python("_transport.wire.lanes:lane_of", without="call.command.lane or"),
+        python("_transport.wire.lanes:Lane.name_of", without="call.command.lane or"),
         ALL,
     ),
 }
