@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .taking import ALL, LOCKS, Safeguard, python
+from .taking import ALL, FAIR, LOCKS, Safeguard, python
 
 OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: waiting
@@ -344,6 +344,6 @@ OF_CLIENT: dict[str, Safeguard] = {
     "order without a connection": Safeguard(
         "On the pooled transport, requests of one possession go one after the other.",
         python("_transport.wire.lanes:Lane.name_of", without="call.command.lane or"),
-        ALL,
+        FAIR,
     ),
 }
