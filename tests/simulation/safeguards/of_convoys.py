@@ -13,7 +13,7 @@ OF_CONVOYS: dict[str, Safeguard] = {
         _KINDS,
     ),
     "convoy: a request is used again only by the leases that it was for": Safeguard(
-        "What has renewed several leases does so again only if none has left and none has come.",
+        "The request that has renewed several leases is sent again only if none has left and none has come.",
         python("_core.convoys:Convoys._send", without="company == watches and ", instead=""),
         _KINDS,
     ),

@@ -92,7 +92,7 @@ class Run:
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
-        self._living = 0
+        self._living: set[str] = set()
         self._struck: set[str] = set()  # processes and servers of which a fault explains something
         self._calm_at = 0.0  # the faults are over then
         self._settled_at = 0.0  # and so is all that came of them
@@ -105,7 +105,7 @@ class Run:
             )
             self.mains[crew.part] = main = process.start(self._live(crew), crew.part)
             main.add_done_callback(partial(self._ended, crew.part))
-            self._living += 1
+            self._living.add(crew.part)
             self._excuse_connecting(crew)
         for fault in self.schedule.faults:
             world.clockwork.at(fault.at, self._strike, fault)
@@ -156,7 +156,7 @@ class Run:
         return bool(self.ledger.dead or excuses.begun(Excused.PLACE) or excuses.begun(Excused.LEASE))
 
     def _ended(self, name: str, _: object) -> None:
-        self._living -= 1
+        self._living.discard(name)
         self.world.clockwork.after(AFTERWARDS, self._look_for_bells_of, name)
 
     def _look_for_bells_of(self, name: str) -> None:
@@ -224,8 +224,7 @@ class Run:
 
     def kill(self, name: str, *, silently: bool) -> None:
         """Ends a process between two of its steps."""
-        if not self.mains[name].done():
-            self._living -= 1  # its task is never stepped again
+        self._living.discard(name)  # its task is never stepped again, and may not have told of its end
         self.processes[name].kill(silently=silently)
         self.ledger.died(name)
         for attempt in self.actors[name].attempts if name in self.actors else ():
