@@ -17,7 +17,7 @@ from .base import Contender, Locks, Uncounted
 LEAST = "the least, bare protocol"
 
 
-class _Lines:
+class _Bare:
     """One connection, over which one task at a time asks and waits."""
 
     def __init__(self, wire: Wire, ttl: int) -> None:
@@ -43,7 +43,7 @@ async def _connect(address: Address, ttl: int) -> AsyncGenerator[Locks]:
     async with open_wire(address) as wire:
         await wire.request(("HELLO", 3))
         await wire.request(("CLIENT", "TRACKING", "ON", "NOLOOP"))
-        yield Uncounted(_Lines(wire, ttl).lock, again=False)
+        yield Uncounted(_Bare(wire, ttl).lock, again=False)
 
 
 CONTENDER = Contender(LEAST, _connect, key="least:{}".format)

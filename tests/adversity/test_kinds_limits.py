@@ -98,7 +98,8 @@ async def test_no_key_is_above_its_cap_while_processes_are_killed(
     async def all_free() -> bool:
         return await Limits(redis, "exports", CAPS).in_use() == dict.fromkeys(CAPS, 0)
 
-    await eventually(all_free)
+    # For so long, a waiter that was killed as its turn came holds its permits.
+    await eventually(all_free, within=2)
     for key, cap in CAPS.items():
         of_key = [hold for hold in holds if hold.name == key]
         assert len(of_key) > 30

@@ -305,6 +305,19 @@ async def test_bell_queue_and_card_live_on(listening) -> None:
     assert await listening.redis.get(listening.bell("x")) == b""
 
 
+async def test_the_card_stands_beside_the_bell_whatever_the_name(listening) -> None:
+    for name in ("a:b", "{a}:b", "x:{a:b}", "aiolocks:lock.bell.x:{a}"):
+        one = listening.another()
+        one.name = name
+        one.queue, card = one.key("queue"), one.key("bell.x.card")
+        await one.sit("x")
+
+        await one.listen(one.simple("x"))
+
+        assert await one.redis.get(card) == CARD.encode()
+        await one.redis.delete(card, one.bell("x"), one.queue)
+
+
 async def test_without_a_card_none_is_left(listening) -> None:
     await listening.sit("x")
     await listening.listen(listening.simple("x"), card="")
@@ -457,6 +470,7 @@ MUTATIONS = [
         "held",
         "test_where_those_in_front_have_died_it_is_to_ask_and_they_are_dropped",
     ),
+    Mutation(SHARED, "'^([^{]*):'", "'^(.*):'", "test_the_card_stands_beside_the_bell_whatever_the_name"),
     Mutation(SHARED, "if ARGV[3] ~= '' then", "if true then", "test_without_a_card_none_is_left"),
     Mutation(
         STEP,

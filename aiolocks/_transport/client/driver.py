@@ -22,6 +22,7 @@ from redis._parsers.base import BaseParser
 from redis.asyncio.client import Redis
 from redis.asyncio.connection import ConnectionPool
 
+from ..requests.calls import Words
 from .libraries import REDIS, Library, library_of
 from .tls import Connecting, connected
 
@@ -51,11 +52,9 @@ pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 PushNotification: Final = hiredis.PushNotification
 
 Address = tuple[str, int]
-Words = tuple[bytes | str | int, ...]
-"""The words of a request, the command first."""
 MakeWords = Callable[[], Words]
-"""Makes them as late as possible: when there is a connection to write them to, but in a cluster before the
-library connects to the node. Raises if the request must not be sent any more."""
+"""Makes the words of a request as late as possible: when there is a connection to write them to, but in a
+cluster before the library connects to the node. Raises if the request must not be sent any more."""
 
 
 class UnreadableRedirectError(driver.ResponseError):

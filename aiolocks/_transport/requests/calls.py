@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Argument = bytes | str | int
+Words = tuple[Argument, ...]
+"""The words of a request, the command first."""
 
 LONG: Final = 131_072
 """Bytes from which on a request is long. No acquire is, unless its session allows larger metadata than the
@@ -62,7 +64,7 @@ class Command(Generic[T]):
         self.bells = bells
         self.watched: tuple[bytes, ...] = ()
 
-    def words(self, *, as_eval: bool) -> tuple[Argument, ...]:
+    def words(self, *, as_eval: bool) -> Words:
         """The words of the request; `as_eval` sends the script's text instead of its digest."""
         script = self.script
         if script is None:
@@ -71,7 +73,7 @@ class Command(Generic[T]):
             return ("EVAL", script.text, len(self.keys), *self.keys, *self.args)
         return ("EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
 
-    def words_mid_move(self) -> tuple[Argument, ...]:
+    def words_mid_move(self) -> Words:
         """The words of the request while the slot moves: it declares its first key only."""
         assert self.script is not None
         assert self.script.mid_move is not None
@@ -217,12 +219,12 @@ class Call(Generic[T]):
         """Whether its command depends on when it is written."""
         return self._make is not None
 
-    def words(self) -> tuple[Argument, ...]:
+    def words(self) -> Words:
         """The words of the request, as they are right now: it may have waited for a connection."""
         command = self.as_of_now()
         return command.words_mid_move() if self.mid_move else command.words(as_eval=self.as_eval)
 
-    def with_rider(self, rider: Call[Any]) -> tuple[Argument, ...] | None:
+    def with_rider(self, rider: Call[Any]) -> Words | None:
         """The words of one request for both; None unless the rider is an acquire that suits this release."""
         release, acquire = self.command, rider.command
         if (

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Protocol, final
 
 from .. import faults
-from ..client.driver import Words
 from ..client.errors import AnsweredError, closed
-from ..requests.calls import Command
+from ..requests.calls import Command, Words
 
 CACHING: Final = ("CLIENT", "CACHING", "YES")
 """The keys that the next command reads are tracked."""

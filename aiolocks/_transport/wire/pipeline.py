@@ -20,9 +20,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import clocks, faults
-from ..client.driver import PushNotification, Words, pack
+from ..client.driver import PushNotification, pack
 from ..client.errors import UnknownScriptError, UnreadableReplyError
-from ..requests.calls import FREED, LONG, NOT_HELD, Call, Command, ignore
+from ..requests.calls import FREED, LONG, NOT_HELD, Call, Command, Words, ignore
 from .notifiers import CACHING
 from .residue import Residue
 from .wakeups import Wakeups

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 from .. import clocks, faults
-from ..client.driver import MakeWords, NotConnectedError, Words
+from ..client.driver import MakeWords, NotConnectedError
 from ..client.errors import UNANSWERED, BrokenError, UnknownScriptError
 from ..faults import Fault
-from ..requests.calls import LONG, Call
+from ..requests.calls import LONG, Call, Words
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from .blame import MOST_CLOSED
@@ -193,16 +193,16 @@ class Pooled:
     def _not_connected(self, lane: Lane, call: Call[Any], error: BaseException, *, since: float) -> None:
         if not faults.is_final(error):
             self._outage.begun(error, since=since)
+        fault = faults.of_driver(error, call.command.keys)
         if call.patient or faults.is_silence(error):
-            self._try_again(lane, call, faults.of_driver(error, call.command.keys))
+            self._try_again(lane, call, fault)
         else:
-            call.fault(faults.of_driver(error, call.command.keys))
+            call.fault(fault)
 
     def _unanswered(self, lane: Lane, call: Call[Any], error: BaseException) -> Fault:
         """Why its connection ended: it may be too long a request."""
-        words = call.command.words(as_eval=call.as_eval)
-        size = sum(len(word) for word in words if not isinstance(word, int))
-        if call.written and size > LONG and isinstance(error, BrokenError) and not call.undoes:
+        may_be_blamed = call.written and not call.undoes and isinstance(error, BrokenError)
+        if may_be_blamed and (size := _size(call)) > LONG:
             lane.closed += 1
             if lane.closed >= MOST_CLOSED:
                 return faults.hung_up(size, lane.closed, error)
@@ -255,6 +255,12 @@ class Pooled:
 
 class _NotNeededError(Exception):
     """Nobody wanted the answer any more when there was a connection."""
+
+
+def _size(call: Call[Any]) -> int:
+    """Bytes of its request, as it was sent last."""
+    words = call.command.words(as_eval=call.as_eval)
+    return sum(len(word) for word in words if not isinstance(word, int))
 
 
 def _as_bytes(reply: Any) -> Any:

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import ConfigurationError
-from ..client.driver import Words
-from ..requests.calls import Command
+from ..requests.calls import Command, Words
 from .notifiers import NO_NOTIFIER, Ask, Keyspace, Notifier, Tracking, UnavailableError
 
 log = logging.getLogger("aiolocks.transport")
