@@ -135,7 +135,7 @@ def open_transport(
     if is_cluster(client):
         return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
     probe = key(prefix, "lock", session, "bell.probe")
-    wakeups = Wakeups(wakeup, trial=lambda: trial(probe), on_rung=on_rung)
+    wakeups = Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung)
     if drivable(client):
         # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
         # close it.
@@ -197,9 +197,6 @@ def _clustered(
     here = weakref.ref(client)
     probe = f"{prefix}:lock.bell.probe.{session}:".encode()
 
-    def wakeups(probe: Callable[[], bytes]) -> Wakeups:
-        return Wakeups(wakeup, trial=lambda: trial(probe()), on_rung=on_rung, asking=True)
-
     def pooled() -> Transport:
         # The cluster's own connections: it alone knows which node has the slot.
         client = here()
@@ -215,11 +212,16 @@ def _clustered(
 
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         connector = connectors.connector(address)
-        node = Multiplexed(
+        node: Multiplexed = Multiplexed(
             lambda protocol: RawConnection.open(
                 connector, protocol=protocol, check_slots=lambda rows: slots.members.check(rows, address)
             ),
-            wakeups(lambda: cluster.probe(node, probe)),
+            Wakeups(
+                wakeup,
+                trial=lambda turned_away: trial(cluster.probe(node, probe, turned_away)),
+                turned_away=lambda bell, redirect: cluster.probe_turned_away(node, bell, redirect),
+                on_rung=on_rung,
+            ),
             pooled,
             loop,
             label=f"Redis at {address[0]}:{address[1]}",
@@ -230,7 +232,7 @@ def _clustered(
         return node
 
     if not connectors.drivable:
-        wakeups(lambda: probe).require_none(_not_driven(client))
+        Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung).require_none(_not_driven(client))
         return pooled()
     return Clustered(slots, open_node, on_rung, loop)
 

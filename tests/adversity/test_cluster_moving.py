@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks import (
     BackendError,
+    KeyspaceWakeup,
     Lease,
     LeaseState,
     Lock,
@@ -123,6 +124,28 @@ async def test_leases_outlast_a_move_that_is_longer_than_they_are(
     assert all([await lease.owned() for lease in leases.values()])
     for lease in leases.values():
         await lease.release()
+    await eventually(lambda: cluster.keys() == [], within=5)
+
+
+@pytest.mark.parametrize("wakeup", ["auto", KeyspaceWakeup(configure=True)], ids=["tracking", "keyspace"])
+async def test_a_holder_connects_again_while_the_slot_moves(
+    cluster: Cluster, surroundings: Surroundings, wakeup: Any
+) -> None:
+    """The new connection tries its hearing out, which cannot be done with a key in that slot."""
+    async with Session(clustered(surroundings, cluster), wakeup=wakeup) as session:
+        leases = await hold(session, ttl=TTL)
+        with moving(cluster) as move:
+            for node in cluster.nodes:
+                node.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                node.do("CLIENT", "KILL", "TYPE", "pubsub")
+            await asyncio.sleep(1.5 * TTL)
+            assert all([await lease.owned() for lease in leases.values()])
+            assert states(leases) == all_are(LeaseState.HELD)
+            assert move.left() != []
+        for lease in leases.values():
+            await lease.release()
+    for node in cluster.nodes:
+        node.do("CONFIG", "SET", "notify-keyspace-events", "")
     await eventually(lambda: cluster.keys() == [], within=5)
 
 

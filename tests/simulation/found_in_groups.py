@@ -48,6 +48,23 @@ IN_GROUPS: dict[str, Schedule] = {
         crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.0)),
         faults=(Fault(part="f0", at=0.4, lasts=0.3, what="move", target="c0"),),
     ),
+    # A new connection tries its hearing out with a key, of which the slot is that of what waits for it. While
+    # the slot was being moved, the node refused that key, and no connection came about.
+    "with keyspace notifications, nobody can connect again while the slot moves": schedule(
+        "cluster-lock",
+        1,
+        1.0,
+        crew("keyspace", NEAR, one("p0.w0.r0", 0.02, 4.0)),
+        faults=(fault("move", "c0", 0.3, lasts=3.0), fault("cut", "p0", 0.5)),
+    ),
+    # Each move comes while p0 is connecting to the node that serves the slot no more.
+    "what waits for a node that has just lost the slot waits until the table is learned again": schedule(
+        "cluster-lock",
+        1,
+        1.0,
+        crew("keyspace", STEADY_FAR, one("p0.w0.r0", 0.02, 3.0)),
+        faults=tuple(fault("move at once", "c0", at) for at in (0.59, 0.98, 1.19)),
+    ),
     "a release of which all masters lost the first answer is told that the lease was lost": schedule(
         "redlock",
         4000050,

@@ -11,6 +11,7 @@ import pytest
 from aiolocks._transport.client.driver import Address
 from aiolocks._transport.cluster import slots
 from aiolocks._transport.cluster.members import Members, OutdatedError, StrangerError
+from aiolocks._transport.requests.keys import slot_of
 
 NODES = 4
 
@@ -150,3 +151,24 @@ def test_a_table_that_is_older_than_one_before_is_not_believed() -> None:
     members.believe(members.check(table("a", "b"), ("next", 2), 8), 8)
     with pytest.raises(OutdatedError):
         members.check(table("a", "b"), ("first", 1), 7)
+
+
+async def test_a_hash_tag_is_of_a_slot_of_the_node() -> None:
+    class Halves(One):
+        def connector(self, address: Address) -> Any:
+            return self
+
+        async def cluster_table(self) -> Any:
+            middle = slots.SLOTS // 2
+            return [[0, middle - 1, [b"low", 1]], [middle, slots.SLOTS - 1, [b"high", 1]]], None
+
+    known = slots.Slots(cast("Any", Halves()))
+    await known.learn()
+    refused: list[int] = []
+    for host in ("low", "high", "low", "high"):
+        tag = known.tag((host, 1), beside=refused)
+        slot = slot_of(b"key " + tag)
+        assert known.owner(slot) == (host, 1)
+        assert slot not in refused
+        refused.append(slot)
+    assert known.tag(("nobody", 1), beside=()) == b"{}"

@@ -20,14 +20,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, final
 
 from .. import faults
 from ..client.driver import Address
 from ..requests.calls import Call, Command
-from ..requests.keys import slot_of
+from ..requests.keys import slot_of, tag_of
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from ..wire.multiplexed import Multiplexed
@@ -254,11 +254,28 @@ class Clustered:
         if not self._closed and node in self._nodes:
             self._refresher.start()
 
-    def probe(self, node: Multiplexed, name: bytes) -> bytes:
-        """A key beside those that wait for this node: in a slot that it has, or is being given."""
-        keys = next((call.command.keys for call in node.waiting() if call.command.keys), (b"{}",))
-        tag = keys[0][keys[0].index(b"{") :]
-        return name + tag[: tag.index(b"}") + 1]
+    # -- whether a node tells of bells
+
+    def probe(self, node: Multiplexed, name: bytes, turned_away: Collection[bytes]) -> bytes:
+        """A key in a slot that this node has, or is being given, and that is in the slot of none of those."""
+        beside = {slot_of(bell) for bell in turned_away}
+        for call in node.waiting():
+            if call.command.keys and slot_of_call(call) not in beside:
+                return name + tag_of(call.command.keys[0])
+        if node not in self._nodes:
+            return name + b"{}"  # it is being left
+        return name + self._slots.tag(self._nodes.address_of(node), beside=beside)
+
+    def probe_turned_away(self, node: Multiplexed, bell: bytes, redirect: faults.Redirect) -> None:
+        """Its connection is not ready yet: what waits for it and is in a slot of another node goes there."""
+        if redirect.to is None or redirect.once or self._closed or node not in self._nodes:
+            return  # the slot is still here, or it is being left
+        slot = slot_of(bell)
+        news = self._slots.move(slot, self._slots.address(*redirect.to, self._nodes.address_of(node)))
+        for call in node.take_back(lambda call: slot_of_call(call) == slot):
+            self.send(call)
+        if news:
+            self._moved(slot)
 
     # -- closing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import groupby
 from typing import Any, Final, TypeAlias, final
 
@@ -12,7 +12,7 @@ from .. import faults
 from ..client.connectors import NodeConnectors
 from ..client.driver import Address
 from ..client.tls import hear_out
-from ..requests.keys import SLOTS
+from ..requests.keys import SLOTS, slot_of
 from .members import Members
 
 _Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None]
@@ -56,6 +56,14 @@ class Slots:
             return False
         self._owners[slot] = to
         return True
+
+    def tag(self, address: Address, *, beside: Collection[int]) -> bytes:
+        """The hash tag of a slot that this node serves, other than those; an empty one if there is none."""
+        for number in range(SLOTS):
+            tag = b"{%d}" % number
+            if (slot := slot_of(tag)) not in beside and self._owners[slot] == address:
+                return tag
+        return b"{}"
 
     async def learn(self) -> set[int]:
         """Asks the nodes, of which the first that knows is believed: the slots that are served by others now.

@@ -61,6 +61,12 @@ def slot_of(raw: bytes) -> int:
     return crc_hqx(raw[begin:end] if end > begin else raw, 0) % SLOTS
 
 
+def tag_of(raw: bytes) -> bytes:
+    """The hash tag of one of our keys, in its braces: what has this one and no other is in the same slot."""
+    begin = raw.index(b"{")
+    return raw[begin : raw.index(b"}", begin) + 1]
+
+
 def parse(prefix: str, raw: bytes) -> ParsedKey | None:
     """Reads a key that begins with this prefix; None where none of ours could be called so."""
     head = f"{prefix}:".encode()

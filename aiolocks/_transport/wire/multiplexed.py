@@ -86,7 +86,7 @@ class Multiplexed(Reconnecting):
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_raw,
-            Wakeups("poll", trial=lambda: bare(()), on_rung=lambda _, __: None),
+            Wakeups("poll", trial=lambda _: bare(()), on_rung=lambda _, __: None),
             self._make_fallback,
             self._loop,
             label=f"{self._label} ({what})",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, Protocol, final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
 
 from .. import faults
 from ..client.errors import AnsweredError, closed
@@ -16,6 +16,13 @@ CACHING: Final = ("CLIENT", "CACHING", "YES")
 _UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
 """Events that tell of no end: what was hung up or renewed, by this session or another one."""
 _SETTING: Final = "notify-keyspace-events"
+_TRIALS: Final = 8
+"""How many slots of a node of a cluster are tried before the connection is given up."""
+
+Trial: TypeAlias = Callable[[Collection[bytes]], Command[int]]
+"""Gives a command that rings a bell which nobody else has; given the bells that were turned away."""
+TurnedAway: TypeAlias = Callable[[bytes, faults.Redirect], None]
+"""Told of a bell that another node of the cluster has, or is being given."""
 
 
 class Notifier:
@@ -88,11 +95,11 @@ class Keyspace(Notifier):
 
     name: ClassVar[str] = "keyspace"
 
-    def __init__(self, trial: Callable[[], Command[int]], *, configure: bool, asking: bool) -> None:
+    def __init__(self, trial: Trial, *, configure: bool, turned_away: TurnedAway | None) -> None:
         self._next_trial = trial
         self._probe = b""
         self._configure = configure
-        self._asking = asking
+        self._turned_away = turned_away
         self._channel = b""  # the prefix of the channels
         self._bells: set[bytes] = set()
         self._heard_probe = False
@@ -100,28 +107,37 @@ class Keyspace(Notifier):
     async def open(self, ask: Ask, database: int) -> None:
         """Tries it out: whether an event arrives says more than the setting, which may be hidden."""
         self._channel = f"__keyspace@{database}__:".encode()
-        trial = self._next_trial()
-        self._probe = trial.keys[0]
         self._bells.clear()
-        try:
-            if await self._try_out(ask, trial):
-                return
-            why = await self._silence(ask)
-        except AnsweredError as error:
-            if self._asking and faults.redirect(error) is not None:
-                # Not `from error`: a redirect that is the cause would count as the server's last word.
-                raise closed("the node has just lost the slot of the trial") from None
-            raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
-        if self._configure and await self._try_out(ask, trial):
+        turned_away: list[bytes] = []
+        for _ in range(_TRIALS):
+            trial = self._next_trial(turned_away)
+            try:
+                return await self._open_with(ask, trial)
+            except AnsweredError as error:
+                redirect = faults.redirect(error)
+                if redirect is None or self._turned_away is None:
+                    raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
+                if redirect.to is None:  # it serves no slot now
+                    break
+                turned_away.append(self._probe)
+                self._turned_away(self._probe, redirect)
+        # Without the redirect as its cause: that would count as the server's last word.
+        raise closed("the node serves none of the slots with which its notifications were tried out")
+
+    async def _open_with(self, ask: Ask, trial: Command[int]) -> None:
+        if await self._try_out(ask, trial):
             return
-        raise UnavailableError(why)
+        why = await self._silence(ask)
+        if not (self._configure and await self._try_out(ask, trial)):
+            raise UnavailableError(why)
 
     async def _try_out(self, ask: Ask, trial: Command[int]) -> bool:
+        self._probe = trial.keys[0]
         self._heard_probe = False
         replies = [ask("SUBSCRIBE", self._channel + self._probe)]
         # An event comes before the reply to the next command: there is nothing to wait for.
         for words in (trial.words(as_eval=True), ("DEL", self._probe)):
-            if self._asking:
+            if self._turned_away is not None:
                 ask("ASKING")  # needed by few, and may be denied
             replies.append(ask(*words))
         for reply in replies:

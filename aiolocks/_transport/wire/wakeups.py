@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import ConfigurationError
-from ..requests.calls import Command, Words
-from .notifiers import NO_NOTIFIER, Ask, Keyspace, Notifier, Tracking, UnavailableError
+from ..requests.calls import Words
+from .notifiers import NO_NOTIFIER, Ask, Keyspace, Notifier, Tracking, Trial, TurnedAway, UnavailableError
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -60,7 +60,7 @@ class Wakeups:
         wanted: `"auto"` takes the first of tracking, keyspace and poll that there is. Asked for by name, it
             must be there on the first connection; if a later one does not offer it, the poll serves.
         trial: Gives a command that rings a bell which nobody else has.
-        asking: Whether this is a node of a cluster, to which the slot of that bell may only be about to come.
+        turned_away: Told where this is a node of a cluster, and another one serves the slot of that bell.
         on_rung: Told of bells that were rung, and of every new connection, on which any may have been.
 
     Attributes:
@@ -68,11 +68,11 @@ class Wakeups:
     """
 
     def __init__(
-        self, wanted: Wakeup, *, trial: Callable[[], Command[int]], on_rung: OnRung, asking: bool = False
+        self, wanted: Wakeup, *, trial: Trial, on_rung: OnRung, turned_away: TurnedAway | None = None
     ) -> None:
         self._wanted = wanted if isinstance(wanted, str) else "keyspace"
         configure = isinstance(wanted, KeyspaceWakeup) and wanted.configure
-        ways = (Tracking(), Keyspace(trial, configure=configure, asking=asking))
+        ways = (Tracking(), Keyspace(trial, configure=configure, turned_away=turned_away))
         self._ways: list[Tracking | Keyspace] = [way for way in ways if self._wanted in ("auto", way.name)]
         self._on_rung = on_rung
         self._notifier: Notifier = NO_NOTIFIER

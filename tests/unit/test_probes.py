@@ -1,0 +1,129 @@
+"""The keys with which a node of a cluster is tried out, and what waits for it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from aiolocks._transport.client.driver import Address
+from aiolocks._transport.cluster.clustered import Clustered
+from aiolocks._transport.cluster.slots import Slots
+from aiolocks._transport.commands.listening import trial
+from aiolocks._transport.faults import Redirect
+from aiolocks._transport.requests.calls import Call, ignore
+from aiolocks._transport.requests.keys import SLOTS, slot_of
+from aiolocks._transport.wire.multiplexed import Multiplexed
+from aiolocks._transport.wire.wakeups import Wakeups
+
+LOW, HIGH = ("low", 1), ("high", 2)
+MIDDLE = SLOTS // 2
+
+
+class Table:
+    """The table that both nodes of a cluster tell."""
+
+    seeds = (LOW,)
+    asked = 0
+
+    def connector(self, _: Address) -> Table:
+        return self
+
+    async def cluster_table(self) -> Any:
+        self.asked += 1
+        return [[0, MIDDLE - 1, [b"low", 1]], [MIDDLE, SLOTS - 1, [b"high", 2]]], None
+
+    def address(self, host: str, port: int) -> Address:
+        return host, port
+
+
+class Unreached:
+    """A cluster of whose nodes none is reached."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.table = Table()
+        self.slots = Slots(cast("Any", self.table))
+        self.nodes: dict[Address, Multiplexed] = {}
+        self._loop = loop
+        self.whole = Clustered(self.slots, self.open, lambda _, __: None, loop)
+
+    def open(self, address: Address, cluster: Clustered) -> Multiplexed:
+        async def never(_: int) -> Any:
+            await self._loop.create_future()
+
+        self.nodes[address] = node = Multiplexed(
+            never,
+            Wakeups("poll", trial=lambda _: trial(b""), on_rung=lambda _, __: None),
+            cast("Any", None),
+            self._loop,
+            label=str(address),
+            router=cluster,
+        )
+        return node
+
+    def send(self, key: bytes) -> Call[int]:
+        call = Call(trial(key), ignore, ignore, until=self._loop.time() + 60)
+        self.whole.send(call)
+        return call
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Unreached]:
+    cluster = Unreached(asyncio.get_running_loop())
+    await cluster.slots.learn()
+    yield cluster
+    await cluster.whole.aclose(0.0)
+
+
+def of(low: bool, other_than: bytes = b"") -> bytes:
+    """A key in a slot of one of the two nodes."""
+    keys = (b"prefix:lock:{%d}" % number for number in range(100))
+    return next(key for key in keys if (slot_of(key) < MIDDLE) is low and key != other_than)
+
+
+async def test_it_is_in_a_slot_that_somebody_waits_for_and_else_in_any_of_the_node(
+    cluster: Unreached,
+) -> None:
+    waits = of(low=True)
+    cluster.send(waits)
+    turned_away: list[bytes] = []
+    for _ in range(4):
+        probe = cluster.whole.probe(cluster.nodes[LOW], b"probe", turned_away)
+        assert probe.startswith(b"probe{")
+        assert slot_of(probe) < MIDDLE
+        assert slot_of(probe) not in map(slot_of, turned_away)
+        turned_away.append(probe)
+    assert slot_of(turned_away[0]) == slot_of(waits)
+
+
+async def test_what_waits_for_a_slot_that_has_moved_goes_to_the_other_node(cluster: Unreached) -> None:
+    moved, stays = of(low=True), of(low=True, other_than=of(low=True))
+    first, stayed, second = cluster.send(moved), cluster.send(stays), cluster.send(moved)
+    asked = cluster.table.asked
+    cluster.whole.probe_turned_away(cluster.nodes[LOW], moved, Redirect(HIGH))
+    assert cluster.nodes[HIGH].waiting() == (first, second)
+    assert cluster.nodes[LOW].waiting() == (stayed,)
+    assert cluster.send(moved) in cluster.nodes[HIGH].waiting()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert cluster.table.asked == asked + 1  # what else has moved?
+
+
+async def test_what_waits_for_a_slot_that_is_moving_waits_on(cluster: Unreached) -> None:
+    """Its keys may still be there."""
+    moving = of(low=True)
+    call = cluster.send(moving)
+    cluster.whole.probe_turned_away(cluster.nodes[LOW], moving, Redirect(HIGH, once=True))
+    assert cluster.nodes[LOW].waiting() == (call,)
+    assert HIGH not in cluster.nodes
+
+
+async def test_a_node_that_is_left_meanwhile_is_asked_for_no_more(cluster: Unreached) -> None:
+    call = cluster.send(of(low=True))
+    current = cluster.nodes[LOW]
+    left = cluster.open(LOW, cluster.whole)
+    assert cluster.whole.probe(left, b"probe", ()) == b"probe{}"
+    cluster.whole.probe_turned_away(left, of(low=True), Redirect(HIGH))
+    assert current.waiting() == (call,)
