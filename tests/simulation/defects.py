@@ -304,6 +304,20 @@ DEFECTS = (
         "110001009",
         "1c0766b",
     ),
+    Defect(
+        "A session that connects to a node which has just lost a slot tries its keyspace notifications out "
+        "with a key of that slot again and again.",
+        "cluster-lock",
+        "125002235",
+        "75d8203",
+    ),
+    Defect(
+        "With keyspace notifications, nobody can connect again to a node while a slot is being moved away "
+        "from it.",
+        "cluster-lock",
+        "",
+        "75d8203",
+    ),
 )
 
 

@@ -775,8 +775,8 @@ async def test_a_bell_that_a_refusal_has_put_back_is_listened_for_again(make_ses
     await cancel(task)
 
 
-def strict(session: Session) -> asyncio.Task[Any]:
-    return asyncio.create_task(FairLock(session, "name").acquire())
+def strict(session: Session, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(FairLock(session, "name", **options).acquire())
 
 
 def seat(call: Call[Any]) -> Any:
@@ -1002,6 +1002,32 @@ async def test_a_seat_that_a_server_in_trouble_refuses_is_asked_for_again(make_s
     refuse(await transport.asked("sit"))
     await cancel(behind)
     await cancel(head)
+
+
+async def test_one_that_leaves_does_not_prolong_the_silence_that_another_meets(
+    make_session, transport, clock
+) -> None:
+    session = make_session(backoff=SLOW)
+    transport.hears = transport.listening = True
+    holder = strict(session, ttl=60)
+    grant(await transport.asked("permits_acquire"))
+    lease = await holder
+    first, second = strict(session), strict(session, ttl=2)
+    began = clock.now()
+    for _ in range(2):
+        await transport.asked("sit")
+    await asyncio.sleep(1)
+    await cancel(first)
+
+    error = await failure(second)
+
+    assert isinstance(error, BackendError)
+    assert clock.now() - began == pytest.approx(2, abs=0.1)
+    for asked in transport.unasked:  # undone requests, renewals
+        await transport.asked(asked)
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
 
 
 async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:

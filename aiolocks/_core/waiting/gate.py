@@ -230,7 +230,9 @@ class Gate(Stand):
         if self._head is acquisition:
             self._head = None
         takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
-        if not takes_over and not any(asking.unanswered for asking in self._asking()):
+        # Of the queued, one may have asked for a seat; there may be very many.
+        unsure = self._asking() if self.silent_since is None else self._waiters()
+        if not takes_over and not any(waiter.unanswered for waiter in unsure):
             self.silent_since = None
             self.refusal = None
 

@@ -130,6 +130,7 @@ class Waiter(Patient):
             self._gate.take_place()  # its first request may have been refused
 
     def _came_late(self, call: Call[Answer], now: float) -> None:
+        self._be_seated()
         self._go_on(call, now, until=now)
 
     def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
@@ -166,7 +167,6 @@ class Waiter(Patient):
         """Refused: until then, as far as is known."""
         self._naps.round_trip = now - call.sent
         self._naps.refused_until = self._gate.refused_until = until
-        self._be_seated()
         if self._ask_again:
             self._ask(passing=True)
         elif not self._gate.refused(self):
