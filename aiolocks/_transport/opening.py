@@ -15,6 +15,7 @@ from redis.asyncio.connection import ConnectionPool
 from .client.driver import Address, Executor, MakeWords, RawConnection, drivable, library_behind
 from .client.libraries import REDIS, library_of
 from .commands.listening import trial
+from .requests.calls import Command
 from .requests.keys import key, parse
 from .requests.transport import Transport
 from .wire.multiplexed import Multiplexed
@@ -218,8 +219,8 @@ def _clustered(
             ),
             Wakeups(
                 wakeup,
-                trial=lambda turned_away: trial(cluster.probe(node, probe, turned_away)),
-                turned_away=lambda bell, redirect: cluster.probe_turned_away(node, bell, redirect),
+                trial=lambda turned_away: _trial(cluster.probes.key(node, probe, turned_away)),
+                turned_away=lambda bell, redirect: cluster.probes.turned_away(node, bell, redirect),
                 on_rung=on_rung,
             ),
             pooled,
@@ -235,6 +236,10 @@ def _clustered(
         Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung).require_none(_not_driven(client))
         return pooled()
     return Clustered(slots, open_node, on_rung, loop)
+
+
+def _trial(probe: bytes | None) -> Command[int] | None:
+    return None if probe is None else trial(probe)
 
 
 def _fence(prefix: str, session: str) -> Callable[[bytes], bytes]:

@@ -14,6 +14,7 @@ from redis.asyncio import Redis, RedisCluster
 
 from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, MultiLock, Semaphore, Session
 from aiolocks._transport.requests.keys import key
+from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import PATIENT, elapsed
 from tests.conformance.conftest import OwnTcp
@@ -129,6 +130,24 @@ async def test_the_minimal_acl(cluster: Cluster, surroundings: Surroundings) -> 
     finally:
         for node in cluster.masters:
             node.do("ACL", "DELUSER", "locks")
+
+
+@pytest.mark.parametrize("name", ["mylock", "a{}b", "{a}b"])
+async def test_redis_pys_lock_of_any_name_is_had_where_keyspace_notifications_serve(
+    cluster: Cluster, surroundings: Surroundings, name: str
+) -> None:
+    """Its key is the bare name; a new connection is tried out in the slot of what waits for it."""
+    rules = ["on", ">secret", "~*", "&*", "+@all", "-client|tracking"]
+    try:
+        for node in cluster.masters:
+            node.do("CONFIG", "SET", "notify-keyspace-events", "KA")
+            node.do("ACL", "SETUSER", "untracked", "reset", *rules)
+        client = clustered(surroundings, cluster, username="untracked", password="secret")
+        async with asyncio.timeout(5), RedisPyLock(client, name, timeout=5) as lock:
+            assert await lock.owned()
+    finally:
+        for node in cluster.masters:
+            node.do("ACL", "DELUSER", "untracked")
 
 
 async def test_a_wrong_password_is_told_at_once(cluster: Cluster, surroundings: Surroundings) -> None:

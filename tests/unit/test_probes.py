@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -13,9 +14,10 @@ from aiolocks._transport.cluster.clustered import Clustered
 from aiolocks._transport.cluster.slots import Slots
 from aiolocks._transport.commands.listening import trial
 from aiolocks._transport.faults import Redirect
-from aiolocks._transport.requests.calls import Call, ignore
-from aiolocks._transport.requests.keys import SLOTS, slot_of
+from aiolocks._transport.requests.calls import Call, Command, ignore
+from aiolocks._transport.requests.keys import SLOTS, slot_of, tag_of
 from aiolocks._transport.wire.multiplexed import Multiplexed
+from aiolocks._transport.wire.notifiers import ASKING
 from aiolocks._transport.wire.wakeups import Wakeups
 
 LOW, HIGH = ("low", 1), ("high", 2)
@@ -63,8 +65,11 @@ class Unreached:
         )
         return node
 
+    def call(self, key: bytes) -> Call[int]:
+        return Call(trial(key), ignore, ignore, until=self._loop.time() + 60)
+
     def send(self, key: bytes) -> Call[int]:
-        call = Call(trial(key), ignore, ignore, until=self._loop.time() + 60)
+        call = self.call(key)
         self.whole.send(call)
         return call
 
@@ -90,7 +95,8 @@ async def test_it_is_in_a_slot_that_somebody_waits_for_and_else_in_any_of_the_no
     cluster.send(waits)
     turned_away: list[bytes] = []
     for _ in range(4):
-        probe = cluster.whole.probe(cluster.nodes[LOW], b"probe", turned_away)
+        probe = cluster.whole.probes.key(cluster.nodes[LOW], b"probe", turned_away)
+        assert probe is not None
         assert probe.startswith(b"probe{")
         assert slot_of(probe) < MIDDLE
         assert slot_of(probe) not in map(slot_of, turned_away)
@@ -102,7 +108,7 @@ async def test_what_waits_for_a_slot_that_has_moved_goes_to_the_other_node(clust
     moved, stays = of(low=True), of(low=True, other_than=of(low=True))
     first, stayed, second = cluster.send(moved), cluster.send(stays), cluster.send(moved)
     asked = cluster.table.asked
-    cluster.whole.probe_turned_away(cluster.nodes[LOW], moved, Redirect(HIGH))
+    cluster.whole.probes.turned_away(cluster.nodes[LOW], moved, Redirect(HIGH))
     assert cluster.nodes[HIGH].waiting() == (first, second)
     assert cluster.nodes[LOW].waiting() == (stayed,)
     assert cluster.send(moved) in cluster.nodes[HIGH].waiting()
@@ -111,11 +117,65 @@ async def test_what_waits_for_a_slot_that_has_moved_goes_to_the_other_node(clust
     assert cluster.table.asked == asked + 1  # what else has moved?
 
 
+async def test_what_is_sent_to_and_fro_waits_in_between(cluster: Unreached) -> None:
+    """Where ASKING is denied, say, a node does not take what it is being given: no loop of connections."""
+    moving = of(low=True)
+    call = cluster.send(moving)
+    cluster.whole.probes.turned_away(cluster.nodes[LOW], moving, Redirect(HIGH))
+    assert cluster.nodes[HIGH].waiting() == (call,)
+    cluster.whole.probes.turned_away(cluster.nodes[HIGH], moving, Redirect(LOW))
+    assert cluster.nodes[LOW].waiting() == ()
+    while not cluster.nodes[LOW].waiting():
+        await asyncio.sleep(0.001)
+
+
+async def test_what_goes_to_the_other_node_is_sent_as_where_no_slot_moves(cluster: Unreached) -> None:
+    """It had been sent to a node that was being given the slot, which that node has lost, or never had."""
+    moved = of(low=False)
+    cluster.send(moved)
+    node = cluster.nodes[HIGH]
+    asking = Call(Command(None, (), ASKING, ignore), ignore, ignore, until=math.inf)
+    call = cluster.call(moved)
+    call.elsewhere = call.mid_move = True
+    node.send(asking)
+    node.send(call)
+    cluster.whole.probes.turned_away(node, moved, Redirect(LOW))
+    assert node.waiting() == ()
+    assert call in cluster.nodes[LOW].waiting()
+    assert not call.elsewhere
+    assert not call.mid_move
+
+
+@pytest.mark.parametrize("name", [b"orders", b"a}b", b"a{}b", b"}{x}", b"{", b"{{a}b}", b"a{b"])
+async def test_any_key_may_wait(cluster: Unreached, name: bytes) -> None:
+    """Locks of redis-py have whatever names their users give them."""
+    cluster.send(name)
+    (node,) = cluster.nodes.values()
+    probe = cluster.whole.probes.key(node, b"probe", ())
+    assert probe is not None
+    tag = tag_of(name)
+    if tag is not None:
+        assert probe == b"probe" + tag
+        assert slot_of(probe) == slot_of(name)
+    assert (slot_of(probe) < MIDDLE) is (slot_of(name) < MIDDLE)
+    assert (tag is None) is (name in (b"a}b", b"a{}b"))
+
+
+async def test_a_node_without_a_slot_has_no_probe(cluster: Unreached) -> None:
+    cluster.send(of(low=True))
+    probe = cluster.whole.probes.key(cluster.nodes[LOW], b"probe", ())
+    await cluster.slots.learn()
+    for slot in range(MIDDLE):
+        cluster.slots.move(slot, HIGH)
+    assert probe is not None
+    assert cluster.whole.probes.key(cluster.nodes[LOW], b"probe", (probe,)) is None
+
+
 async def test_what_waits_for_a_slot_that_is_moving_waits_on(cluster: Unreached) -> None:
     """Its keys may still be there."""
     moving = of(low=True)
     call = cluster.send(moving)
-    cluster.whole.probe_turned_away(cluster.nodes[LOW], moving, Redirect(HIGH, once=True))
+    cluster.whole.probes.turned_away(cluster.nodes[LOW], moving, Redirect(HIGH, once=True))
     assert cluster.nodes[LOW].waiting() == (call,)
     assert HIGH not in cluster.nodes
 
@@ -124,6 +184,6 @@ async def test_a_node_that_is_left_meanwhile_is_asked_for_no_more(cluster: Unrea
     call = cluster.send(of(low=True))
     current = cluster.nodes[LOW]
     left = cluster.open(LOW, cluster.whole)
-    assert cluster.whole.probe(left, b"probe", ()) == b"probe{}"
-    cluster.whole.probe_turned_away(left, of(low=True), Redirect(HIGH))
+    assert cluster.whole.probes.key(left, b"probe", ()) is None
+    cluster.whole.probes.turned_away(left, of(low=True), Redirect(HIGH))
     assert current.waiting() == (call,)

@@ -165,10 +165,29 @@ async def test_a_hash_tag_is_of_a_slot_of_the_node() -> None:
     known = slots.Slots(cast("Any", Halves()))
     await known.learn()
     refused: list[int] = []
+    tag: bytes | None
     for host in ("low", "high", "low", "high"):
         tag = known.tag((host, 1), beside=refused)
+        assert tag is not None
         slot = slot_of(b"key " + tag)
         assert known.owner(slot) == (host, 1)
         assert slot not in refused
         refused.append(slot)
-    assert known.tag(("nobody", 1), beside=()) == b"{}"
+    assert known.tag(("nobody", 1), beside=()) is None
+
+
+@pytest.mark.parametrize("slot", [0, 1, 7, 5_000, slots.SLOTS - 1])
+async def test_a_hash_tag_is_found_for_the_only_slot_of_a_node(slot: int) -> None:
+    class Few(One):
+        def connector(self, address: Address) -> Any:
+            return self
+
+        async def cluster_table(self) -> Any:
+            return [[slot, slot, [b"one", 1]]], None
+
+    known = slots.Slots(cast("Any", Few()))
+    await known.learn()
+    tag = known.tag(("one", 1), beside=())
+    assert tag is not None
+    assert slot_of(tag) == slot
+    assert known.tag(("one", 1), beside=(slot,)) is None

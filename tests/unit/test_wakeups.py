@@ -14,49 +14,100 @@ from aiolocks._transport.commands.listening import trial
 from aiolocks._transport.requests.calls import Command
 from aiolocks._transport.wire.wakeups import Wakeups
 
+MOVED = driver.MovedError("1 127.0.0.1:7000")
+ASK = driver.AskError("1 127.0.0.1:7000")
+DOWN = driver.ClusterDownError("CLUSTERDOWN The cluster is down")
 
-@pytest.mark.parametrize(
-    ("redirect", "trials"),
-    [
-        (driver.MovedError("1 127.0.0.1:7000"), 8),
-        (driver.AskError("1 127.0.0.1:7000"), 8),
-        (driver.ClusterDownError("CLUSTERDOWN The cluster is down"), 1),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-async def test_a_node_that_has_lost_the_slots_of_the_trials_is_asked_again(
-    redirect: Exception, trials: int
-) -> None:
-    """A new connection tries the hearing out on a key; its slot may move at this very moment, and others."""
-    loop = asyncio.get_running_loop()
 
-    def ask(*words: Any) -> asyncio.Future[Any]:
-        answer = loop.create_future()
-        if words[0] in ("EVAL", "DEL"):
-            answer.set_exception(redirect)
+class Node:
+    """A node of a cluster that turns trials away, and has a number of slots to try."""
+
+    def __init__(self, *answers: Exception | None, slots: int = 100) -> None:
+        self.tried: list[int] = []
+        self.told: list[bytes] = []
+        self.wakeups = Wakeups(
+            "keyspace",
+            trial=self._trial,
+            turned_away=lambda bell, _: self.told.append(bell),
+            on_rung=lambda _, __: None,
+        )
+        self.answers = list(answers)
+        self.slots = slots
+
+    async def begin(self) -> None:
+        await self.wakeups.begin(self._ask, protocol=3, database=0)
+
+    def _trial(self, turned_away: Collection[bytes]) -> Command[int] | None:
+        if len(turned_away) == self.slots:
+            return None
+        self.tried.append(len(turned_away))
+        return trial(b"probe %d" % len(turned_away))
+
+    def _ask(self, *words: Any) -> asyncio.Future[Any]:
+        answer = asyncio.get_running_loop().create_future()
+        refusal = None
+        if words[0] == "EVAL":
+            refusal = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if refusal is None:
+                self.wakeups.pushed([b"message", b"__keyspace@0__:" + words[3], b"del"])
+        if refusal is not None:
+            answer.set_exception(refusal)
             answer.exception()
         else:
             answer.set_result(b"OK")
         return answer
 
-    told: list[bytes] = []
-    tried: list[int] = []
 
-    def another(turned_away: Collection[bytes]) -> Command[int]:
-        tried.append(len(turned_away))
-        return trial(b"probe %d" % len(turned_away))
-
-    wakeups = Wakeups(
-        "keyspace",
-        trial=another,
-        turned_away=lambda bell, _: told.append(bell),
-        on_rung=lambda _, __: None,
+@pytest.mark.parametrize(("redirect", "trials"), [(MOVED, 8), (DOWN, 1)], ids=["moved", "down"])
+async def test_a_node_that_has_lost_the_slots_of_the_trials_is_asked_again(
+    redirect: Exception, trials: int
+) -> None:
+    """A new connection tries the hearing out on a key; its slot may move at this very moment, and others."""
+    node = Node(redirect)
+    with pytest.raises(driver.ConnectionError, match="the node has no slot") as caught:
+        await node.begin()
+    why = (
+        "its cluster has no majority" if redirect is DOWN else "other nodes have the 8 slots that were tried"
     )
-    with pytest.raises(driver.ConnectionError, match="serves none of the slots") as caught:
-        await wakeups.begin(ask, protocol=3, database=0)
+    assert why in str(caught.value)
     assert not faults.is_final(caught.value)
-    assert tried == list(range(trials))
-    assert told == ([] if trials == 1 else [b"probe %d" % number for number in tried])
+    assert node.tried == list(range(trials))
+    assert node.told == ([] if redirect is DOWN else [b"probe %d" % number for number in node.tried])
+
+
+async def test_where_one_slot_is_turned_away_another_one_tells() -> None:
+    node = Node(ASK, MOVED, None)
+    await node.begin()
+    assert node.tried == [0, 1, 2]
+    assert node.wakeups.name == "keyspace"
+    assert node.wakeups.hears
+
+
+async def test_a_node_without_another_slot_is_not_tried_again() -> None:
+    node = Node(MOVED, slots=2)
+    with pytest.raises(driver.ConnectionError, match="the node has no slot"):
+        await node.begin()
+    assert node.tried == [0, 1]
+
+    node = Node(MOVED, slots=0)
+    with pytest.raises(driver.ConnectionError, match="by the table, it has none"):
+        await node.begin()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 100])
+async def test_a_node_whose_last_slots_are_being_moved_away_serves_without_a_trial(slots: int) -> None:
+    node = Node(ASK, slots=slots)
+    await node.begin()
+    assert node.wakeups.hears
+    assert node.tried == list(range(min(slots, 8)))
+
+
+@pytest.mark.parametrize("answers", [(ASK, MOVED), (MOVED, ASK), (ASK, DOWN)])
+async def test_a_node_that_has_lost_one_of_its_slots_is_connected_to_again(
+    answers: tuple[Exception, Exception],
+) -> None:
+    with pytest.raises(driver.ConnectionError, match="the node has no slot"):
+        await Node(*answers, slots=2).begin()
 
 
 async def test_a_push_may_come_before_the_first_way_is_chosen() -> None:

@@ -20,20 +20,21 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
 from .. import faults
 from ..client.driver import Address
 from ..requests.calls import Call, Command
-from ..requests.keys import slot_of, tag_of
+from ..requests.keys import slot_of
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from ..wire.multiplexed import Multiplexed
 from ..wire.wakeups import OnRung
 from .backlogs import Backlogs
 from .connections import NodeConnections
+from .probes import Probes
 from .redirects import Redirects, slot_of_call
 from .refreshing import TopologyRefresher
 from .scanning import cursor_behind, position
@@ -48,6 +49,9 @@ class Clustered:
         slots: Which node serves which slot.
         open_node: Makes the transport to one node; it connects when first needed.
         on_rung: Told of bells that may have been rung because their slot was moved.
+
+    Attributes:
+        probes: The keys with which it is tried out whether a node tells of bells.
     """
 
     by_slot = True
@@ -93,6 +97,7 @@ class Clustered:
             moved=self._moved,
             lost=self._refresher.start,
         )
+        self.probes = Probes(slots, self._nodes, self._backlogs, send=self.send, moved=self._moved)
         self._closed = False
 
     @property
@@ -253,29 +258,6 @@ class Clustered:
         """It cannot be reached: the table may tell of another node by now."""
         if not self._closed and node in self._nodes:
             self._refresher.start()
-
-    # -- whether a node tells of bells
-
-    def probe(self, node: Multiplexed, name: bytes, turned_away: Collection[bytes]) -> bytes:
-        """A key in a slot that this node has, or is being given, and that is in the slot of none of those."""
-        beside = {slot_of(bell) for bell in turned_away}
-        for call in node.waiting():
-            if call.command.keys and slot_of_call(call) not in beside:
-                return name + tag_of(call.command.keys[0])
-        if node not in self._nodes:
-            return name + b"{}"  # it is being left
-        return name + self._slots.tag(self._nodes.address_of(node), beside=beside)
-
-    def probe_turned_away(self, node: Multiplexed, bell: bytes, redirect: faults.Redirect) -> None:
-        """Its connection is not ready yet: what waits for it and is in a slot of another node goes there."""
-        if redirect.to is None or redirect.once or self._closed or node not in self._nodes:
-            return  # the slot is still here, or it is being left
-        slot = slot_of(bell)
-        news = self._slots.move(slot, self._slots.address(*redirect.to, self._nodes.address_of(node)))
-        for call in node.take_back(lambda call: slot_of_call(call) == slot):
-            self.send(call)
-        if news:
-            self._moved(slot)
 
     # -- closing
 

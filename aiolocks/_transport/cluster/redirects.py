@@ -13,6 +13,7 @@ from ..client.driver import Address
 from ..requests.calls import Call, Command, ignore
 from ..requests.keys import slot_of
 from ..wire.multiplexed import Multiplexed
+from ..wire.notifiers import ASKING
 from .backlogs import PAUSE_FIRST, Backlogs
 from .connections import NodeConnections
 from .slots import Slots
@@ -137,4 +138,4 @@ def slot_of_call(call: Call[Any]) -> int:
 
 
 def _asking(until: float) -> Call[Any]:
-    return Call(Command(None, (), ("ASKING",), ignore), ignore, ignore, until=until)
+    return Call(Command(None, (), ASKING, ignore), ignore, ignore, until=until)

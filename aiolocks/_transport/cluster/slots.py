@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Iterator
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, Final, TypeAlias, final
 
 from .. import faults
@@ -57,13 +57,12 @@ class Slots:
         self._owners[slot] = to
         return True
 
-    def tag(self, address: Address, *, beside: Collection[int]) -> bytes:
-        """The hash tag of a slot that this node serves, other than those; an empty one if there is none."""
-        for number in range(SLOTS):
-            tag = b"{%d}" % number
-            if (slot := slot_of(tag)) not in beside and self._owners[slot] == address:
-                return tag
-        return b"{}"
+    def tag(self, address: Address, *, beside: Collection[int]) -> bytes | None:
+        """The hash tag of a slot that this node serves, other than those; None if there is none."""
+        own = {slot for slot in range(SLOTS) if self._owners[slot] == address}.difference(beside)
+        if not own:
+            return None
+        return next(tag for number in count() if slot_of(tag := b"{%d}" % number) in own)
 
     async def learn(self) -> set[int]:
         """Asks the nodes, of which the first that knows is believed: the slots that are served by others now.

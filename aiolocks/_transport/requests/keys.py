@@ -61,10 +61,13 @@ def slot_of(raw: bytes) -> int:
     return crc_hqx(raw[begin:end] if end > begin else raw, 0) % SLOTS
 
 
-def tag_of(raw: bytes) -> bytes:
-    """The hash tag of one of our keys, in its braces: what has this one and no other is in the same slot."""
-    begin = raw.index(b"{")
-    return raw[begin : raw.index(b"}", begin) + 1]
+def tag_of(raw: bytes) -> bytes | None:
+    """A hash tag, in its braces, that puts a key into the same slot; None: no tag does."""
+    begin = raw.find(b"{")
+    end = raw.find(b"}", begin)
+    if 0 <= begin < end - 1:
+        return raw[begin : end + 1]
+    return None if b"}" in raw else b"{%b}" % raw
 
 
 def parse(prefix: str, raw: bytes) -> ParsedKey | None:

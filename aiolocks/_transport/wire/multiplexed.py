@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .. import faults
 from ..requests.calls import Call, ignore
+from .notifiers import ASKING
 from .pipeline import STALL, bare
 from .reconnecting import Reconnecting
 from .wakeups import Wakeups
@@ -176,10 +177,17 @@ class Multiplexed(Reconnecting):
 
     def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
         """The calls that wait here for a connection and must be sent elsewhere: they do not wait any more."""
-        waiting = [call for call in self._queue if not call.done and call.command.script is not None]
-        taken = [call for call in waiting if elsewhere(call)]
-        gone = set(taken)
-        self._queue = deque(call for call in self._queue if call not in gone)
+        taken: list[Call[Any]] = []
+        kept: deque[Call[Any]] = deque()
+        for call in self._queue:
+            if call.done or call.command.script is None or not elsewhere(call):
+                kept.append(call)
+                continue
+            if call.elsewhere and kept and kept[-1].command.args == ASKING:
+                kept.pop()  # it would be for the next call here
+            call.elsewhere = call.mid_move = False
+            taken.append(call)
+        self._queue = kept
         return taken if self._spares is None else [*taken, *self._spares.take_back(elsewhere)]
 
     # -- closing

@@ -10,6 +10,8 @@ from .. import faults
 from ..client.errors import AnsweredError, closed
 from ..requests.calls import Command, Words
 
+ASKING: Final = ("ASKING",)
+"""The next command is for a slot that is being moved to the node."""
 CACHING: Final = ("CLIENT", "CACHING", "YES")
 """The keys that the next command reads are tracked."""
 
@@ -19,8 +21,8 @@ _SETTING: Final = "notify-keyspace-events"
 _TRIALS: Final = 8
 """How many slots of a node of a cluster are tried before the connection is given up."""
 
-Trial: TypeAlias = Callable[[Collection[bytes]], Command[int]]
-"""Gives a command that rings a bell which nobody else has; given the bells that were turned away."""
+Trial: TypeAlias = Callable[[Collection[bytes]], Command[int] | None]
+"""Gives a command that rings a bell of nobody, beside those that were turned away; None: there is none."""
 TurnedAway: TypeAlias = Callable[[bytes, faults.Redirect], None]
 """Told of a bell that another node of the cluster has, or is being given."""
 
@@ -105,24 +107,35 @@ class Keyspace(Notifier):
         self._heard_probe = False
 
     async def open(self, ask: Ask, database: int) -> None:
-        """Tries it out: whether an event arrives says more than the setting, which may be hidden."""
+        """Tries it out: whether an event arrives says more than the setting, which may be hidden.
+
+        A node of a cluster is not tried out while all its slots that could be are being moved away: leases in
+        them are to live. Until they have moved, the heartbeat of its bells finds what the node does not tell.
+        """
         self._channel = f"__keyspace@{database}__:".encode()
         self._bells.clear()
         turned_away: list[bytes] = []
-        for _ in range(_TRIALS):
-            trial = self._next_trial(turned_away)
+        moving = False  # all slots that were tried are here, and being moved away
+        why = "by the table, it has none"
+        while len(turned_away) < _TRIALS and (trial := self._next_trial(turned_away)) is not None:
             try:
-                return await self._open_with(ask, trial)
+                await self._open_with(ask, trial)
             except AnsweredError as error:
                 redirect = faults.redirect(error)
                 if redirect is None or self._turned_away is None:
                     raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
-                if redirect.to is None:  # it serves no slot now
+                moving = redirect.once and (moving or not turned_away)
+                if redirect.to is None:
+                    why = str(faults.refused(error).error)
                     break
                 turned_away.append(self._probe)
+                why = f"other nodes have the {len(turned_away)} slots that were tried"
                 self._turned_away(self._probe, redirect)
-        # Without the redirect as its cause: that would count as the server's last word.
-        raise closed("the node serves none of the slots with which its notifications were tried out")
+            else:
+                return
+        if not moving:
+            # Without the redirect as its cause: that would count as the server's last word.
+            raise closed(f"the node has no slot with which its notifications can be tried out: {why}")
 
     async def _open_with(self, ask: Ask, trial: Command[int]) -> None:
         if await self._try_out(ask, trial):
@@ -138,7 +151,7 @@ class Keyspace(Notifier):
         # An event comes before the reply to the next command: there is nothing to wait for.
         for words in (trial.words(as_eval=True), ("DEL", self._probe)):
             if self._turned_away is not None:
-                ask("ASKING")  # needed by few, and may be denied
+                ask(*ASKING)  # needed by few, and may be denied
             replies.append(ask(*words))
         for reply in replies:
             await reply
