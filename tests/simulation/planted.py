@@ -176,6 +176,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["a waiter that sits down hides that the bell was rung for one that was refused just before"],
         "free for",
     ),
+    "what waits for a trial": (
+        FOUND["what waits for a node that has just lost the slot waits until the table is learned again"],
+        "LockLostError",
+    ),
     "nest: looked at before": (
         FOUND["a release of a reentrant lock while its slot moves stops between its token and its lock"],
         "free for",

@@ -101,13 +101,23 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "node tells, and a failure explains a wait for longer",
     ),
     "the trial is made again": Safeguard(
-        "A node that has just lost the slot of the trial of a wakeup is asked again.",
+        "A node that has just lost the slot of the trial of a wakeup is tried out with another one.",
         python(
             "_transport.wire.notifiers:Keyspace.open",
-            without="if self._asking and faults.redirect(error) is not None:",
-            instead="if False:",
+            without="redirect is None or self._turned_away is None",
+            instead="True",
         ),
         CLUSTERED,
+        faulty=True,
+    ),
+    "what waits for a trial": Safeguard(
+        "A request that waits for the trial of a node goes on elsewhere if that node has lost its slot.",
+        python(
+            "_transport.cluster.probes:Probes.turned_away",
+            without="in node.take_back(lambda call: slot_of_call(call) == slot)",
+            instead="in ()",
+        ),
+        ("cluster-lock",),
         faulty=True,
     ),
     # -- behind Sentinel
