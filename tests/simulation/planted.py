@@ -37,6 +37,16 @@ CUT_WHILE_IT_IS_RUNG = schedule(
 )
 """The bell of p1 is rung while it has no connection, and it polls each minute."""
 
+LONG_WAIT_OF_TWO = schedule(
+    "fairlock",
+    7,
+    5.0,
+    crew("tracking", NEAR, one("p0.w0.r0", 0.0, 14.0)),
+    crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.05)),
+    crew("tracking", NEAR, one("p2.w0.r0", 0.45, 0.05)),
+)
+"""If the queue is gone after 10 s, both are seated again, in the order in which they notice."""
+
 NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
@@ -176,6 +186,8 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["a waiter that sits down hides that the bell was rung for one that was refused just before"],
         "free for",
     ),
+    "listen: queue's ttl": (LONG_WAIT_OF_TWO, "overtaken"),
+    "the safety poll": (LONG_WAIT_OF_TWO, "overtaken"),
     "what waits for a trial": (
         FOUND["what waits for a node that has just lost the slot waits until the table is learned again"],
         "LockLostError",

@@ -95,6 +95,16 @@ OF_CLIENT: dict[str, Safeguard] = {
         faulty=True,
         covered_by="heartbeat",
     ),
+    "the safety poll": Safeguard(
+        "A waiter that need not ask asks after 10 s all the same.",
+        python(
+            "_core.waiting.patience:Patient._sleep",
+            without="self._gate.manner.silence if told",
+            instead="600.0 if told",
+        ),
+        ("fairlock",),
+        covered_by="listen: queue's ttl",
+    ),
     "listening: no answer": Safeguard(
         "A waiter that does not know whether its bell hangs asks.",
         python("_core.waiting.bells:Bells._unheard", without="gate.unheard()", instead="pass"),

@@ -137,8 +137,8 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     "listen: queue's ttl": Safeguard(
         "A queue lives on for as long as somebody listens.",
         lua("waiters_listen", without="redis.call('PEXPIRE', queue, ARGV[2])"),
-        ("fairlock", "lock", "rwlock"),
-        unseen="each waiter asks again after 10 s by itself, which keeps its queue",
+        ("fairlock",),
+        covered_by="the safety poll",
     ),
     "listen: marks": Safeguard(
         "The marks of a waiter live on for as long as it listens.",
