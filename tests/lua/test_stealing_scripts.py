@@ -196,10 +196,15 @@ async def test_each_of_several_losers_is_told_of_its_own_thief(lock) -> None:
     assert await lock.lasts(lock.mark, HOUR)
 
 
-async def test_the_mark_does_not_grow_for_ever(lock) -> None:
-    for number in range(40):
-        await lock.simple.steal(f"{number:032x}")
-        assert await lock.redis.hlen(lock.mark) == (number - 1) % 16 + 1 if number else 1
+async def test_the_mark_does_not_grow_for_ever_and_the_newest_losers_are_told(lock) -> None:
+    tokens = [f"{number:032x}" for number in range(40)]
+    for number, token in enumerate(tokens):
+        await lock.simple.steal(token)
+        assert await lock.redis.hlen(lock.mark) == min(number, 16)
+    told = {token: await lock.simple.renew(token) for token in tokens[:-1]}
+    for token, thief in zip(tokens[-17:-1], tokens[-16:], strict=True):
+        assert told.pop(token).partition(b":")[0].decode() == thief
+    assert set(told.values()) == {0}
 
 
 async def test_where_others_have_written_nobody_is_told(lock) -> None:

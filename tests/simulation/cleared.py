@@ -234,6 +234,19 @@ CLEARED: dict[str, Schedule] = {
             ),
         )
     ),
+    # The answer to a claim of p0 is lost, and it claims the tick again: that is no grant after the one of p2.
+    "a claim of a tick that is granted again is no new grant": schedule(
+        "schedule",
+        130002493,
+        5.0,
+        crew("tracking", NEAR, one("p0.w2.r1", 0.0, 2.034)),
+        crew("tracking", NEAR, one("p2.w1.r1", 0.008, 5.414, timeout=0.124)),
+        faults=(
+            fault("black hole", "p0", 0.362317, 2.414),
+            fault("black hole", "p2", 0.366866, 2.426),
+            fault("black hole", "p0", 0.678908, 2.281),
+        ),
+    ),
     # While p0.end lets go of x and connects to c0, an undo of z is told CLUSTERDOWN, and redis-py closes all
     # its connections. The new one is made after that, and `aclose` does nothing until the slots are learned.
     "a cluster's client may leave a connection when it is closed": schedule(

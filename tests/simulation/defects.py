@@ -318,6 +318,20 @@ DEFECTS = (
         "",
         "75d8203",
     ),
+    Defect(
+        "Where the connections to all nodes of a cluster break without a word, one that nobody uses is found "
+        "to be broken only when somebody needs it, who then waits for 2 s.",
+        "cluster-lock",
+        "130000248",
+        "COMMIT",
+    ),
+    Defect(
+        "Where a lock is taken by force more than 16 times within a ttl, holders that lost it a moment ago are "
+        "not told to whom.",
+        "steals",
+        "130002040",
+        "COMMIT",
+    ),
 )
 
 

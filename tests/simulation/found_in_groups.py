@@ -65,6 +65,20 @@ IN_GROUPS: dict[str, Schedule] = {
         crew("keyspace", STEADY_FAR, one("p0.w0.r0", 0.02, 3.0)),
         faults=tuple(fault("move at once", "c0", at) for at in (0.59, 0.98, 1.19)),
     ),
+    # A renewal of x finds that the connection to c0 is dead. So is the one to b0, which z needs much later.
+    "a broken connection to a node is found only when somebody needs it": schedule(
+        "cluster-lock",
+        1,
+        5.0,
+        crew(
+            "tracking",
+            NEAR,
+            one("p0.w0.r0", 0.02, 28.0),
+            one("p0.w1.r0", 0.3, 0.0, want=Want(names=("z",))),
+            one("p0.w1.r1", 20.0, 0.0, want=Want(names=("z",))),
+        ),
+        faults=(fault("half open", "p0", 0.77),),
+    ),
     "a release of which all masters lost the first answer is told that the lease was lost": schedule(
         "redlock",
         4000050,

@@ -96,7 +96,7 @@ FROZEN = {
     "lock_steal": "dd30b45fa0380aa6a2ba237a0dd3c1e4ad9204ff",
     "permits_steal": "f7c8778b8cbcb23e92aa863a96236655c15c1da7",
     "reentrant_steal": "8f3b4a4e2bb69f3ecf7a50797c0910c1b323190b",
-    "shared/stolen": "3913c80e0856ae65413fc1087c5478877fa083ee",
+    "shared/stolen": "3821a04baa686e9d1dc7c2c97d5839ee7ddef411",
     "shared/fence": "fc638a33bfb622582c434bf24100af245548c05e",
     "shared/flights": "6777d4db0d709625ac8b59703897169e199b7701",
     "shared/forcing": "8e52a3373925cf7e0349f77beda36ce4763dc611",

@@ -243,7 +243,10 @@ class Clustered:
     # -- nodes that are away
 
     def broken(self, node: Multiplexed) -> None:
-        """It has no connection any more; requests without a reply are sent again, to the right node."""
+        """It has no connection any more; requests without a reply are sent again, to the right node.
+
+        What broke it may have broken connections to other nodes, too.
+        """
         if self._closed or node not in self._nodes:
             return
         address = self._nodes.address_of(node)
@@ -253,6 +256,8 @@ class Clustered:
         else:
             self._nodes.leave(address)
         self._rehang({slot for bell in self._bells if self._slots.owner(slot := slot_of(bell)) == address})
+        for other in self._nodes.by_address.values():
+            other.check()
 
     def away(self, node: Multiplexed) -> None:
         """It cannot be reached: the table may tell of another node by now."""

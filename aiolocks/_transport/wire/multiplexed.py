@@ -105,6 +105,11 @@ class Multiplexed(Reconnecting):
         if self._ready and not self.busy:
             self._abort()
 
+    def check(self) -> None:
+        """If it has nothing to do now, finds out whether it is broken before somebody needs it."""
+        if self._ready and not self.busy:
+            self.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + STALL))
+
     def pause_writing(self) -> None:
         if self._outflow is not None:
             self._outflow.hold()

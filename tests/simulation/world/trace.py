@@ -135,15 +135,18 @@ class Trace:
                 yield when, name, texts[3:count], texts[count:], reply
 
     def ticks(self) -> list[tuple[str, int]]:
-        """Each grant of a tick by a server, in their order: its token, and its fencing token."""
-        granted = []
+        """Each grant of a tick by a server, in their order: its token, and its fencing token.
+
+        One that is asked for again, as its answer was lost, is none.
+        """
+        granted: dict[tuple[str, int], None] = {}
         for _, _, what in self._events:
             if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
                 continue
             words, reply = what
             if _name_of(words) == "schedule_claim" and reply[0] == 1:
-                granted.append((words[3 + int(words[2])].decode(errors="replace"), int(reply[1])))
-        return granted
+                granted[words[3 + int(words[2])].decode(errors="replace"), int(reply[1])] = None
+        return list(granted)
 
     def bells_of(self, process: str) -> set[bytes]:
         """The bells that a process has named."""
