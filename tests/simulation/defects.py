@@ -323,14 +323,14 @@ DEFECTS = (
         "to be broken only when somebody needs it, who then waits for 2 s.",
         "cluster-lock",
         "130000248",
-        "COMMIT",
+        "debc532",
     ),
     Defect(
         "Where a lock is taken by force more than 16 times within a ttl, holders that lost it a moment ago are "
         "not told to whom.",
         "steals",
         "130002040",
-        "COMMIT",
+        "debc532",
     ),
 )
 
