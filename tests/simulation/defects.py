@@ -326,8 +326,8 @@ DEFECTS = (
         "debc532",
     ),
     Defect(
-        "Where a lock is taken by force more than 16 times within a ttl, holders that lost it a moment ago are "
-        "not told to whom.",
+        "Where a lock is taken by force more than 16 times within a ttl, holders that lost it a moment ago "
+        "are not told to whom.",
         "steals",
         "130002040",
         "debc532",

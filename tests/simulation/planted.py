@@ -188,7 +188,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
     ),
     "listen: queue's ttl": (LONG_WAIT_OF_TWO, "overtaken"),
     "the safety poll": (LONG_WAIT_OF_TWO, "overtaken"),
-    "what waits for a trial": (
+    "requests behind a trial": (
         FOUND["what waits for a node that has just lost the slot waits until the table is learned again"],
         "LockLostError",
     ),

@@ -245,7 +245,7 @@ class Clustered:
     def broken(self, node: Multiplexed) -> None:
         """It has no connection any more; requests without a reply are sent again, to the right node.
 
-        What broke it may have broken connections to other nodes, too.
+        The network may have broken connections to other nodes, too: those that have nothing to do are tried.
         """
         if self._closed or node not in self._nodes:
             return

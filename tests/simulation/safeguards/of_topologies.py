@@ -110,7 +110,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         CLUSTERED,
         faulty=True,
     ),
-    "what waits for a trial": Safeguard(
+    "requests behind a trial": Safeguard(
         "A request that waits for the trial of a node goes on elsewhere if that node has lost its slot.",
         python(
             "_transport.cluster.probes:Probes.turned_away",
