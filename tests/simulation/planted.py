@@ -186,6 +186,27 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["a waiter that sits down hides that the bell was rung for one that was refused just before"],
         "free for",
     ),
+    # A permit of p0 comes back while the request of p1.w1.r0 is on its way, which is refused.
+    "asks again": (
+        schedule(
+            "semaphore",
+            2,
+            5.0,
+            crew(
+                "tracking",
+                FAR,
+                one("p0.w0.r0", 0.048, 0.027, want=Want(permits=2), timeout=0.0),
+                one("p0.w0.r1", 0.0, 0.0, timeout=0.305),
+            ),
+            crew(
+                "tracking",
+                FAR,
+                one("p1.w0.r0", 0.0, 0.0, want=Want(permits=3)),
+                one("p1.w1.r0", 0.076, 0.027, want=Want(permits=3)),
+            ),
+        ),
+        "free for",
+    ),
     "listen: queue's ttl": (LONG_WAIT_OF_TWO, "overtaken"),
     "the safety poll": (LONG_WAIT_OF_TWO, "overtaken"),
     "requests behind a trial": (

@@ -33,8 +33,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that is woken while its try is under way tries again.",
         python("_core.waiting.waiter:Waiter.prompt", without="self._ask_again = True", instead="pass"),
         ("semaphore",),
-        unseen="its refusal has seated it, and the server rings its bell for what is given back after that; "
-        "this makes it ask a moment sooner",
+        covered_by="listening: rung",
     ),
     "behind others": Safeguard(
         "A waiter behind others of its session takes a seat, and does not get in before them.",
