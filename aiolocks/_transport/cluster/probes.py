@@ -48,7 +48,7 @@ class Probes:
     def key(self, node: Multiplexed, name: bytes, turned_away: Collection[bytes]) -> bytes | None:
         """One that begins with this name, in another slot than those; None if the node has no other."""
         beside = {slot_of(bell) for bell in turned_away}
-        waiting = [call for call in node.waiting() if call.command.keys and slot_of_call(call) not in beside]
+        waiting = (call for call in node.waiting() if call.command.keys and slot_of_call(call) not in beside)
         tags = (tag_of(call.command.keys[0]) for call in waiting)
         tag = next((tag for tag in tags if tag is not None), None)
         if tag is None and node in self._nodes:  # else it is being left
