@@ -220,7 +220,7 @@ def _clustered(
             Wakeups(
                 wakeup,
                 trial=lambda turned_away: _trial(cluster.probes.key(node, probe, turned_away)),
-                turned_away=lambda bell, redirect: cluster.probes.turned_away(node, bell, redirect),
+                turned_away=lambda bell, redirect: cluster.trial_redirected(node, bell, redirect),
                 on_rung=on_rung,
             ),
             pooled,

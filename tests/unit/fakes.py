@@ -17,6 +17,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks._core.possession import Possession
 from aiolocks._transport import Call, Proof, clocks, faults
+from aiolocks._transport.client.driver import Address
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 
@@ -55,6 +56,26 @@ class VirtualClock:
         if ready := self._poll(5):  # another thread may have something to say
             return ready
         raise RuntimeError("everything waits, and no timer is set")
+
+
+class FakeTable:
+    """The table of slots that each node of a cluster tells: the first and the last slot, and their node."""
+
+    seeds = (("seed", 0),)
+
+    def __init__(self, *rows: tuple[int, int, Address]) -> None:
+        self.asked = 0
+        self._rows = rows
+
+    def connector(self, _: Address) -> FakeTable:
+        return self
+
+    async def cluster_table(self) -> Any:
+        self.asked += 1
+        return [[first, last, [host.encode(), port]] for first, last, (host, port) in self._rows], None
+
+    def address(self, host: str, port: int) -> Address:
+        return host, port
 
 
 class FakeTransport:

@@ -19,33 +19,17 @@ from aiolocks._transport.requests.keys import SLOTS, slot_of, tag_of
 from aiolocks._transport.wire.multiplexed import Multiplexed
 from aiolocks._transport.wire.notifiers import ASKING
 from aiolocks._transport.wire.wakeups import Wakeups
+from tests.unit.fakes import FakeTable
 
 LOW, HIGH = ("low", 1), ("high", 2)
 MIDDLE = SLOTS // 2
-
-
-class Table:
-    """The table that both nodes of a cluster tell."""
-
-    seeds = (LOW,)
-    asked = 0
-
-    def connector(self, _: Address) -> Table:
-        return self
-
-    async def cluster_table(self) -> Any:
-        self.asked += 1
-        return [[0, MIDDLE - 1, [b"low", 1]], [MIDDLE, SLOTS - 1, [b"high", 2]]], None
-
-    def address(self, host: str, port: int) -> Address:
-        return host, port
 
 
 class Unreached:
     """A cluster of whose nodes none is reached."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.table = Table()
+        self.table = FakeTable((0, MIDDLE - 1, LOW), (MIDDLE, SLOTS - 1, HIGH))
         self.slots = Slots(cast("Any", self.table))
         self.nodes: dict[Address, Multiplexed] = {}
         self._loop = loop
@@ -108,7 +92,7 @@ async def test_what_waits_for_a_slot_that_has_moved_goes_to_the_other_node(clust
     moved, stays = of(low=True), of(low=True, other_than=of(low=True))
     first, stayed, second = cluster.send(moved), cluster.send(stays), cluster.send(moved)
     asked = cluster.table.asked
-    cluster.whole.probes.turned_away(cluster.nodes[LOW], moved, Redirect(HIGH))
+    cluster.whole.trial_redirected(cluster.nodes[LOW], moved, Redirect(HIGH))
     assert cluster.nodes[HIGH].waiting() == (first, second)
     assert cluster.nodes[LOW].waiting() == (stayed,)
     assert cluster.send(moved) in cluster.nodes[HIGH].waiting()
@@ -121,9 +105,9 @@ async def test_what_is_sent_to_and_fro_waits_in_between(cluster: Unreached) -> N
     """Where ASKING is denied, say, a node does not take what it is being given: no loop of connections."""
     moving = of(low=True)
     call = cluster.send(moving)
-    cluster.whole.probes.turned_away(cluster.nodes[LOW], moving, Redirect(HIGH))
+    cluster.whole.trial_redirected(cluster.nodes[LOW], moving, Redirect(HIGH))
     assert cluster.nodes[HIGH].waiting() == (call,)
-    cluster.whole.probes.turned_away(cluster.nodes[HIGH], moving, Redirect(LOW))
+    cluster.whole.trial_redirected(cluster.nodes[HIGH], moving, Redirect(LOW))
     assert cluster.nodes[LOW].waiting() == ()
     while not cluster.nodes[LOW].waiting():
         await asyncio.sleep(0.001)
@@ -139,7 +123,7 @@ async def test_what_goes_to_the_other_node_is_sent_as_where_no_slot_moves(cluste
     call.elsewhere = call.mid_move = True
     node.send(asking)
     node.send(call)
-    cluster.whole.probes.turned_away(node, moved, Redirect(LOW))
+    cluster.whole.trial_redirected(node, moved, Redirect(LOW))
     assert node.waiting() == ()
     assert call in cluster.nodes[LOW].waiting()
     assert not call.elsewhere
@@ -175,7 +159,7 @@ async def test_what_waits_for_a_slot_that_is_moving_waits_on(cluster: Unreached)
     """Its keys may still be there."""
     moving = of(low=True)
     call = cluster.send(moving)
-    cluster.whole.probes.turned_away(cluster.nodes[LOW], moving, Redirect(HIGH, once=True))
+    cluster.whole.trial_redirected(cluster.nodes[LOW], moving, Redirect(HIGH, once=True))
     assert cluster.nodes[LOW].waiting() == (call,)
     assert HIGH not in cluster.nodes
 
@@ -185,5 +169,5 @@ async def test_a_node_that_is_left_meanwhile_is_asked_for_no_more(cluster: Unrea
     current = cluster.nodes[LOW]
     left = cluster.open(LOW, cluster.whole)
     assert cluster.whole.probes.key(left, b"probe", ()) is None
-    cluster.whole.probes.turned_away(left, of(low=True), Redirect(HIGH))
+    cluster.whole.trial_redirected(left, of(low=True), Redirect(HIGH))
     assert current.waiting() == (call,)

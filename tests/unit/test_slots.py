@@ -12,6 +12,7 @@ from aiolocks._transport.client.driver import Address
 from aiolocks._transport.cluster import slots
 from aiolocks._transport.cluster.members import Members, OutdatedError, StrangerError
 from aiolocks._transport.requests.keys import slot_of
+from tests.unit.fakes import FakeTable
 
 NODES = 4
 
@@ -154,15 +155,9 @@ def test_a_table_that_is_older_than_one_before_is_not_believed() -> None:
 
 
 async def test_a_hash_tag_is_of_a_slot_of_the_node() -> None:
-    class Halves(One):
-        def connector(self, address: Address) -> Any:
-            return self
-
-        async def cluster_table(self) -> Any:
-            middle = slots.SLOTS // 2
-            return [[0, middle - 1, [b"low", 1]], [middle, slots.SLOTS - 1, [b"high", 1]]], None
-
-    known = slots.Slots(cast("Any", Halves()))
+    middle = slots.SLOTS // 2
+    halves = FakeTable((0, middle - 1, ("low", 1)), (middle, slots.SLOTS - 1, ("high", 1)))
+    known = slots.Slots(cast("Any", halves))
     await known.learn()
     refused: list[int] = []
     tag: bytes | None
@@ -178,14 +173,7 @@ async def test_a_hash_tag_is_of_a_slot_of_the_node() -> None:
 
 @pytest.mark.parametrize("slot", [0, 1, 7, 5_000, slots.SLOTS - 1])
 async def test_a_hash_tag_is_found_for_the_only_slot_of_a_node(slot: int) -> None:
-    class Few(One):
-        def connector(self, address: Address) -> Any:
-            return self
-
-        async def cluster_table(self) -> Any:
-            return [[slot, slot, [b"one", 1]]], None
-
-    known = slots.Slots(cast("Any", Few()))
+    known = slots.Slots(cast("Any", FakeTable((slot, slot, ("one", 1)))))
     await known.learn()
     tag = known.tag(("one", 1), beside=())
     assert tag is not None

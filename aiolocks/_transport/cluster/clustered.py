@@ -97,7 +97,7 @@ class Clustered:
             moved=self._moved,
             lost=self._refresher.start,
         )
-        self.probes = Probes(slots, self._nodes, self._backlogs, send=self.send, moved=self._moved)
+        self.probes = Probes(slots, self._nodes)
         self._closed = False
 
     @property
@@ -191,6 +191,11 @@ class Clustered:
     def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
         """A node has turned it away: whether it goes on from here."""
         return not self._closed and node in self._nodes and self._redirects.follow(node, call, error)
+
+    def trial_redirected(self, node: Multiplexed, bell: bytes, redirect: faults.Redirect) -> None:
+        """A node has turned away the trial of its notifications; it is not connected yet."""
+        if not self._closed and node in self._nodes:
+            self._redirects.follow_trial(node, slot_of(bell), redirect)
 
     def _moved(self, slot: int) -> None:
         """Another node serves it than was known."""

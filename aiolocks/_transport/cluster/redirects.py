@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 from .. import faults
 from ..client.driver import Address
+from ..faults import Redirect
 from ..requests.calls import Call, Command, ignore
 from ..requests.keys import slot_of
 from ..wire.multiplexed import Multiplexed
@@ -81,6 +82,20 @@ class Redirects:
         else:
             self._moved(slot, call, to, node)
         return True
+
+    def follow_trial(self, node: Multiplexed, slot: int, redirect: Redirect) -> None:
+        """If another node has that slot, requests in it that wait for a connection to this one go there."""
+        if redirect.to is None or redirect.once:
+            return
+        news = self._slots.move(slot, self._slots.address(*redirect.to, self._nodes.address_of(node)))
+        pause = self._backlogs.pause(slot)
+        for call in node.take_back(lambda call: slot_of_call(call) == slot):
+            if pause or slot in self._backlogs:
+                self._backlogs.hold(slot, call, pause=pause)
+            else:
+                self._pass_on(slot, call)
+        if news:
+            self._on_moved(slot)
 
     def _undo_the_rest(self, slot: int, call: Call[Any], told: Callable[[Any], None], result: Any) -> None:
         """The form for a slot that moves passes over the queue, and what a waiter has left there."""

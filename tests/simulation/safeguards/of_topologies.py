@@ -113,7 +113,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "requests behind a trial": Safeguard(
         "A request that waits for the trial of a node goes on elsewhere if that node has lost its slot.",
         python(
-            "_transport.cluster.probes:Probes.turned_away",
+            "_transport.cluster.redirects:Redirects.follow_trial",
             without="in node.take_back(lambda call: slot_of_call(call) == slot)",
             instead="in ()",
         ),
