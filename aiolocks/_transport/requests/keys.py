@@ -56,18 +56,19 @@ class ParsedKey(NamedTuple):
 
 def slot_of(raw: bytes) -> int:
     """The slot of a key in a cluster, as Redis computes it: from the hash tag, if the key has one."""
-    begin = raw.find(b"{") + 1
-    end = raw.find(b"}", begin) if begin else -1
-    return crc_hqx(raw[begin:end] if end > begin else raw, 0) % SLOTS
+    return crc_hqx(_hashed(raw), 0) % SLOTS
 
 
 def tag_of(raw: bytes) -> bytes | None:
     """A hash tag, in its braces, that puts a key into the same slot; None: no tag does."""
-    begin = raw.find(b"{")
-    end = raw.find(b"}", begin)
-    if 0 <= begin < end - 1:
-        return raw[begin : end + 1]
-    return None if b"}" in raw else b"{%b}" % raw
+    hashed = _hashed(raw)
+    return None if b"}" in hashed else b"{%b}" % hashed
+
+
+def _hashed(raw: bytes) -> bytes:
+    begin = raw.find(b"{") + 1
+    end = raw.find(b"}", begin) if begin else -1
+    return raw[begin:end] if end > begin else raw
 
 
 def parse(prefix: str, raw: bytes) -> ParsedKey | None:
