@@ -115,7 +115,7 @@ class Keyspace(Notifier):
         self._channel = f"__keyspace@{database}__:".encode()
         self._bells.clear()
         turned_away: list[bytes] = []
-        moving = False  # all slots that were tried are here, and being moved away
+        redirects: list[faults.Redirect] = []
         why = "by the table, it has none"
         while len(turned_away) < _TRIALS and (trial := self._next_trial(turned_away)) is not None:
             try:
@@ -124,7 +124,7 @@ class Keyspace(Notifier):
                 redirect = faults.redirect(error)
                 if redirect is None or self._turned_away is None:
                     raise _refused(error, "the server refuses SUBSCRIBE, SET or DEL") from error
-                moving = redirect.once and (moving or not turned_away)
+                redirects.append(redirect)
                 if redirect.to is None:
                     why = str(faults.refused(error).error)
                     break
@@ -133,6 +133,7 @@ class Keyspace(Notifier):
                 self._turned_away(self._probe, redirect)
             else:
                 return
+        moving = bool(redirects) and all(redirect.once for redirect in redirects)
         if not moving:
             # Without the redirect as its cause: that would count as the server's last word.
             raise closed(f"the node has no slot with which its notifications can be tried out: {why}")
