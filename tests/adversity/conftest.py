@@ -78,10 +78,12 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Cluster:
+def cluster(surroundings: Surroundings, shared_cluster: Cluster) -> Iterator[Cluster]:
     """Three nodes; the slots that a test moves stay where they are then, which harms nobody."""
     shared_cluster.begin(surroundings)
-    return shared_cluster
+    yield shared_cluster
+    for node in shared_cluster.masters:
+        node.do("CONFIG", "SET", "notify-keyspace-events", "")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +25,6 @@ from tests.support.waiting import eventually
 
 ON_A_CLUSTER = ["cluster|slots"]
 WHILE_SLOTS_MOVE = ["asking"]
-
-
-@pytest.fixture
-def cluster(cluster: Cluster) -> Iterator[Cluster]:
-    """As ever, and as it was behind the test."""
-    yield cluster
-    for node in cluster.masters:
-        node.do("CONFIG", "SET", "notify-keyspace-events", "")
 
 
 async def use(session: Session) -> None:

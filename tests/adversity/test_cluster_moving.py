@@ -144,8 +144,6 @@ async def test_a_holder_connects_again_while_the_slot_moves(
             assert move.left() != []
         for lease in leases.values():
             await lease.release()
-    for node in cluster.nodes:
-        node.do("CONFIG", "SET", "notify-keyspace-events", "")
     await eventually(lambda: cluster.keys() == [], within=5)
 
 
