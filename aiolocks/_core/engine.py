@@ -232,6 +232,14 @@ class Engine:
         suspended = clocks.steady() - steady - since
         return sent - suspended if suspended > _READING else sent
 
+    def mark(self) -> tuple[float, float]:
+        """This moment, by both clocks, for `elapsed`."""
+        return self.now(), clocks.steady()
+
+    def elapsed(self, mark: tuple[float, float]) -> float:
+        """Seconds since then, also those for which the machine was suspended."""
+        return self.now() - self.moment(*mark)
+
     async def ask(
         self,
         command: Command[T],

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, final
 
 from .._core.engine import Engine
 from .._core.options import Options
-from ..errors import FingerprintError, LockTimeoutError, SessionClosedError
+from ..errors import FingerprintError, LockError, LockTimeoutError, SessionClosedError
 from .keeping import Keeping
-from .making import Making
+from .making import PAUSE, Making
 from .outcomes import Outcome
 from .serializers import Serializer
 
@@ -34,7 +34,8 @@ class Flight:
     - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
     - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
     - a value that must be kept is published also when no caller waits any more;
-    - nobody waits for a value that is being replaced: that call ends by itself, or with the session.
+    - nobody waits for a value that is being replaced: that call ends by itself, or with the session. If it
+      fails, no other call of this session begins for the time of the pause, whatever the server knows of it.
 
     Args:
         slot: Where it stands in `engine.in_progress`.
@@ -146,16 +147,21 @@ class Flight:
             del self._engine.in_progress[self._slot]
 
     def _landed(self, task: asyncio.Task[Outcome | None]) -> None:
-        self._leave()
+        error: BaseException | None = None
         if task.cancelled():
             ended = RuntimeError(f"the task of SingleFlight key {self._name!r} was cancelled")
             self._outcome = Outcome.of_error(ended)
         elif (error := task.exception()) is not None:
             self._outcome = Outcome.of_error(error)
-            self._tell_failure(error)
         else:
             self._outcome = task.result()
-            self._tell_failure(None if self._outcome is None else self._outcome.error)
+            error = None if self._outcome is None else self._outcome.error
+        if self._anew is None or error is None or isinstance(error, SessionClosedError):
+            self._leave()
+        else:
+            # A server that refuses the new value need not know of the pause.
+            self._engine.loop.call_later(PAUSE, self._leave)
+            self._tell_failure(error)
         for waiter, came_at in self._waiters.items():
             if not waiter.done():
                 waiter.set_result(came_at <= self._making.ended_at)
@@ -164,15 +170,14 @@ class Flight:
         _within.set(weakref.ref(self))
         return await self._making.make()
 
-    def _tell_failure(self, error: BaseException | None) -> None:
+    def _tell_failure(self, error: BaseException) -> None:
         """In the log, where nobody waits for the value."""
-        if self._anew is not None and error is not None and not isinstance(error, SessionClosedError):
-            log.warning(
-                "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
-                self._name,
-                error,
-                exc_info=error,
-            )
+        log.warning(
+            "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
+            self._name,
+            error,
+            exc_info=None if isinstance(error, LockError) else error,
+        )
 
     def __repr__(self) -> str:
         return f"<Flight {self._name!r} waiters={len(self._waiters)}>"

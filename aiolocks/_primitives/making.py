@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
@@ -18,7 +19,7 @@ from .._transport.commands.flight import Leaving, Left
 from ..errors import BackendError, ConfigurationError, LockError, LockLostError
 from .keeping import Keeping
 from .outcomes import VALUE, Outcome, comes_of_cancellation
-from .runs import ended_at, runs
+from .runs import GrantTime, ended_at, runs
 from .serializers import Serializer
 
 log = logging.getLogger("aiolocks.session")
@@ -26,8 +27,8 @@ log = logging.getLogger("aiolocks.session")
 _MOST_LOSSES: Final = 3
 """The most times that a call is begun, as a call that loses its lease each time would never end."""
 
-_PAUSE_MS: Final = 1000
-"""The pause before another try to replace a value, after a try has failed."""
+PAUSE: Final = 1.0
+"""Seconds before another try to replace a value, after a try has failed."""
 
 _DONE_AGAIN: Final = "; a new call may do it again"
 
@@ -48,18 +49,22 @@ class Making:
         busy: Done once a run goes on, here or elsewhere.
         begun: Whether our function runs, or has run.
         abandoned: Nobody waits for the value any more, and the task is being cancelled.
-        ended_at: Loop time at which the run that left the value had ended, elsewhere.
+        ended_at: Loop time up to which a caller must have come to get the result.
     """
 
     __slots__ = (
         "_anew",
+        "_asked",
         "_binding",
         "_commands",
         "_cost_ms",
         "_engine",
         "_fn",
+        "_grant_time",
         "_keeping",
+        "_lasts",
         "_made",
+        "_made_at",
         "_name",
         "_runs",
         "_serializer",
@@ -100,7 +105,11 @@ class Making:
         # The commands have this future, and not this object: a cycle would be left to the garbage collector.
         self.busy: asyncio.Future[Any] = engine.loop.create_future()
         self._commands.busy = self.busy
+        self._asked = engine.now()
+        self._grant_time: GrantTime | None = None  # of the last run of ours
         self._made: Outcome | None = None  # the end of our own call
+        self._made_at = engine.mark()
+        self._lasts = 0.0  # seconds for which it may be given from then on to callers that come later
         self._cost_ms = 0
         self._runs: set[int] = set()  # our own
         self.begun = False
@@ -130,20 +139,28 @@ class Making:
             except Left as left:
                 # Our own, if it was not confirmed: then we have the very object.
                 if self._made is not None and left.run in self._runs:
-                    return self._made.confirmed(left)
-                self.ended_at = ended_at(self._engine, left)
+                    return self._own(self._made.confirmed(left))
+                self.ended_at = ended_at(self._engine, left, asked=self._asked)
                 return Outcome.of_another(self._name, left, self._serializer)
             except LockError as error:
-                return self._unpublished(error)
+                return self._own(self._unpublished(error))
             if lease is None:
                 return None
             self._runs.add(lease.fencing_token)
+            self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
             ended = await self._run(lease)
             if isinstance(ended, Outcome):
-                return ended
+                return self._own(ended)
             trouble = ended
         assert trouble is not None
-        return self._unpublished(trouble)
+        return self._own(self._unpublished(trouble))
+
+    def _own(self, outcome: Outcome) -> Outcome:
+        """The outcome of our own call, whose publication may have taken longer than it may be given."""
+        age = self._engine.elapsed(self._made_at)
+        if age > self._lasts:
+            self.ended_at = self._engine.now() - age
+        return outcome
 
     async def _acquire(self) -> Lease | None:
         """The lease of a run; for a value that is there already, nobody queues."""
@@ -219,6 +236,8 @@ class Making:
                 # Its text about the cancellation is not for those who wait elsewhere.
                 raise asyncio.CancelledError from error
             return Outcome.of_error(error)
+        finally:
+            self._made_at = self._engine.mark()
         self._cost_ms = milliseconds(self._engine.now() - began)
         try:
             outcome = Outcome.of_value(value, self._serializer)
@@ -239,13 +258,21 @@ class Making:
         Callers here get the value. If the value had to be kept, they get it with an error: a caller that
         relies on that has to know.
         """
-        log.warning("singleflight %r: others cannot have the value of the call: %s", self._name, because)
+        if self._anew is None:
+            log.warning("singleflight %r: others cannot have the value of the call: %s", self._name, because)
         return Outcome.not_kept(self._name, value, because, raises=self._keeping.kept)
 
     def _publish(self, lease: Lease, outcome: Outcome) -> None:
         """Publishes the result, with the release."""
-        fresh_ms = self._keeping.fresh_ms() if outcome.done else 0
-        keep_ms = fresh_ms + self._keeping.stale_ms if outcome.done else 0
+        granted = self._grant_time
+        assert granted is not None
+        fresh_ms = keep_ms = 0
+        if outcome.done and self._keeping.kept:
+            # Shorter, so that no caller gets a value that is older than `keep` and `stale` allow.
+            fresh_ms = self._keeping.fresh_ms() - math.ceil(granted.unsure * 1000)
+            keep_ms = max(0, fresh_ms + self._keeping.stale_ms)
+            fresh_ms = max(0, fresh_ms)
+        self._lasts = keep_ms / 1000
         spares = self._anew is not None and outcome.tag != VALUE
         self._commands.leave(
             Leaving(
@@ -253,10 +280,11 @@ class Making:
                 run=lease.fencing_token,
                 tag=outcome.tag,
                 payload=outcome.payload,
+                made_at_us=granted.latest_us(self._engine.elapsed(self._made_at)),
                 fresh_ms=fresh_ms,
                 keep_ms=keep_ms,
                 cost_ms=self._cost_ms,
-                pause_ms=_PAUSE_MS if spares else None,
+                pause_ms=milliseconds(PAUSE) if spares else None,
             )
         )
 
@@ -265,9 +293,10 @@ class Making:
         if self._made is None:
             raise error
         again = _DONE_AGAIN if self.keeps else ""
-        log.warning(
-            "singleflight %r: what the call gave could not be published%s: %s", self._name, again, error
-        )
+        if self._anew is None:
+            log.warning(
+                "singleflight %r: what the call gave could not be published%s: %s", self._name, again, error
+            )
         if not self.keeps:
             return self._made
         return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import final
+
 from .._core.binding import Binding
 from .._core.claim import Resource
-from .._core.clock import milliseconds
+from .._core.clock import dependable, milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import Options
@@ -42,6 +45,38 @@ def runs(
     return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
 
 
-def ended_at(engine: Engine, left: Left) -> float:
-    """Loop time up to which a task must have come to get the value of that run."""
-    return NEVER if left.age_us is None else engine.now() - left.age_us / 1e6
+def ended_at(engine: Engine, left: Left, *, asked: float) -> float:
+    """Loop time up to which a task must have come to get the result of that run.
+
+    `asked` is when the asker began to ask: the run was going on later, for the asker was told of it.
+    """
+    return NEVER if left.age_us is None else max(asked, engine.now() - left.age_us / 1e6)
+
+
+@final
+class GrantTime:
+    """When a run was granted, by the server's clock and by ours.
+
+    So the age of its result counts from when it was made, however late the server hears of it.
+
+    Args:
+        at_us: The server's time at the grant, microseconds.
+        lease: Granted a moment ago.
+
+    Attributes:
+        unsure: Seconds by which the server's time may be earlier than `latest_us` says: the request and its
+            answer took so long.
+    """
+
+    __slots__ = ("_at_us", "_engine", "_heard", "unsure")
+
+    def __init__(self, engine: Engine, at_us: int, lease: Lease) -> None:
+        self._engine = engine
+        self._at_us = at_us
+        self._heard = engine.mark()
+        self.unsure = dependable(lease.ttl) - lease.remaining()
+
+    def latest_us(self, age: float) -> int:
+        """The server's time, microseconds, that many seconds ago: the latest that it can have been."""
+        since_sent = self._engine.elapsed(self._heard) + self.unsure
+        return self._at_us + math.floor((since_sent - age) * 1e6)

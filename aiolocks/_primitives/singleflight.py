@@ -54,8 +54,10 @@ class SingleFlight:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years: for so long a runner
             that died holds up the others. No limit to how long a run may take.
-        keep: Seconds for which a value is kept, from when it was there; 0 gives it to those alone who were
-            waiting. Errors are not kept. If a value cannot be kept, the server keeps for as long that the
+        keep: Seconds for which a value is kept, from the end of the call that made it, however late the
+            server hears of that; 0 gives it to those alone who were waiting. Errors are not kept. If the
+            server's clock is set back, a value is kept for at most `keep` (and `stale`) from when a caller
+            asks for it next. If a value cannot be kept, the server keeps for as long that the
             work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
         stale: Seconds after `keep` for which the old value is still given, at once, while the session of one
             caller replaces it in the background; 0 lets the callers wait for the new one. Not for an
@@ -120,9 +122,10 @@ class SingleFlight:
         error as `RemoteCallError`.
 
         A value that is due (`stale`, `early`) is returned at once, and replaced in the background. One
-        session then runs its caller's `fn` in the background, also after that caller has gone; the end of the
-        session ends it. If `fn` raises there, the log says so, the old value stays until its end, and for 1 s
-        nobody tries again.
+        session then runs its caller's `fn` in the background, also after that caller has gone; the end of
+        the session ends it. If `fn` raises there, or the server refuses the new value, the log says so, and
+        the old value stays until its end. For 1 s no session tries again; if the server could not be told, at
+        least this one does not.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.

@@ -14,7 +14,7 @@ from .._core.options import Options
 from .._core.term import NEVER
 from .._transport.commands.flight import Leaving, Left
 from ..errors import DeadlockError
-from .runs import ended_at, runs
+from .runs import GrantTime, ended_at, runs
 
 _TAG: Final = "t"
 
@@ -87,7 +87,7 @@ class TurnGroup:
       next of the others leads; or the next one leads.
     """
 
-    __slots__ = ("_binding", "_commands", "_engine", "_led", "_slot", "_waiting")
+    __slots__ = ("_asked", "_binding", "_commands", "_engine", "_grant_time", "_led", "_slot", "_waiting")
 
     def __init__(self, engine: Engine, slot: Hashable, name: str, options: Options) -> None:
         self._engine = engine
@@ -97,6 +97,8 @@ class TurnGroup:
         self._commands, self._binding = runs(engine, "turn", "Turn", name, options=options, fingerprint="")
         self._waiting: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._led = False
+        self._asked: float | None = None  # when the first leader came who asked what the next ones ask
+        self._grant_time: GrantTime | None = None  # of the last leader that was first
 
     async def enter(self) -> Lease | None:
         """The lease of the first; None for a caller that has waited for another to be through with it."""
@@ -132,11 +134,14 @@ class TurnGroup:
     async def _lead(self, came_at: float) -> Lease | None:
         """Acquires for all of them; None if somebody elsewhere is through with it."""
         while True:
+            if self._asked is None:
+                self._asked = came_at
             try:
                 lease = await self._binding.acquire(None)
+                self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
                 lease.enter()
             except Left as left:
-                at = ended_at(self._engine, left)
+                at = ended_at(self._engine, left, asked=self._asked)
                 self._tell(at)
                 if came_at <= at:
                     self._pass_on()
@@ -159,7 +164,11 @@ class TurnGroup:
             self._pass_on()
             await lease.__aexit__(exc_type, exc, traceback)
             return
-        self._commands.leave(Leaving(token=lease.token, run=lease.fencing_token, tag=_TAG, payload=b""))
+        assert self._grant_time is not None
+        made_at_us = self._grant_time.latest_us(0.0)
+        self._commands.leave(
+            Leaving(token=lease.token, run=lease.fencing_token, tag=_TAG, payload=b"", made_at_us=made_at_us)
+        )
         try:
             await lease.__aexit__(None, None, None)
         except asyncio.CancelledError:
@@ -176,6 +185,7 @@ class TurnGroup:
             if not waiter.done() and came_at <= at:
                 waiter.set_result(False)
         self._commands.begin_anew()
+        self._asked = None
 
     def _pass_on(self) -> None:
         """The next one leads, if there is any."""

@@ -52,7 +52,8 @@ class Turnstile:
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        window: Seconds that a window lasts, 50 ms to ten years. All who use a name should agree; it is the
+        window: Seconds that a window lasts by the server's clock, 50 ms to ten years; if that is set back, so
+            much longer. All who use a name should agree; it is the
             winner's that counts. 2 s is about one crowd; where the exit is to end it, give more than the work
             takes.
 

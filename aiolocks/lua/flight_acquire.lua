@@ -6,15 +6,16 @@
 --       6 fencing token of the run that the asker was told to wait for, or ''   7 flags: t only in turn, w will wait if
 --       refused, q may have a bell, l leaves the queue   8 a value is due this many times its cost before its end
 --       9 run whose value the asker makes again, or ''
--- Returns {1, fencing token, how many others wait in the queue}
+-- Returns {1, fencing token, how many others wait in the queue, the server's time, microseconds}
 --      or {0, remaining ms of the run (-2: there is none, and another waiter is first), its fencing token or '0'[, own bell]}
---      or {2, fencing token of the run that left the value, how many microseconds ago (-1: it is kept), 1 if the value is
---          due and no run makes it again, tag, payload, bells rung…}
+--      or {2, fencing token of the run that left the value, how many microseconds ago it was made (-1: it is kept, -2: the
+--          server's clock was set back since), 1 if the value is due and no run makes it again, tag, payload, bells rung…}
 --      or {3, bells rung…} when the key is in use with another fingerprint
 --
 -- Invariants: an asker that was told of a run gets the result of that run or of a later one, and an asker that was told of
 -- none gets only a value that is kept; an asker that does not wait any more leaves the queue; while a value is kept, the run
--- is granted only to an asker that names the run of that value.
+-- is granted only to an asker that names the run of that value; a value that was made later than now is one of before the clock
+-- was set back, and its times count from now.
 local run, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl, retention, fingerprint, awaited_run = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 local flags, replaced = ARGV[7], ARGV[9]
@@ -30,16 +31,24 @@ local others = number_in(queue)  -- read before the first write: a rejected step
 if held_by(token, held) then
   redis.call('PEXPIRE', run, ttl)
   keep(fence, retention)
-  return {1, minted_in(held), others - leave()}
+  return {1, minted_in(held), others - leave(), whole(MICROSECONDS)}
 end
 
 local left = redis.call('HMGET', value, 'run', 'until', 'print', 'at', 'tag', 'fresh', 'cost', 'again')
 if not left[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local kept = left[1] and NOW < tonumber(left[2])
+local ahead = (left[4] or 0) - MICROSECONDS
+if kept and ahead > 0 then
+  local back = math.ceil(ahead / 1000)
+  left[2], left[6], left[8] = left[2] - back, left[6] - back, left[8] - back
+  keep(value, left[2] - NOW)
+  redis.call('HSET', value,
+    'at', whole(MICROSECONDS), 'until', whole(left[2]), 'fresh', whole(left[6]), 'again', whole(left[8]))
+end
 local awaited = left[1] and awaited_run ~= '' and tonumber(left[1]) >= tonumber(awaited_run)
 if (kept or awaited) and left[3] == fingerprint and left[1] ~= replaced then
   leave()
-  local age = kept and -1 or math.max(0, MICROSECONDS - left[4])
+  local age = kept and -1 or ahead > 0 and -2 or -ahead
   local due = kept and not held and NOW >= tonumber(left[8]) and NOW + left[7] * ARGV[8] >= tonumber(left[6])
   return {2, left[1], age, due and 1 or 0, left[5], redis.call('HGET', value, 'payload'), unpack(wake_all(queue))}
 end
@@ -57,4 +66,4 @@ if has(flags, 't') and first and first ~= bell then return {0, -2, '0', enqueue_
 
 local minted = mint(fence, MICROSECONDS, retention)
 redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
-return {1, minted, others - leave()}
+return {1, minted, others - leave(), whole(MICROSECONDS)}

@@ -5,12 +5,14 @@
 -- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 for how long it is fresh, ms
 --       5 for how long it is kept, ms   6 for how long it is there for callers that waited, ms   7 its cost, ms
 --       8 pause: '' to replace the value that is there; else a kept value stays, and is not due again for that many ms
---       9 tag   10 payload
+--       9 tag   10 payload   11 when it was made, microseconds of the server's time
 -- Returns {1 when published, 0 when the token does not have the run, bells rung…}
 --
 -- Invariants:
 -- - no caller sees the result of a token that has lost the run;
 -- - a value that is kept stays when it could not be made again;
+-- - the age of a result counts from when it was made, however late this step comes. A result that is not kept has no
+--   `until` that a clock that is set back could bring again;
 -- - the first write is a DEL, so that it works on a server that is out of memory.
 local run, value, queue = KEYS[1], KEYS[2], KEYS[4]
 
@@ -28,8 +30,10 @@ if ARGV[8] ~= '' and left[1] and NOW < tonumber(left[2]) then
 end
 redis.call('DEL', run, value)
 redis.call('PEXPIRE', KEYS[3], ARGV[3])
+local at = math.min(ARGV[11], MICROSECONDS)  -- a clock that was set back since the grant is behind
+local made = math.floor(at / 1000)
 redis.call('HSET', value,
-  'run', ARGV[2], 'at', whole(MICROSECONDS), 'fresh', whole(NOW + ARGV[4]), 'until', whole(NOW + ARGV[5]),
+  'run', ARGV[2], 'at', whole(at), 'fresh', whole(made + ARGV[4]), 'until', ARGV[5] == '0' and 0 or whole(made + ARGV[5]),
   'cost', ARGV[7], 'again', 0, 'print', fingerprint_of(held), 'tag', ARGV[9], 'payload', ARGV[10])
-redis.call('PEXPIRE', value, math.max(ARGV[5], ARGV[6]))
+redis.call('PEXPIRE', value, math.max(made + ARGV[5] - NOW, ARGV[6]))
 return {1, unpack(wake_all(queue))}

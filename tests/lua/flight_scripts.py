@@ -58,9 +58,22 @@ class FlightScripts(Scripts):
         retention: int = HOUR,
         tag: str = "v",
         payload: bytes = b"payload",
+        made: int | None = None,
     ) -> tuple[Any, ...]:
         keys = [self.run_key, self.value, self.fence, self.queue]
-        arguments = (token, run, retention, keep, keep + stale, linger, cost, pause, tag, payload)
+        arguments = (
+            token,
+            run,
+            retention,
+            keep,
+            keep + stale,
+            linger,
+            cost,
+            pause,
+            tag,
+            payload,
+            2**53 if made is None else made,
+        )
         return self.words("flight_publish", keys, *arguments)
 
     async def acquire(self, token: str, **kwargs: Any) -> Any:
@@ -75,7 +88,7 @@ class FlightScripts(Scripts):
 
     async def begin(self, token: str, **kwargs: Any) -> bytes:
         """The fencing token of a run that was had."""
-        granted, run, _ = await self.acquire(token, **kwargs)
+        granted, run, *_ = await self.acquire(token, **kwargs)
         assert granted == 1
         fencing: bytes = run
         return fencing

@@ -25,7 +25,7 @@ from tests.lua.mutants import (
     text_of,
     unnoticed,
 )
-from tests.lua.scripts import HOUR, LUA, MINUTE, about
+from tests.lua.scripts import HOUR, LUA, MINUTE, about, microseconds
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:singleflight*")
 
@@ -44,9 +44,11 @@ def flight(redis, prefix) -> FlightScripts:
 
 
 async def test_the_run_is_had_by_one_token_with_its_metadata(flight) -> None:
-    granted, run, others = await flight.acquire(ME, ttl=MINUTE, retention=HOUR, fingerprint=PRINT)
+    before = await microseconds(flight.redis)
+    granted, run, others, at = await flight.acquire(ME, ttl=MINUTE, retention=HOUR, fingerprint=PRINT)
 
     assert (granted, others) == (1, 0)
+    assert before <= int(at) <= await microseconds(flight.redis)
     metadata = b'{"fingerprint":"%b","user":{}}' % PRINT.encode()
     assert await flight.redis.get(flight.run_key) == b"%b:%b:%b" % (ME.encode(), run, metadata)
     assert await flight.redis.get(flight.fence) == run
@@ -55,19 +57,21 @@ async def test_the_run_is_had_by_one_token_with_its_metadata(flight) -> None:
 
 
 async def test_the_fencing_token_begins_at_the_servers_time_and_rises(flight) -> None:
-    time = await flight.redis.time()
+    time = await microseconds(flight.redis)
     first = int(await flight.once())
-    assert first >= time[0] * 10**6 + time[1]
+    assert first >= time
     await flight.redis.set(flight.fence, first + 10**9)
 
     assert int(await flight.begin(ME)) == first + 10**9 + 1
 
 
 async def test_said_twice_it_is_the_same_grant_with_its_ttl_set_anew(flight) -> None:
-    first = await flight.acquire(ME, ttl=MINUTE, retention=HOUR)
+    *first, at = await flight.acquire(ME, ttl=MINUTE, retention=HOUR)
     state = await flight.state()
 
-    assert await flight.acquire(ME, ttl=2 * MINUTE, retention=2 * HOUR, fingerprint=PRINT) == first
+    *again, later = await flight.acquire(ME, ttl=2 * MINUTE, retention=2 * HOUR, fingerprint=PRINT)
+    assert again == first
+    assert int(at) < int(later)
     assert await flight.state() == state
     assert await flight.lasts(flight.run_key, 2 * MINUTE)
     assert await flight.lasts(flight.fence, 2 * HOUR)
@@ -261,12 +265,13 @@ async def test_what_is_not_kept_is_for_those_alone_who_were_told_of_the_run(flig
 
 async def test_who_was_told_of_it_learns_how_long_ago_that_was(flight) -> None:
     run = await flight.once()
-    seconds, microseconds = await flight.redis.time()
+    now = await microseconds(flight.redis)
     assert (await flight.acquire(ME, after=run))[2] < 60_000_000
-    await flight.redis.hset(flight.value, "at", (seconds - 60) * 1_000_000 + microseconds)
+    await flight.redis.hset(flight.value, "at", now - 60_000_000)
     assert 60_000_000 <= (await flight.acquire(ME, after=run))[2] < 120_000_000
     await flight.redis.hset(flight.value, "at", LATER)  # the clock was set back
-    assert (await flight.acquire(ME, after=run))[2] == 0
+    for _ in range(2):
+        assert (await flight.acquire(ME, after=run))[2] == -2
 
 
 async def test_what_a_later_run_has_left_is_as_good(flight) -> None:
@@ -384,6 +389,59 @@ async def test_the_times_of_a_value_are_counted_from_when_it_was_made(flight) ->
     assert about(int(fresh) - now, MINUTE + 4_000)
     assert about(int(until) - now, 11 * MINUTE + 4_000)
     assert cost == b"17"
+
+
+async def test_the_times_of_a_value_that_is_published_late_are_counted_from_when_it_was_made(flight) -> None:
+    made = await microseconds(flight.redis) - 30_000_000
+    run = await flight.once(keep=MINUTE, stale=10 * MINUTE, linger=10 * MINUTE, made=made)
+
+    at, fresh, until = map(int, await flight.redis.hmget(flight.value, "at", "fresh", "until"))
+    assert (at, fresh, until) == (made, made // 1000 + MINUTE, made // 1000 + 11 * MINUTE)
+    assert await flight.lasts(flight.value, 11 * MINUTE - 30_000)
+    await flight.redis.hset(flight.value, "until", 0)
+    assert (await flight.acquire(ME, after=run))[2] >= 30_000_000
+
+
+async def test_a_value_that_is_published_too_late_is_for_those_alone_who_were_told_of_the_run(flight) -> None:
+    run = await flight.once(keep=MINUTE, made=await microseconds(flight.redis) - 60_000_001)
+
+    assert await flight.lasts(flight.value, LINGER)
+    assert (await flight.acquire(ME, after=run))[:2] == [2, run]
+    assert (await flight.acquire(ME))[0] == 1
+
+
+async def test_no_value_was_made_later_than_it_is_published(flight) -> None:
+    await flight.once(keep=MINUTE, made=LATER)
+
+    at, until = map(int, await flight.redis.hmget(flight.value, "at", "until"))
+    assert at <= await microseconds(flight.redis)
+    assert until == at // 1000 + MINUTE
+
+
+async def test_a_clock_that_is_set_back_brings_back_nothing_that_is_not_kept(flight) -> None:
+    await flight.once()
+
+    assert await flight.redis.hget(flight.value, "until") == b"0"
+
+
+async def test_when_the_clock_was_set_back_the_times_of_a_kept_value_count_from_now(flight) -> None:
+    run = await flight.once(keep=MINUTE, stale=MINUTE)
+    back = 1_000_000_000_000
+    at, *times = map(int, await flight.redis.hmget(flight.value, "at", "fresh", "until", "again"))
+    later = [time + back // 1000 for time in times]
+    await flight.redis.hset(
+        flight.value,
+        mapping=dict(zip(("at", "fresh", "until", "again"), (at + back, *later), strict=True)),
+    )
+    await flight.redis.pexpire(flight.value, 1000)
+
+    assert (await flight.acquire(ME))[1:4] == [run, -1, 0]
+    now, *again = map(int, await flight.redis.hmget(flight.value, "at", "fresh", "until", "again"))
+    assert 0 <= now - at < 60_000_000
+    assert all(abs(new - old - (now - at) / 1000) < 3 for new, old in zip(again, times, strict=True))
+    assert await flight.lasts(flight.value, 2 * MINUTE)
+    await flight.redis.hset(flight.value, "fresh", 1)
+    assert await due(flight)
 
 
 async def test_what_is_being_made_anew_is_not_due(flight) -> None:
@@ -537,7 +595,7 @@ async def test_what_users_add_is_no_fingerprint(flight, user) -> None:
     keys = [flight.run_key, flight.value, flight.fence, flight.queue]
     metadata = f'{{"fingerprint":"{PRINT}","user":{{{user}:1}}}}'
     arguments = (OTHER, MINUTE, HOUR, metadata, PRINT, "", 0, 0, "")
-    _, run, _ = await flight.run(flight.words("flight_acquire", keys, *arguments))
+    _, run, *_ = await flight.run(flight.words("flight_acquire", keys, *arguments))
 
     assert (await flight.acquire(ME, fingerprint=PRINT))[::2] == [0, run]
     await flight.publish(OTHER, run)
@@ -615,7 +673,11 @@ async def test_the_commands_say_what_the_scripts_take(flight) -> None:
     ]
     assert await does(flight, mine.locked())
 
-    theirs.leave(Leaving(token=OTHER, run=granted.fencing_token, tag="v", payload=b"1"))
+    made_at_us = theirs.granted_at_us
+    assert made_at_us <= await microseconds(flight.redis)
+    theirs.leave(
+        Leaving(token=OTHER, run=granted.fencing_token, tag="v", payload=b"1", made_at_us=made_at_us)
+    )
     assert not (await does(flight, theirs.release(THIRD, MINUTE))).freed  # another's undo publishes nothing
     released = await does(flight, theirs.release(OTHER, MINUTE))
     assert (released.freed, released.rung) == (True, [mine.bell])
@@ -648,7 +710,9 @@ async def test_the_next_of_one_session_knows_of_the_run_that_the_first_was_told_
     granted = await does(flight, mine.acquire(ME, MINUTE, "{}"))
     await does(flight, mine.release(ME, MINUTE))
     later = await does(flight, theirs.acquire(OTHER, MINUTE, "{}"))
-    theirs.leave(Leaving(token=OTHER, run=later.fencing_token, tag="v", payload=b"1"))
+    theirs.leave(
+        Leaving(token=OTHER, run=later.fencing_token, tag="v", payload=b"1", made_at_us=theirs.granted_at_us)
+    )
     await does(flight, theirs.release(OTHER, MINUTE))
 
     answer = await does(flight, mine.acquire(THIRD, MINUTE, "{}"))
@@ -674,7 +738,7 @@ async def full(own_server, connect, prefix) -> FlightScripts:
 
 
 async def test_out_of_memory_a_run_can_still_publish(full) -> None:
-    assert await full.acquire(ME) == [1, full.begun, 1]
+    assert (await full.acquire(ME))[:3] == [1, full.begun, 1]
     assert await full.publish(ME, full.begun) == [1, full.bell("x")]
     assert (await full.acquire(OTHER, after=full.begun, queued="x"))[0] == 2
 
@@ -788,13 +852,13 @@ MUTATIONS = [
     ),
     Mutation(
         "flight_publish",
-        "math.max(ARGV[5], ARGV[6])",
-        "ARGV[5]",
+        "math.max(made + ARGV[5] - NOW, ARGV[6])",
+        "made + ARGV[5] - NOW",
         "test_what_is_not_kept_is_there_for_a_while",
     ),
     Mutation(
         "flight_publish",
-        "math.max(ARGV[5], ARGV[6])",
+        "math.max(made + ARGV[5] - NOW, ARGV[6])",
         "ARGV[6]",
         "test_publish_frees_the_run_and_leaves_the_value",
     ),
@@ -862,15 +926,51 @@ MUTATIONS = [
     ),
     Mutation(
         "flight_publish",
-        "whole(NOW + ARGV[5])",
-        "whole(NOW + ARGV[4])",
+        "whole(made + ARGV[5])",
+        "whole(made + ARGV[4])",
         "test_the_times_of_a_value_are_counted_from_when_it_was_made",
     ),
     Mutation(
         "flight_publish",
-        "whole(NOW + ARGV[4])",
-        "whole(NOW + ARGV[5])",
+        "whole(made + ARGV[4])",
+        "whole(made + ARGV[5])",
         "test_the_times_of_a_value_are_counted_from_when_it_was_made",
+    ),
+    Mutation(
+        "flight_publish",
+        "math.min(ARGV[11], MICROSECONDS)",
+        "MICROSECONDS",
+        "test_the_times_of_a_value_that_is_published_late_are_counted_from_when_it_was_made",
+    ),
+    Mutation(
+        "flight_publish",
+        "math.min(ARGV[11], MICROSECONDS)",
+        "ARGV[11]",
+        "test_no_value_was_made_later_than_it_is_published",
+    ),
+    Mutation(
+        "flight_publish",
+        "ARGV[5] == '0' and 0 or",
+        "",
+        "test_a_clock_that_is_set_back_brings_back_nothing_that_is_not_kept",
+    ),
+    Mutation(
+        "flight_acquire",
+        "if kept and ahead > 0 then",
+        "if ahead > 0 then",
+        "test_who_was_told_of_it_learns_how_long_ago_that_was",
+    ),
+    Mutation(
+        "flight_acquire",
+        "if kept and ahead > 0 then",
+        "if false then",
+        "test_when_the_clock_was_set_back_the_times_of_a_kept_value_count_from_now",
+    ),
+    Mutation(
+        "flight_acquire",
+        "or ahead > 0 and -2 or -ahead",
+        "or -ahead",
+        "test_who_was_told_of_it_learns_how_long_ago_that_was",
     ),
     Mutation(
         "shared/flights",

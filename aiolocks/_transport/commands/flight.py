@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -22,6 +23,8 @@ LINGER_MS: Final = 5000
 """For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
 waiter can live without a sign of life."""
 
+_NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +37,9 @@ class Leaving:
         tag: The sort of the result.
         payload: The thing itself.
         fresh_ms: Milliseconds for which it need not be replaced.
-        keep_ms: For how long it is kept; at least as long.
+        keep_ms: For how long it is kept; at least as long. Both count from `made_at_us`.
         cost_ms: How long it took to make it.
+        made_at_us: When it was made, microseconds of the server's time.
         pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for that many
             milliseconds nobody tries again to replace it.
     """
@@ -44,6 +48,7 @@ class Leaving:
     run: int
     tag: str
     payload: bytes
+    made_at_us: int
     fresh_ms: int = 0
     keep_ms: int = 0
     cost_ms: int = 0
@@ -55,13 +60,16 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
     Attributes:
         run: Fencing token of the run.
-        age_us: How many microseconds ago; None if it is kept, and so for every later caller.
+        age_us: How many microseconds ago it was made, at least; None if it is kept, and so for every later
+            caller; infinite if that is not known, because the server's clock was set back.
         due: Whether it is due, and nobody replaces it yet.
         tag: The sort of the result.
         payload: The thing itself.
     """
 
-    def __init__(self, run: int, age_us: int | None, tag: str, payload: bytes, *, due: bool = False) -> None:
+    def __init__(
+        self, run: int, age_us: float | None, tag: str, payload: bytes, *, due: bool = False
+    ) -> None:
         super().__init__("a run has ended")
         self.run = run
         self.age_us = age_us
@@ -80,6 +88,7 @@ class FlightCommands(LockCommands):
     while that caller waited.
 
     Attributes:
+        granted_at_us: The server's time at the last grant, microseconds.
         busy: Done when the server has said that a run goes on, or that another session is next; None if
             nobody asks.
 
@@ -89,7 +98,7 @@ class FlightCommands(LockCommands):
         anew: Fencing token of the run whose value they will replace; None to take the value that is there.
     """
 
-    __slots__ = ("_ahead", "_anew", "_fingerprint", "_leaving", "_run", "_told", "busy")
+    __slots__ = ("_ahead", "_anew", "_fingerprint", "_leaving", "_run", "_told", "busy", "granted_at_us")
 
     def __init__(
         self,
@@ -111,6 +120,7 @@ class FlightCommands(LockCommands):
         self._anew = "" if anew is None else str(anew)
         self._leaving: Leaving | None = None
         self.busy: asyncio.Future[Any] | None = None
+        self.granted_at_us = 0
 
     def leave(self, leaving: Leaving) -> None:
         """Sets the result of that run: from now on its release publishes it."""
@@ -157,6 +167,7 @@ class FlightCommands(LockCommands):
             "" if leaving.pause_ms is None else str(leaving.pause_ms),
             leaving.tag,
             leaving.payload,
+            str(leaving.made_at_us),
         )
         return Command(_PUBLISH, self._run, args, released, lane=token)
 
@@ -173,6 +184,7 @@ class FlightCommands(LockCommands):
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 1:
             self._tell(int(raw[1]))
+            self.granted_at_us = int(raw[3])
             return Granted(int(raw[1]), raw[2])
         if raw[0] == 0:
             self._tell(int(raw[2]))
@@ -180,7 +192,8 @@ class FlightCommands(LockCommands):
             return Refused(None if raw[1] < 0 else raw[1], raw[3:])
         if raw[0] == 2:
             _, run, age_us, due, tag, payload, *rung = raw
-            left = Left(int(run), None if age_us < 0 else age_us, tag.decode(), payload, due=due == 1)
+            age = _NO_AGES.get(age_us, age_us)
+            left = Left(int(run), age, tag.decode(), payload, due=due == 1)
             return Refused(None, rung, error=left)
         return Refused(None, raw[1:], error=FingerprintError(self._name))
 

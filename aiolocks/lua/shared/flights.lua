@@ -1,8 +1,8 @@
 -- Runs of a single flight. The run key is that of a simple lock, and its metadata begins with the fingerprint:
 -- 'token:fencing token:{"fingerprint":"…",…'.
 --
--- Invariant: value is a hash with the result of a run: run (its fencing token), at (when the run left the result,
--- microseconds of the server's time), fresh (until when no run need make it again, ms), until (until when it is kept, ms),
+-- Invariant: value is a hash with the result of a run: run (its fencing token), at (when the result was made,
+-- microseconds of the server's time), fresh (until when no run need make it again, ms), until (until when it is kept, ms, or 0),
 -- cost (of its run, ms), again (from when on it may be made again, ms), failed (the last run that could not make it again),
 -- print (fingerprint), tag and payload. The hash outlasts its `until`: callers that waited for that run still ask for it.
 local AT_ONCE = 16
