@@ -34,6 +34,7 @@ class HolderInfo:
         depth: How many leases the owner of a `ReentrantLock` has.
         mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
             owns the key of a `UniqueJob`.
+        names: How many names a `MultiLock` of several names holds under this lease.
         keys: The keys of which it holds a permit each, of `Limits`, and the caps that it was acquired with.
         value: The value that the leader of a `Leadership` has published.
         span: The part of a `RangeLock` that it holds, with both ends: of `[0, 10)`, the number right below
@@ -52,6 +53,7 @@ class HolderInfo:
     permits: int | None = None
     depth: int | None = None
     mode: str | None = None
+    names: int | None = None
     keys: dict[str, int] | None = None
     value: Any = None
     span: tuple[float, float] | None = None

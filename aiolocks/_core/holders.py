@@ -37,10 +37,16 @@ def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any
 
 
 def who_in(described: dict[str, Any]) -> dict[str, Any]:
-    """Host, process, task, the user's metadata, and what a leader has published."""
-    (host, pid, task), user = whereabouts(described), described.get("user")
-    metadata = cast("dict[str, Any]", user) if isinstance(user, dict) else {}
-    return {"host": host, "pid": pid, "task": task, "metadata": metadata, "value": described.get("value")}
+    """Host, process, task, the user's metadata, what a leader has published, the names of a `MultiLock`."""
+    (host, pid, task), user, names = whereabouts(described), described.get("user"), described.get("names")
+    return {
+        "host": host,
+        "pid": pid,
+        "task": task,
+        "metadata": cast("dict[str, Any]", user) if isinstance(user, dict) else {},
+        "value": described.get("value"),
+        "names": names if isinstance(names, int) else None,
+    }
 
 
 def whereabouts(described: dict[str, Any]) -> tuple[str | None, int | None, str | None]:

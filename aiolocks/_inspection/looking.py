@@ -76,6 +76,20 @@ async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[
     return list(found.places), list(found.foreign.values())
 
 
+async def names_under(engine: Engine, held: LockInfo) -> tuple[str, ...]:
+    """All names that the leases which hold this one hold: of a `MultiLock` all of its names, this one first.
+
+    Goes through all keys of the server if it is a `MultiLock` of several names, and else asks nothing.
+    """
+    if all((holder.names or 1) == 1 for holder in held.holders):
+        return (held.name,)
+    leases = {holder.lease_id for holder in held.holders}
+    places, _ = await _scan(engine, bool)
+    infos = await look(engine, (place for place in places if place[0] == held.kind), waiters=0)
+    under = {info.name for info in infos if leases & {holder.lease_id for holder in info.holders}}
+    return (held.name, *sorted(under - {held.name}))
+
+
 async def prefixes_in_use(engine: Engine) -> dict[str, int]:
     """Under how many names somebody may hold or wait, by prefix: all that this server has."""
     places: dict[str, set[KindAndName]] = {}

@@ -96,6 +96,9 @@ class MultiLock(Acquirable[Lease]):
         self._names = _checked(names)
         self._name = ", ".join(self._names)
 
+    def _beside(self, engine: Engine) -> str:
+        return f',"names":{len(self._names)}' if len(self._names) > 1 else ""
+
     def _resource(self, engine: Engine) -> Resource:
         make: Callable[..., NameCommands] = MultiCommands
         if engine.by_slot:

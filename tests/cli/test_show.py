@@ -12,7 +12,7 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, RWLock, Semaphore, Session
+from aiolocks import FairLock, Lock, MultiLock, RWLock, Semaphore, Session
 from tests.cli.conftest import Aiolocks
 from tests.cli.several import several
 from tests.support.waiting import eventually
@@ -128,3 +128,9 @@ async def test_a_name_that_no_lock_can_have(aiolocks: Aiolocks) -> None:
     ended = await (await aiolocks(program=("sh", "-c", script, sys.executable))).end()
     assert ended.out.split() == ["2", "2", "2"]
     assert ended.err.count("cannot be encoded in UTF-8: 'a\\udcff'") == 3
+
+
+async def test_a_name_of_a_multilock_says_so(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with MultiLock(redis, ["job", "other"]):
+        ended = await (await aiolocks("show", "job")).end()
+    assert "\n  holds           one of 2 names\n" in ended.out

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Leadership, Lock, Schedule, Semaphore, Session, Tick
+from aiolocks import FairLock, Leadership, Lock, MultiLock, Schedule, Semaphore, Session, Tick
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest
-from tests.conftest import Surroundings, clustered
+from tests.conftest import Connect, Surroundings, clustered
 from tests.contrib.asgi import Answer, Stream, ask, stream
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
@@ -428,6 +428,35 @@ async def test_nothing_is_released_that_is_not_allowed(
     )
     assert (request.scope["user"], request.headers["host"]) == ("somebody", "locks.test")
     assert "was NOT released by force, by an operator at 192.0.2.7" in caplog.text
+
+
+async def test_of_a_multilock_the_callback_sees_all_names_and_all_or_none_are_released(
+    session: Session, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator of orders may not free a payment by way of an order."""
+    asked: list[ReleaseRequest] = []
+
+    def allow(request: ReleaseRequest) -> bool:
+        asked.append(request)
+        return all(name.startswith(("order:", "stock:")) for name in request.names)
+
+    app = dashboard.app(session, allow)
+    async with Session(connect()) as elsewhere:
+        lease = await MultiLock(elsewhere, ["payment:1", "order:1"]).acquire()
+        (info,) = await session.inspect("order:1")
+        refused = await release(app, "order:1", [info.holders[0].lease_id])
+        assert refused.status == 403
+        assert asked[0].names == ("order:1", "payment:1")
+        assert await lease.owned()
+        await lease.release()
+
+        lease = await MultiLock(elsewhere, ["stock:1", "order:1", "order:2"]).acquire()
+        (info,) = await session.inspect("order:1")
+        assert (await release(app, "order:1", [info.holders[0].lease_id])).status == 200
+        assert asked[1].names == ("order:1", "order:2", "stock:1")
+        assert not await MultiLock(session, asked[1].names).locked()
+        await asyncio.wait_for(lease.wait_lost(), 5)
+    assert "together with 'order:2', 'stock:1'" in caplog.text
 
 
 async def test_without_a_callback_nothing_is_released(session: Session) -> None:

@@ -69,6 +69,8 @@ def details(info: LockInfo, holder: HolderInfo | None) -> str:
             said.append(f"{holder.permits} of {'?' if info.value is None else info.value}")
         if holder.depth is not None:
             said.append(f"depth {holder.depth}")
+        if (holder.names or 1) > 1:
+            said.append(f"one of {holder.names} names")
     if info.kind == "turnstile":
         said.append(f"{info.value} went through")
     if text := kept(info):

@@ -17,7 +17,7 @@ from ..._core.engine import Engine
 from ..._holders import HolderInfo, in_words
 from ..._inspection.freeing import force_release
 from ..._inspection.infos import LockInfo
-from ..._inspection.looking import look
+from ..._inspection.looking import look, names_under
 from ..._transport.commands.inspect import HOLDABLE
 from ...errors import LockError
 from .._refusing import Refusal
@@ -38,8 +38,10 @@ class ReleaseRequest:
 
     Attributes:
         kind: Kind of the lock.
-        name: Name of the lock.
-        holders: The holders that would lose it.
+        name: Name of the lock that the operator has chosen.
+        names: All names that would be freed, `name` first: of a `MultiLock` all of its names, for it cannot
+            lose one of them alone.
+        holders: The holders that would lose them.
         scope: The ASGI scope of the request: `scope["user"]`, `scope["session"]`, `scope["state"]` are there
             if the application around the dashboard puts them there.
         headers: The headers of the request, with names in lower case.
@@ -47,6 +49,7 @@ class ReleaseRequest:
 
     kind: str
     name: str
+    names: tuple[str, ...]
     holders: tuple[HolderInfo, ...]
     scope: Mapping[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
@@ -60,8 +63,10 @@ AllowRelease = Callable[[ReleaseRequest], Decision | Awaitable[Decision]]
 class Releases:
     """Requests to release by force, and what became of them.
 
-    Invariant: nothing is freed without `allow_release`, and nothing but what the operator has seen: the
-    request names the leases, and what was granted since is left alone.
+    Invariants:
+    - nothing is freed that `allow_release` has not allowed, and nothing but what the operator has seen: the
+      request names the leases, and what was granted since is left alone;
+    - of a `MultiLock` all names are freed, or none.
     """
 
     def __init__(self, allow_release: AllowRelease | None) -> None:
@@ -103,14 +108,18 @@ class Releases:
         info = found[0]
         if frozenset(one.lease_id for one in info.holders) != leases:
             raise Refusal(409, "its holder has changed: look again")
-        by = await self._decided(scope, info)
+        names = await names_under(engine, info)
+        by = await self._decided(scope, info, names)
         freed = await force_release(engine, name, kind, leases=leases)
         if not freed:
             raise Refusal(409, "its holder has changed: look again")
-        self._note(info, by, "released")
+        self._note(info, names, by, "released")
+        # Its holder, which has lost them with the first one, gives them up too when it learns of that.
+        for one in names[1:]:
+            await force_release(engine, one, kind, leases=leases)
         return [one.lease_id for info in freed for one in info.holders]
 
-    async def _decided(self, scope: Scope, info: LockInfo) -> str:
+    async def _decided(self, scope: Scope, info: LockInfo, names: tuple[str, ...]) -> str:
         """The operator, as the callback names them.
 
         Raises:
@@ -122,7 +131,7 @@ class Releases:
             for key, value in scope["headers"]
         }
         request = ReleaseRequest(
-            kind=info.kind, name=info.name, holders=info.holders, scope=scope, headers=headers
+            kind=info.kind, name=info.name, names=names, holders=info.holders, scope=scope, headers=headers
         )
         client = scope.get("client")
         by = f"an operator at {client[0]}" if client else "an operator"
@@ -132,17 +141,19 @@ class Releases:
                 decision = await decision
         except Exception:
             log.exception("allow_release failed, and so %s %r is not released", info.kind, info.name)
-            self._note(info, by, "refused")
+            self._note(info, names, by, "refused")
             raise Refusal(500, "whether this is allowed could not be found out") from None
         named = cast("object", decision)
         if named is not True and not (isinstance(named, str) and named):
-            self._note(info, by, "refused")
+            self._note(info, names, by, "refused")
             raise Refusal(403, "you may not release this lock")
         return named if isinstance(named, str) else by
 
-    def _note(self, info: LockInfo, by: str, outcome: str) -> None:
+    def _note(self, info: LockInfo, names: tuple[str, ...], by: str, outcome: str) -> None:
         """Writes it down: in the log, and for all who look."""
         held = f"held {in_words(info.holders)}" if info.holders else info.problem or "kept by nobody"
+        if names[1:]:
+            held += f", together with {', '.join(map(repr, names[1:]))}"
         log.warning(
             "%s %r %s by force, by %s: it was %s",
             info.kind,
@@ -155,6 +166,7 @@ class Releases:
                     "outcome": outcome,
                     "kind": info.kind,
                     "name": info.name,
+                    "names": list(names),
                     "by": by,
                     "leases": [one.lease_id for one in info.holders],
                     "fencing_tokens": [one.fencing_token for one in info.holders],
