@@ -57,27 +57,22 @@ def kept(info: LockInfo) -> str:
 
 def details(info: LockInfo, holder: HolderInfo | None) -> str:
     """The facts that only some kinds have."""
-    said: list[str] = []
+    said: list[str | None] = []
     if holder is not None:
-        if holder.mode is not None:
-            said.append(holder.mode)
-        if holder.span is not None:
-            said.append(interval(holder.span))
-        if holder.keys is not None:
-            said.append(" ".join(holder.keys))
-        if info.kind == "semaphore":
-            said.append(f"{holder.permits} of {'?' if info.value is None else info.value}")
-        if holder.depth is not None:
-            said.append(f"depth {holder.depth}")
-        if (holder.names or 1) > 1:
-            said.append(f"one of {holder.names} names")
-    if info.kind == "turnstile":
-        said.append(f"{info.value} went through")
-    if text := kept(info):
-        said.append(text)
-    if info.problem:
-        said.append(f"! {info.problem}")
-    return " ".join(said)
+        said = [
+            holder.mode,
+            None if holder.span is None else interval(holder.span),
+            None if holder.keys is None else " ".join(holder.keys),
+            f"{holder.permits} of {info.value or '?'}" if info.kind == "semaphore" else None,
+            None if holder.depth is None else f"depth {holder.depth}",
+            f"one of {holder.names} names" if (holder.names or 1) > 1 else None,
+        ]
+    said += [
+        f"{info.value} went through" if info.kind == "turnstile" else None,
+        kept(info),
+        f"! {info.problem}" if info.problem else None,
+    ]
+    return " ".join(filter(None, said))
 
 
 def interval(span: tuple[float, float]) -> str:
