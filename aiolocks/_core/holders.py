@@ -30,6 +30,7 @@ def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any
         permits=holder.permits,
         depth=holder.depth,
         mode=holder.mode,
+        names=_names(described),
         keys=None if holder.keys is None else dict(holder.keys),
         span=holder.span if kind.startswith("rangelock") else None,
         **who_in(described),
@@ -37,16 +38,16 @@ def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any
 
 
 def who_in(described: dict[str, Any]) -> dict[str, Any]:
-    """Host, process, task, the user's metadata, what a leader has published, the names of a `MultiLock`."""
-    (host, pid, task), user, names = whereabouts(described), described.get("user"), described.get("names")
-    return {
-        "host": host,
-        "pid": pid,
-        "task": task,
-        "metadata": cast("dict[str, Any]", user) if isinstance(user, dict) else {},
-        "value": described.get("value"),
-        "names": names if isinstance(names, int) else None,
-    }
+    """Host, process, task, the user's metadata, and what a leader has published."""
+    (host, pid, task), user = whereabouts(described), described.get("user")
+    metadata = cast("dict[str, Any]", user) if isinstance(user, dict) else {}
+    return {"host": host, "pid": pid, "task": task, "metadata": metadata, "value": described.get("value")}
+
+
+def _names(described: dict[str, Any]) -> int | None:
+    """How many names a `MultiLock` holds."""
+    names = described.get("names")
+    return names if isinstance(names, int) else None
 
 
 def whereabouts(described: dict[str, Any]) -> tuple[str | None, int | None, str | None]:
@@ -102,6 +103,7 @@ def held_here(claim: Claim, possession: Possession | None, now: float) -> Holder
         remaining=possession.remaining(),
         held_since=possession.fencing_token / 1e6,
         held_for=now - possession.granted_at,
+        names=_names(described),
         **who_in(described),
     )
 

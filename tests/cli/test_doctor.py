@@ -15,6 +15,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from aiolocks import Lock, Session
 from aiolocks.cli.doctor import access, settings
 from aiolocks.cli.doctor.command import _examine, examine
 from aiolocks.cli.doctor.facts import Facts
@@ -25,11 +26,12 @@ from aiolocks.testing import EmbeddedServer
 from tests.cli.conftest import Aiolocks
 from tests.cli.several import several
 from tests.conftest import OwnServer
+from tests.docs.markdown import read
 from tests.support.processes import ROOT
 from tests.support.servers import ServerKind
 from tests.support.skew import SkewedServer
 
-MINIMAL = (
+COMPLETE = (
     "~aiolocks:* -@all +evalsha +eval +get +set +del +exists +pexpire +pttl +time +zadd +zcard +zrange "
     "+zrank +zrem +client|tracking +client|caching +select +client|info +client|kill +info"
 )
@@ -43,15 +45,17 @@ def _real(server_kind: ServerKind) -> None:
 
 
 async def found(
-    server: EmbeddedServer, *, url: str | None = None, wakeup: str = "auto"
+    server: EmbeddedServer, *, url: str | None = None, wakeup: str = "auto", prefix: str = "aiolocks"
 ) -> dict[str, Finding]:
     """The findings by the name of their check; none of them leaves a key."""
+    async with server.client(protocol=2) as admin:
+        before = set(await admin.keys())
     async with connected(url or server.url, ailing=True) as reached:
-        findings = await examine(reached, prefix="aiolocks", wakeup=wakeup)
+        findings = await examine(reached, prefix=prefix, wakeup=wakeup)
     assert len({finding.check for finding in findings}) == len(findings)
     assert all((finding.level is Level.OK) == (not finding.mend) for finding in findings)
     async with server.client(protocol=2) as admin:
-        assert await admin.keys() == []
+        assert set(await admin.keys()) <= before
     return {finding.check: finding for finding in findings}
 
 
@@ -250,8 +254,8 @@ async def as_user(own_server: OwnServer) -> Any:
     return as_user
 
 
-async def test_the_minimal_user_is_fit_for_locks(as_user: Any) -> None:
-    findings = await as_user(MINIMAL)
+async def test_a_user_who_may_do_all_that_is_documented_for_a_lock_is_fit_for_locks(as_user: Any) -> None:
+    findings = await as_user(COMPLETE)
     notes = {check for check, finding in findings.items() if finding.level is Level.NOTE}
     assert (amiss(findings), notes) == (set(), {"persistence", "replicas", "settings", "kinds"})
     assert findings["kinds"].says.startswith(
@@ -259,25 +263,25 @@ async def test_the_minimal_user_is_fit_for_locks(as_user: Any) -> None:
     )
     assert findings["kinds"].mend.startswith(f"{GRANT} +hdel +hexists +hget ")
     assert findings["settings"].mend.endswith(f"{GRANT} +config|get")
-    findings = await as_user(f"{MINIMAL} +@hash +@sortedset +@keyspace +@read +config|get")
+    findings = await as_user(f"{COMPLETE} +@hash +@sortedset +@keyspace +@read +config|get")
     assert {finding.level for finding in findings.values()} == {Level.OK, Level.NOTE}
     assert findings["kinds"].level is Level.OK
 
 
 @pytest.mark.parametrize(
-    ("changed", "check", "says", "mend", "others"),
+    ("changed", "check", "says", "mend", "spoilt"),
     [
-        ("eval", "scripts", "eval: denied to this user", f"{GRANT} +eval", set()),
-        ("evalsha", "scripts", "evalsha: denied to this user", f"{GRANT} +evalsha", set()),
-        ("zrank del", "commands", "del: denied to this user; zrank", f"{GRANT} +del +zrank", set()),
+        ("eval", "scripts", "eval: denied to this user", f"{GRANT} +eval", {"scripts"}),
+        ("evalsha", "scripts", "evalsha: denied to this user", f"{GRANT} +evalsha", {"scripts"}),
+        ("zrank del", "commands", "del: denied to this user; zrank", f"{GRANT} +del +zrank", {"commands"}),
         (
             "~aiolocks:* ~shop:*",
             "keys",
             "aiolocks:lock:*, aiolocks:lock.fence:*",
             f"{GRANT} ~aiolocks:*",
-            set(),
+            {"keys"},
         ),
-        ("~aiolocks:* ~aiolocks:lock*", "keys", "deadlocks", f"{GRANT} ~aiolocks:waits:*", set()),
+        ("~aiolocks:* ~aiolocks:lock*", "keys", "deadlocks", f"{GRANT} ~aiolocks:waits:*", {"keys"}),
         ("client|tracking", "tracking", "client|tracking", f"{GRANT} +client|tracking", {"trial"}),
         ("client|caching", "tracking", "client|caching", f"{GRANT} +client|caching", {"trial"}),
         ("client|kill", "reconnecting", "client|kill: denied", f"{GRANT} +client|kill", set()),
@@ -285,17 +289,47 @@ async def test_the_minimal_user_is_fit_for_locks(as_user: Any) -> None:
     ],
 )
 async def test_a_spoilt_user(
-    as_user: Any, changed: str, check: str, says: str, mend: str, others: set[str]
+    as_user: Any, changed: str, check: str, says: str, mend: str, spoilt: set[str]
 ) -> None:
     changes = [word if word.startswith("~") else f"+{word}" for word in changed.split()]
-    before = MINIMAL.split()
+    before = COMPLETE.split()
     rules = [rule for rule in before if rule not in changes] + [
         rule for rule in changes if rule not in before
     ]
     findings = await as_user(" ".join(rules))
     assert says in findings[check].says
-    assert findings[check].mend.endswith(mend)
-    assert amiss(findings) == {check, *others}
+    assert mend in findings[check].mend
+    assert amiss(findings) == spoilt
+
+
+async def test_a_user_with_the_minimal_acl_gets_notes(own_server: OwnServer) -> None:
+    server = await own_server()
+    page = read(ROOT / "docs" / "how-to" / "use-in-production.md")
+    (block,) = [block for block in page.blocks if block.title == "Minimal ACL"]
+    async with server.client() as admin:
+        for line in block.text.strip().splitlines():
+            await admin.execute_command(*line.split())
+    findings = await found(server, url=f"unix://locks:secret@{server.path}", prefix="shop")
+    notes = {check for check, finding in findings.items() if finding.level is Level.NOTE}
+    assert (amiss(findings), notes) == (set(), {"info", "settings", "kinds", "reconnecting", "tracking"})
+    assert "woken by keyspace" in findings["trial"].says
+
+
+@pytest.mark.leaves_keys("shop*", "team*")
+async def test_a_prefix_that_begins_with_another_one_and_a_colon(own_server: OwnServer) -> None:
+    server = await own_server()
+    async with server.client() as redis:
+        for prefix in ("shop:eu", "shop-us", "team"):
+            async with Session(redis, prefix=prefix) as session, Lock(session, "x"):
+                pass
+    assert (await found(server, prefix="shop-us"))["prefixes"].level is Level.OK
+    for prefix, says in {
+        "shop": "a user who may use ~shop:* may use the locks of the prefix shop:eu",
+        "team:a": "a user who may use ~team:* may use the locks of the prefix team:a",
+    }.items():
+        finding = (await found(server, prefix=prefix))["prefixes"]
+        assert (finding.level, finding.says) == (Level.WARNING, says)
+        assert finding.mend
 
 
 # -- what needs no server
@@ -335,13 +369,15 @@ def test_how_often_the_append_only_file_is_written() -> None:
 def test_the_words_are_those_of_the_page() -> None:
     page = (ROOT / "docs/how-to/use-in-production.md").read_text()
     listed: dict[str, set[str]] = {}
-    for kinds, words in re.findall(r"^\| (`.*`) \| `(\+.*)` \|$", page, re.MULTILINE):
+    for kinds, words in re.findall(r"^\| (`[^|]*) \| `(\+.*)` \|$", page, re.MULTILINE):
         for kind in re.findall("`([^`]+)`", kinds):
             listed[kind] = set(words.replace("+", "").split())
     assert {kind: set(words) for kind, words in access.OTHERS.items()}.items() <= listed.items()
     (line,) = re.findall(r"^ACL SETUSER locks on >secret (.*)$", page, re.MULTILINE)
-    assert line.replace("shop", "aiolocks") == MINIMAL
-    assert {f"+{word}" for word in access.LOCK} <= set(MINIMAL.split())
+    appended = re.findall(r"^- `(\+[^`]+)`: ", page, re.MULTILINE)
+    complete = {*line.replace("shop", "aiolocks").split(), *" ".join(appended).split()}
+    assert set(COMPLETE.split()) <= complete
+    assert {f"+{word}" for word in access.LOCK} <= set(COMPLETE.split())
 
 
 # -- the command

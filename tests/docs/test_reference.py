@@ -22,7 +22,7 @@ from aiolocks.cli import exits
 from aiolocks.cli.app import app
 from tests.conftest import Connect, OwnServer
 from tests.docs.markdown import read
-from tests.lua.test_acl import COMMANDS, FAMILIES, KNOWS_ITSELF, LOST, TRACKING
+from tests.lua.test_acl import COMMANDS, FAMILIES, KEYSPACE, KNOWS_ITSELF, LOST, TRACKING
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = {path.stem: read(path).prose for path in (ROOT / "docs" / "reference").glob("*.md")}
@@ -148,15 +148,20 @@ def test_it_has_every_option_status_and_variable() -> None:
 
 
 @functools.cache
-def minimal_acl() -> tuple[str, ...]:
+def minimal_acl() -> tuple[tuple[str, ...], ...]:
+    """The commands that set it up, as words."""
     (block,) = [block for block in HOW_TO.blocks if block.title == "Minimal ACL"]
-    return tuple(block.text.split())
+    return tuple(tuple(line.split()) for line in block.text.strip().splitlines())
+
+
+def allowed_commands() -> set[str]:
+    return {rule[1:] for rule in minimal_acl()[0] if rule.startswith("+")}
 
 
 def test_it_explains_each_permission() -> None:
     rows = re.findall(r"^\| (`.+?`) \| ", section("Permissions"), re.MULTILINE)
     explained = {command.replace(" ", "|") for row in rows for command in re.findall(r"`(.+?)`", row)}
-    assert explained == {rule[1:] for rule in minimal_acl() if rule.startswith("+")}
+    assert explained == allowed_commands() | OPTIONAL
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,7 +180,12 @@ OPTIONAL = {"select", *KNOWS_ITSELF, *TRACKING}
 
 def test_the_minimal_acl_is_minimal() -> None:
     # `COMMANDS` are shown to be needed where they come from.
-    assert {rule[1:] for rule in minimal_acl() if rule.startswith("+")} == {*COMMANDS, *OPTIONAL}
+    assert allowed_commands() == {*COMMANDS, *KEYSPACE}
+
+
+def test_of_all_that_may_be_appended_the_page_says_what_it_gives_away() -> None:
+    rows = re.findall(r"^- `(\+[^`]+)`: .*(?:\n  .*)*gives away", HOW_TO.prose, re.MULTILINE)
+    assert {word.removeprefix("+") for row in rows for word in row.split()} == {*OPTIONAL, "scan"}
 
 
 @pytest.mark.parametrize("without", [set(), OPTIONAL], ids=["whole", "least"])
@@ -184,7 +194,10 @@ async def test_the_minimal_acl_is_enough(
 ) -> None:
     own = await own_server()
     admin = connect(own)
-    await admin.execute_command(*(word for word in minimal_acl() if word.removeprefix("+") not in without))
+    for words in minimal_acl():
+        await admin.execute_command(*words)
+    if not without:
+        await admin.execute_command("ACL", "SETUSER", "locks", *(f"+{word}" for word in OPTIONAL))
     client = connect(own, username="locks", password="secret", db=0 if without else 1)
     async with Session(client, prefix="shop") as session:
         lock = Lock(session, "name", ttl=1)
@@ -198,11 +211,10 @@ async def test_the_minimal_acl_is_enough(
         await (await lock.adopt(handle)).release()
     denied = {str_of(entry["object"]) for entry in await admin.acl_log()}
     # The driver asks for `client|setinfo` and lives without; Redis 6.2 knows no subcommands here.
-    # So it does for `subscribe`, which is asked for when there is no tracking.
-    assert denied - {"client|setinfo", "client"} - ({"subscribe"} if without else set()) <= without
+    assert denied - {"client|setinfo", "client"} <= without
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert [warning.partition(" (")[0] for warning in warnings] == (
-        ["wakeup: poll serves this session"] if without else []
+        ["wakeup: keyspace serves this session"] if without else []
     )
 
 

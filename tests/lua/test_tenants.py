@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,6 @@ from tests.docs.markdown import read
 from tests.docs.test_docs import ROOT
 from tests.support.waiting import eventually
 
-LIMITS = ROOT / "docs" / "explanation" / "known-limits.md"
 PRODUCTION = ROOT / "docs" / "how-to" / "use-in-production.md"
 KEY = "other:lock:{secret name}"
 
@@ -35,19 +35,20 @@ async def server(own_server: Any) -> EmbeddedServer:
 
 
 @pytest.fixture
-async def minimal(server: EmbeddedServer, connect: Any, acl: Any) -> None:
-    """A user with the minimal ACL."""
-    (line,) = lines_of(PRODUCTION, "Minimal ACL")
-    await connect(server).execute_command(*line.replace("shop", "tenant").replace("locks", "tenant").split())
-
-
-@pytest.fixture
-async def apart(server: EmbeddedServer, connect: Any, acl: Any) -> None:
-    """Two users, each with the ACL for a tenant."""
-    admin = connect(server)
+async def apart(server: EmbeddedServer, connect: Any, acl: Any) -> Redis:
+    """Two users, each with the minimal ACL; gives the administrator."""
+    admin: Redis = connect(server)
     for tenant in ("tenant", "other"):
-        for line in lines_of(LIMITS, "ACL for each tenant"):
-            await admin.execute_command(*line.replace("tenant", tenant).split())
+        for line in lines_of(PRODUCTION, "Minimal ACL"):
+            await admin.execute_command(*line.replace("shop", tenant).replace("locks", tenant).split())
+    return admin
+
+
+async def given(admin: Redis, word: str) -> None:
+    """The tenant gets what the row of the page with that word appends."""
+    rows = re.findall(r"^- `(\+[^`]+)`: ", PRODUCTION.read_text(), re.MULTILINE)
+    (words,) = [row for row in rows if word in row.split()]
+    await admin.execute_command("ACL", "SETUSER", "tenant", *words.split())
 
 
 @asynccontextmanager
@@ -71,11 +72,11 @@ async def by_hand(server: EmbeddedServer) -> AsyncIterator[Any]:
             await writer.wait_closed()
 
 
-@pytest.mark.usefixtures("minimal")
 @pytest.mark.leaves_keys("other:*")
-async def test_with_the_minimal_acl_a_tenant_sees_the_keys_of_others(
-    server: EmbeddedServer, connect: Any
+async def test_with_client_tracking_a_tenant_sees_the_keys_of_others(
+    server: EmbeddedServer, connect: Any, apart: Redis
 ) -> None:
+    await given(apart, "+client|tracking")
     async with by_hand(server) as say:
         assert await say("CLIENT", "TRACKING", "ON", "BCAST") == b"+OK\r\n"
         await connect(server).set(KEY, "value", px=10_000)
@@ -83,19 +84,50 @@ async def test_with_the_minimal_acl_a_tenant_sees_the_keys_of_others(
         assert b"NOPERM" in await say("GET", KEY)
 
 
-@pytest.mark.usefixtures("minimal")
-async def test_with_the_minimal_acl_a_tenant_closes_the_connections_of_others(
-    server: EmbeddedServer, connect: Any
+async def test_with_client_kill_a_tenant_closes_the_connections_of_others(
+    server: EmbeddedServer, apart: Redis
 ) -> None:
-    admin: Redis = connect(server)
+    await given(apart, "+client|kill")
+    admin = apart
     before = await admin.client_id()
     async with by_hand(server) as say:
         assert await say("CLIENT", "KILL", "ID", str(before)) == b":1\r\n"
     assert await admin.client_id() != before
 
 
+@pytest.mark.leaves_keys("other:*")
+async def test_with_scan_a_tenant_sees_the_names_of_all_keys(server: EmbeddedServer, apart: Redis) -> None:
+    await given(apart, "+scan")
+    await apart.set(KEY, "value", px=10_000)
+    async with by_hand(server) as say:
+        assert KEY.encode() in await say("SCAN", "0", "COUNT", "1000")
+
+
+@pytest.mark.leaves_keys("tenant:*")
+async def test_with_select_a_tenant_uses_its_prefix_in_another_database(
+    server: EmbeddedServer, connect: Any, apart: Redis
+) -> None:
+    await given(apart, "+select")
+    key = KEY.replace("other", "tenant")
+    await connect(server, db=1).set(key, "value", px=10_000)
+    async with by_hand(server) as say:
+        assert await say("SELECT", "1") == b"+OK\r\n"
+        assert await say("GET", key) == b"$5\r\nvalue\r\n"
+
+
+@pytest.mark.leaves_keys("tenant:eu*")
+async def test_a_tenant_uses_a_prefix_that_begins_with_its_own(
+    server: EmbeddedServer, connect: Any, apart: Redis
+) -> None:
+    tenant = connect(server, username="tenant", password="secret")
+    async with Session(apart, prefix="tenant:eu") as session, Lock(session, "name") as lease:
+        assert await tenant.delete("tenant:eu:lock:{name}") == 1
+        assert not await lease.owned()
+        lease.detach()
+
+
 @pytest.mark.usefixtures("apart")
-async def test_with_an_acl_for_each_tenant_locks_work_and_waiters_are_woken(
+async def test_with_the_minimal_acl_locks_work_and_waiters_are_woken(
     server: EmbeddedServer, connect: Any
 ) -> None:
     clients = [connect(server, username="tenant", password="secret") for _ in range(2)]
@@ -131,7 +163,7 @@ async def test_with_an_acl_for_each_tenant_locks_work_and_waiters_are_woken(
     ],
     ids=" ".join,
 )
-async def test_with_an_acl_for_each_tenant_nothing_of_others_is_to_be_seen(
+async def test_with_the_minimal_acl_nothing_of_others_is_to_be_seen(
     server: EmbeddedServer, words: tuple[str, ...]
 ) -> None:
     async with by_hand(server) as say:
@@ -142,7 +174,7 @@ async def test_with_an_acl_for_each_tenant_nothing_of_others_is_to_be_seen(
 
 
 @pytest.mark.usefixtures("apart")
-async def test_with_an_acl_for_each_tenant_no_lock_of_others_can_be_had(
+async def test_with_the_minimal_acl_no_lock_of_others_can_be_had(
     server: EmbeddedServer, connect: Any
 ) -> None:
     tenant = connect(server, username="tenant", password="secret")

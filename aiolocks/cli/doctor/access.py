@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncGenerator, Sequence
 from importlib import resources
 from typing import Any, Final
@@ -10,7 +11,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
-from ..._transport.requests.keys import key
+from ..._transport.commands.inspect import FAMILIES
+from ..._transport.requests.keys import ANY_KEY, key, parse, prefix_of
 from .facts import ask, text
 from .findings import Finding, Level
 
@@ -84,6 +86,8 @@ _CONNECTION: Final = {
 """The requests of a new connection, and how to try them: nobody has this number."""
 _ROLES: Final = {"": ":*", "fence": ".fence:*", "queue": ".queue:*", "bell.x": ".bell.*"}
 """The keys beside a lock, and the end of the pattern that allows them."""
+_SCANNING: Final = 1.0
+"""Seconds in which the keys of a server are looked through for prefixes; of very many, some are not seen."""
 _MISSING: Final = re.compile(r"unknown.*command", re.IGNORECASE)
 _DENIED: Final = re.compile(r"can't run this command|ACL failure|no permissions|NOPERM")
 
@@ -101,6 +105,8 @@ async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncG
         for finding in await _words(client, key(prefix, "lock", name), grant):
             yield finding
     yield await _connection(client, grant)
+    if (shared := await _prefixes(client, prefix)) is not None:
+        yield shared
 
 
 async def _scripts(client: Redis, grant: str) -> Finding:
@@ -178,10 +184,40 @@ async def _connection(client: Redis, grant: str) -> Finding:
         )
     says = "; ".join(f"{word}: {why}" for word, why in troubles.items())
     return Finding(
-        Level.WARNING,
+        Level.NOTE,
         "reconnecting",
         f"a request that is late when a connection breaks may hold a lock for a ttl ({says})",
-        _mend(troubles, grant),
+        f"{_mend(troubles, grant)}, where this user may close connections of others",
+    )
+
+
+async def _prefixes(client: Redis, prefix: str) -> Finding | None:
+    """The prefixes in use that a user of this one may use too, or whose users may use this one."""
+    found: set[str] = set()
+    cursor, until = "0", time.monotonic() + _SCANNING
+    while time.monotonic() < until:
+        try:
+            cursor, keys = await ask(client, "SCAN", cursor, "MATCH", ANY_KEY, "COUNT", 1000)
+        except ResponseError:
+            return None  # what it may not see is not looked at
+        for raw in keys:
+            one = raw if isinstance(raw, bytes) else str(raw).encode()
+            other = prefix_of(one)
+            place = None if other is None else parse(other, one)
+            if other is not None and place is not None and place.kind in FAMILIES:
+                found.add(other)
+        if text(cursor) == "0":
+            break
+    inner = [other for other in found if other.startswith(f"{prefix}:")]
+    outer = [other for other in found if prefix.startswith(f"{other}:")]
+    pairs = [(prefix, one) for one in sorted(inner)] + [(one, prefix) for one in sorted(outer)]
+    if not pairs:
+        return Finding(Level.OK, "prefixes", f"no other prefix in use shares keys with {prefix}:*")
+    says = "; ".join(
+        f"a user who may use ~{one}:* may use the locks of the prefix {two}" for one, two in pairs
+    )
+    return Finding(
+        Level.WARNING, "prefixes", says, "choose prefixes that do not begin with another one and a colon"
     )
 
 

@@ -21,7 +21,7 @@ def about(facts: Facts) -> Iterator[Finding]:
     """The findings from these facts, in the order in which they should be read."""
     if not facts.info:
         yield Finding(
-            Level.WARNING,
+            Level.NOTE,
             "info",
             "the user may not ask with INFO, so version, role, memory and replicas are not known",
             "run the doctor as an administrator, or: ACL SETUSER <user> +info",
