@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -57,6 +58,18 @@ class HolderInfo:
     keys: dict[str, int] | None = None
     value: Any = None
     span: tuple[float, float] | None = None
+
+
+def interval(span: tuple[float, float]) -> str:
+    """As the holder wrote it: `[0, 10)` stands on the server with the number right below 10."""
+    low, high = span
+    above = math.nextafter(high, math.inf)
+    half_open = len(repr(above)) + 4 < len(repr(high))
+    return f"[{_number(low)}, {_number(above if half_open else high)}{')' if half_open else ']'}"
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")
 
 
 def in_words(holders: Sequence[HolderInfo]) -> str:

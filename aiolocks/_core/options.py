@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, final
 
 from .arguments import (
+    LONGEST,
     SHORTEST_TTL,
     check_at_least,
     check_grace,
@@ -21,6 +23,8 @@ from .clock import milliseconds
 OnLost = Literal["cancel", "ignore"]
 
 _REPLICAS: Final = 1000
+_LONG: Final = 7200
+"""Seconds above which a plain number was perhaps meant as milliseconds, as in other libraries."""
 
 
 @final
@@ -92,6 +96,14 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
         raise TypeError(
             "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
             "its holder lives, and outlives it by its ttl"
+        )
+    if auto_renew is True and isinstance(ttl, (int, float)) and _LONG < ttl < LONGEST:
+        # A lock that is renewed needs no long ttl, and one of which the holder dies is taken for so long.
+        warnings.warn(
+            f"ttl={ttl!r} is {ttl / 3600:.1f} hours: ttl is in seconds. A lock is renewed while its holder "
+            "lives, and stays taken for that long when it dies. If that is meant, give a timedelta",
+            UserWarning,
+            stacklevel=4 if metadata is not None else 5,
         )
     if on_lost not in ("cancel", "ignore"):
         raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")

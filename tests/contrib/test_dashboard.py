@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Leadership, Lock, MultiLock, Schedule, Semaphore, Session, Tick
+from aiolocks import FairLock, Leadership, Lock, MultiLock, RangeLock, Schedule, Semaphore, Session, Tick
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest
 from tests.conftest import Connect, Surroundings, clustered
@@ -195,6 +195,13 @@ async def test_the_page_of_a_name_says_everything(app: Dashboard, session: Sessi
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_an_interval_is_shown_as_it_was_written(app: Dashboard, session: Session) -> None:
+    async with stream(app, "/events") as page, RangeLock(session, "room").writer(9, 11):
+        await page.until(lambda: page.rows("locks"))
+        ((row,),) = [lock["holders"] for lock in page.rows("locks")]
+        assert row["span"] == "[9, 11)"
 
 
 @pytest.mark.leaves_keys

@@ -7,6 +7,7 @@ import gc
 import logging
 import math
 from collections.abc import Awaitable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -486,7 +487,7 @@ async def test_a_long_wait_is_logged_by_the_timer_that_was_set_for_that(
         began = math.nextafter(began, math.inf)
     await hold(offline, transport, ttl=1e6, auto_renew=False)
     clock.jump(began - clock.now())
-    task = waiting(offline, ttl=1e6)
+    task = waiting(offline, ttl=timedelta(seconds=1e6))
     await asyncio.sleep(11)
 
     assert "waiting for 10.0 s" in caplog.text

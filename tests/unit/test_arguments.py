@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -477,3 +478,23 @@ def test_client_and_name_the_wrong_way_round() -> None:
 @pytest.mark.parametrize("configure", [None, 1, "yes"])
 def test_what_may_be_configured_is_yes_or_no(configure) -> None:
     check(lambda: KeyspaceWakeup(configure=configure), TypeError, ("configure must be True or False",))
+
+
+# -- a ttl in milliseconds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metadata", [None, {"order": 17}])
+def test_a_ttl_that_looks_like_milliseconds_is_warned_of_where_it_stands(metadata: Any) -> None:
+    ttl = 30_000.0 if metadata is None else 30_000
+    with pytest.warns(UserWarning, match=r"ttl=30000.* is 8.3 hours: ttl is in seconds") as caught:
+        Lock(Redis(), "a", ttl=ttl, metadata=metadata)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "options", [{"ttl": 7200}, {"ttl": timedelta(days=1)}, {"ttl": 86_400, "auto_renew": False}], ids=str
+)
+def test_a_long_ttl_that_is_meant_is_not_warned_of(options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lock(**options)

@@ -178,6 +178,7 @@ RECORD = {
     *("fencing_token", "error", "host", "pid", "metadata"),
 }
 HOLDER = {
+    "names",
     "keys",
     "lease_id",
     "fencing_token",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ... import HolderInfo, LockInfo, WaiterInfo
+from ..._holders import interval
 
 _MOST_NAMED = 5
 """Prefixes that a hint names."""
@@ -73,18 +74,6 @@ def details(info: LockInfo, holder: HolderInfo | None) -> str:
         f"! {info.problem}" if info.problem else None,
     ]
     return " ".join(filter(None, said))
-
-
-def interval(span: tuple[float, float]) -> str:
-    """As the holder wrote it: `[0, 10)` stands on the server with the number right below 10."""
-    low, high = span
-    above = math.nextafter(high, math.inf)
-    half_open = len(repr(above)) + 4 < len(repr(high))
-    return f"[{_number(low)}, {_number(above if half_open else high)}{')' if half_open else ']'}"
-
-
-def _number(value: float) -> str:
-    return repr(value).removesuffix(".0")
 
 
 def sentence(info: LockInfo, encoding: str = "utf-8") -> str:

@@ -21,6 +21,8 @@ _RIGHT: Final = ("pid", "held", "left", "waiters")
 _BETWEEN: Final = "  "
 _NARROWEST: Final = 8
 _CUT: Final = ("name", "host")
+_WIDEST: Final = 40
+"""Columns to which names are aligned in a pipe: a longer one moves the rest of its own line."""
 _LESS: Final = ((80, ("holder", "host")), (56, ("pid", "held")), (40, ("kind", "left")))
 """The columns that a narrower screen leaves out, as text that cannot be broken would squeeze out the name."""
 _MOST_DRAWN: Final = 500
@@ -124,18 +126,20 @@ def _header(shows: Sequence[str]) -> tuple[str, ...]:
 def _aligned(
     rows: Sequence[tuple[str, ...]], shows: Sequence[str], width: int | None = None, cut: str = ""
 ) -> Iterator[str]:
-    """The rows as lines; within a width if there is one, at the cost of names, then of hosts."""
+    """The rows as lines; within a width if there is one, at the cost of names, then of hosts; else uncut."""
     columns = (*shows, "")
     widths = dict(zip(columns, (max(map(cell_len, cells)) for cells in zip(*rows, strict=True)), strict=True))
     for column in filter(widths.__contains__, _CUT):
         if width is not None:
             too_much = sum(widths.values()) + len(_BETWEEN) * (len(widths) - 1) - width
             widths[column] -= min(max(0, too_much), max(0, widths[column] - _NARROWEST))
+        else:
+            widths[column] = min(widths[column], _WIDEST)
     for row in rows:
         cells: list[str] = []
         for column, cell in zip(columns, row, strict=True):
             room = widths[column]
-            fits = cell if cell_len(cell) <= room else set_cell_size(cell, room - 1) + cut
+            fits = cell if width is None or cell_len(cell) <= room else set_cell_size(cell, room - 1) + cut
             space = " " * (room - cell_len(fits))
             cells.append(space + fits if column in _RIGHT else fits + space)
         yield _BETWEEN.join(cells).rstrip()

@@ -59,9 +59,10 @@ Exit status:
 RELEASE: Final = """
 Free the lock NAME from its holder, and wake the next waiter.
 
-Its holder learns of it when it next renews its lease, after a third of its ttl at the latest. Until then it
-goes on, beside the next holder. So look first who it is, and whether it is really dead or hung: the lock of a
-process that has died is free after its ttl anyway.
+Its holder is told at once, within some milliseconds, where its session hears of changes; otherwise it learns
+of it when it next renews its lease, after a third of its ttl at the latest. Until then it goes on, beside the
+next holder. So look first who it is, and whether it is really dead or hung: the lock of a process that has
+died is free after its ttl anyway.
 
 \b
   aiolocks release nightly-backup

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..._core.holders import described_in, who_in
 from ..._deadlocks import Deadlock
-from ..._holders import HolderInfo
+from ..._holders import HolderInfo, interval
 from ..._inspection.infos import KindAndName, LockInfo, WaiterInfo
 from ..._primitives.schedule.ticks import TickRecord
 from ..._transport.commands.leadership import TermFound
@@ -221,7 +221,7 @@ def _holder(place: KindAndName, holder: HolderInfo, found: Found) -> Row:
         "depth": holder.depth,
         "mode": holder.mode,
         "keys": None if holder.keys is None else " ".join(holder.keys),
-        "span": None if holder.span is None else f"[{holder.span[0]!r}, {holder.span[1]!r}]",
+        "span": None if holder.span is None else interval(holder.span),
     }
 
 
