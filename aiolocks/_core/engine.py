@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 import weakref
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -57,7 +57,6 @@ class Engine:
         "_ending",
         "_gates",
         "_single",
-        "_thread",
         "_transport",
         "bells",
         "closed",
@@ -116,7 +115,6 @@ class Engine:
         self._bindings: dict[Hashable, Any] = {}
         self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
         self.pid = current_pid()
-        self._thread = threading.get_ident()
         self.describe = Description(loop, self.pid).text
         self.token = Tokens().take
         self.bells = Bells(loop)
@@ -139,16 +137,9 @@ class Engine:
 
     @property
     def serves(self) -> bool:
-        """Whether it can be used here and now; asked at each acquire.
-
-        In one thread only one loop runs, and that is found out without a system call, unlike which.
-        """
-        return (
-            not self.closing
-            and threading.get_ident() == self._thread
-            and self.loop.is_running()
-            and current_pid() == self.pid
-        )
+        """Whether it can be used here and now; asked at each acquire."""
+        # That its loop runs is not enough: of loops that are nested, as by nest_asyncio, all do.
+        return not self.closing and _get_running_loop() is self.loop and current_pid() == self.pid
 
     @property
     def usable(self) -> bool:

@@ -34,6 +34,28 @@ async def test_the_default_session_of_a_client_is_always_the_same(transport) -> 
         await session.aclose()
 
 
+async def test_a_nested_loop_has_a_session_of_its_own(transport) -> None:
+    """As nest_asyncio allows: another loop runs inside a task of this one, which also counts as running."""
+    client = Redis()
+    lock = Lock(client, "name")
+    lock._bind()
+    loop, nested = asyncio.get_running_loop(), asyncio.new_event_loop()
+
+    async def inside() -> bool:
+        mine = lock._bind().engine.loop is nested
+        await Session.of(client).aclose()
+        return mine
+
+    asyncio._set_running_loop(None)
+    try:
+        assert nested.run_until_complete(inside())
+    finally:
+        nested.close()
+        asyncio._set_running_loop(loop)
+    assert lock._bind().engine.loop is loop
+    await Session.of(client).aclose()
+
+
 async def test_a_closed_default_session_is_replaced(transport) -> None:
     client = Redis()
     first = Session.of(client)
