@@ -38,6 +38,7 @@ from .._core.naming import NameTemplate
 from .._core.session import Session
 from .._primitives.lock import Lock
 from ..errors import LockLostError
+from ._handling import handler_begins
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled
 
@@ -197,6 +198,7 @@ def locked(
                 session, gone = session_of_request(request), functools.partial(_gone, request)
                 async with holding(session, lock_name(found), recipe, gone) as lease:
                     request[LEASE], begun = lease, True
+                    handler_begins()
                     return await handler(*args, **kwargs)
             except Refusal as refusal:
                 if begun and request.writer.output_size > 0:

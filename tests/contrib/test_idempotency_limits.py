@@ -78,21 +78,15 @@ async def test_a_run_whose_end_nobody_knows_is_refused(
     async with serves(till, session) as url, serves(till, session, on_crash="run") as careless:
         with monkeypatch.context() as patch:
             # As a process that dies between effect and record: nobody notes its end, nor its answer.
-            patch.setattr(_once._Attempt, "_plain", dies)
             patch.setattr(_once._Attempt, "_uncount", forgets)
-            assert (await sent(http, url, "ok")).status_code == 500
+            assert (await sent(http, url, "raise")).status_code == 500
         for _ in range(2):
-            crashed = await sent(http, url, "ok")
+            crashed = await sent(http, url, "raise")
             assert reason(crashed) == (409, "crashed")
             assert "retry-after" not in crashed.headers
         assert till.rung_up == 1
-        assert (await sent(http, careless, "ok")).status_code == 201
+        assert (await sent(http, careless, "raise")).status_code == 500
         assert till.rung_up == 2
-
-
-async def dies(attempt: Any) -> Any:
-    await attempt._work()
-    raise RuntimeError("killed")
 
 
 async def forgets(attempt: Any) -> None:

@@ -16,7 +16,7 @@ from aiolocks import Session
 from aiolocks.contrib.idempotency import Stored, _once
 from aiolocks.contrib.idempotency._once import Once
 from aiolocks.contrib.idempotency._policy import Policy
-from aiolocks.contrib.idempotency._problems import Problem
+from aiolocks.contrib.idempotency._problems import Failed, Problem
 from aiolocks.contrib.idempotency._record import Record, Unkept
 from aiolocks.contrib.idempotency.sqlalchemy import SQLAlchemyStore, _Transaction
 from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
@@ -94,7 +94,7 @@ async def test_what_is_not_kept_is_rolled_back(
     desk = Desk(session, store)
     with pytest.raises(RuntimeError, match="out of money"):
         await desk.ask(RuntimeError("out of money"))
-    assert (await desk.ask(Record(503, (), b""))).status == 503
+    assert (await desk.ask(Failed(answer=Record(503, (), b"")))).status == 503
     with pytest.raises(Problem, match=r"^500"):
         await desk.ask(Unkept("the answer is streamed"))
     assert await payments(engine) == {}

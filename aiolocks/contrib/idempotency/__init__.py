@@ -8,7 +8,8 @@ a store that commits the record of a request with its effects.
 
 from __future__ import annotations
 
+from .._handling import handler_begins
 from ._middleware import IdempotencyMiddleware
 from ._store import Store, Stored, Transaction
 
-__all__ = ["IdempotencyMiddleware", "Store", "Stored", "Transaction"]
+__all__ = ["IdempotencyMiddleware", "Store", "Stored", "Transaction", "handler_begins"]

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, final
 
+from .._handling import Handling
 from . import _problems as problems
+from ._policy import Policy
+from ._problems import Failed
 from ._record import Record, Unkept
 
 Scope = MutableMapping[str, Any]
@@ -61,7 +64,11 @@ class Exchange:
 
     The application runs in a task of its own. Its answer is collected, and is not sent to the client: that is
     for the caller, which keeps it first. An answer that is longer than `max_answer` cannot be kept. Then the
-    client gets it as the application sends it, or, with `whole`, the application is cancelled.
+    client gets it as the application sends it, or, with a store, the application is cancelled.
+
+    Args:
+        marked: Each handler of the application says that it begins.
+        task: Begins a task.
 
     The client's `receive` is asked only while the application sends to the client.
     """
@@ -72,17 +79,18 @@ class Exchange:
         "_body",
         "_client_receive",
         "_client_send",
-        "_max_answer",
+        "_handling",
+        "_marked",
         "_over",
         "_parts",
         "_passing",
+        "_policy",
         "_read",
         "_run",
         "_scope",
         "_size",
         "_start",
         "_task",
-        "_whole",
     )
 
     def __init__(
@@ -93,8 +101,8 @@ class Exchange:
         receive: Receive,
         send: Send,
         *,
-        max_answer: int,
-        whole: bool,
+        policy: Policy,
+        marked: bool,
         task: Callable[[Any], asyncio.Task[Any]],
     ) -> None:
         # Ways around `send`, as for the file whose name is sent, would pass the record by.
@@ -105,8 +113,9 @@ class Exchange:
         self._body = body
         self._client_receive = receive
         self._client_send = send
-        self._max_answer = max_answer
-        self._whole = whole
+        self._policy = policy
+        self._marked = marked
+        self._handling = Handling()
         self._task = task
         self._run: asyncio.Task[None] | None = None
         self._answer: asyncio.Future[Record | Unkept] = asyncio.get_running_loop().create_future()
@@ -121,18 +130,30 @@ class Exchange:
         """Runs the application until its answer is whole, or is known not to be kept.
 
         Raises:
+            Failed: The answer is not the result of the request.
             Exception: The application raised it, or ended without an answer.
         """
-        self._run = self._task(self._app(self._scope, self._receive, self._send))
+        with self._handling.here():
+            self._run = self._task(self._app(self._scope, self._receive, self._send))
         await asyncio.wait((self._run, self._answer), return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():
             self._run.result()  # raises what the application has raised
             raise RuntimeError("the application has ended without an answer")
         answer = self._answer.result()
-        if isinstance(answer, Unkept) and self._whole:
+        if not self._is_result():
+            if isinstance(answer, Unkept) and self._policy.store is not None:
+                await asyncio.wait((self._run,))  # its transaction is rolled back when this raises
+            raise Failed(answer=answer)
+        if isinstance(answer, Unkept) and self._policy.store is not None:
             self._run.cancel()
             await asyncio.wait((self._run,))
         return answer
+
+    def _is_result(self) -> bool:
+        start = self._start
+        assert start is not None
+        headers = ((bytes(name), bytes(value)) for name, value in start.get("headers", ()))
+        return self._policy.is_result(start["status"], headers, self._handling, marked=self._marked)
 
     async def ended(self) -> None:
         """Returns when the application has done its work after the answer, as background tasks.
@@ -167,9 +188,9 @@ class Exchange:
         part: bytes = message.get("body", b"")
         self._parts.append(part)
         self._size += len(part)
-        if self._size > self._max_answer:
+        if self._size > self._policy.max_answer:
             self._answer.set_result(Unkept(_TOO_LONG))
-            if self._whole:
+            if self._policy.store is not None and self._is_result():
                 await asyncio.Event().wait()  # for the cancellation
             self._passing = True
             self._over.set()

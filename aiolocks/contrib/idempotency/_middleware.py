@@ -59,9 +59,11 @@ class IdempotencyMiddleware:
             the handler again.
         store: Keeps the records in the user's database, in the transaction of the handler: then each request
             takes effect exactly once. See `Store`.
-        keeps: Says by its status whether an answer is kept. Default: all but 429 and 5xx. An answer that is
-            not kept is given to the requests that wait for it in this process, and the next one runs the
-            handler.
+        keeps: Says by its status whether an answer is kept. An answer that is not kept goes to its own client
+            alone, and the next request with the key runs the handler. Default: all but 429 and 5xx, if the
+            handler has said that it begins (`handler_begins`); otherwise those below 400, and 402, 409, 410
+            and 412: any other refusal may be that of code before the handler. An error with `Retry-After` is
+            never kept.
         max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs.
         max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
             and the key is answered 409 from then on. With `store` the transaction is rolled back, and the
@@ -100,14 +102,22 @@ class IdempotencyMiddleware:
 
 @final
 class Protected:
-    """An application whose requests with a key are done once."""
+    """An application whose requests with a key are done once.
 
-    __slots__ = ("_app", "_asked", "_header", "_once", "_policy")
+    Args:
+        app: The application.
+        policy: The options.
+        asked: Says who asks.
+        marked: Each handler of the application says that it begins.
+    """
 
-    def __init__(self, app: App, policy: Policy, asked: Asked) -> None:
+    __slots__ = ("_app", "_asked", "_header", "_marked", "_once", "_policy")
+
+    def __init__(self, app: App, policy: Policy, asked: Asked, *, marked: bool = False) -> None:
         self._app = app
         self._policy = policy
         self._asked = asked
+        self._marked = marked
         self._header = policy.header.lower().encode("ascii")
         self._once = Once(policy)
 
@@ -143,8 +153,8 @@ class Protected:
             body,
             receive,
             send,
-            max_answer=self._policy.max_answer,
-            whole=self._policy.store is not None,
+            policy=self._policy,
+            marked=self._marked,
             task=self._once.task,
         )
         method, path = scope["method"], scope["path"]

@@ -127,6 +127,8 @@ class _Attempt:
                 self._name, self._fly, fingerprint=self._fingerprint, blocking_timeout=policy.wait
             )
         except Failed as failed:
+            if self._task is None:
+                raise problems.of_another(failed.reason) from None
             return failed.get()
         except FingerprintError:
             raise problems.reused() from None
@@ -153,7 +155,7 @@ class _Attempt:
         if self._policy.store is None and self._policy.on_crash == "refuse":
             await self._count()
         try:
-            answer = await (self._plain() if self._stored is None else self._stored.run(self._work))
+            answer = await (self._work() if self._stored is None else self._stored.run(self._work))
         except Failed:
             await self._uncount()
             raise
@@ -167,12 +169,6 @@ class _Attempt:
         return answer
 
     # -- without a store
-
-    async def _plain(self) -> Record | Unkept:
-        answer = await self._work()
-        if isinstance(answer, Record) and not self._policy.keeps(answer.status):
-            raise Failed(answer=answer)
-        return answer
 
     async def _count(self) -> None:
         turnstile = Turnstile(self._client, self._name, window=self._policy.keep)

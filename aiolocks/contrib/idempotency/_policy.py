@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, final
+from typing import Any, Final, Literal, TypedDict, final
 
 from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, seconds
 from ..._core.unknown_arguments import reject_unknown
+from .._handling import Handling
 from ._store import Store
 
 OnCrash = Literal["refuse", "run"]
@@ -31,9 +32,19 @@ class Options(TypedDict, total=False):
     documentation: str | None
 
 
+MAY_HAVE_HAD_EFFECT: Final = (402, 409, 410, 412)
+"""Refusals that tell of the state of the thing that was asked for, which a handler alone knows. Others (401,
+403, 404, 422, 423, …) come from code before the handler too."""
+
+
 def final_answer(status: int) -> bool:
-    """Whether an answer with this status is kept: all but 429 and 5xx."""
+    """Whether an answer of a handler with this status is kept: all but 429 and 5xx."""
     return status < 500 and status != 429
+
+
+def guessed_answer(status: int) -> bool:
+    """Whether an answer is kept that may be the handler's, or that of code before it."""
+    return status < 400 or status in MAY_HAVE_HAD_EFFECT
 
 
 @final
@@ -53,7 +64,7 @@ class Policy:
     ttl: float = 30.0
     on_crash: OnCrash = "refuse"
     store: Store | None = None
-    keeps: Callable[[int], bool] = final_answer
+    keeps: Callable[[int], bool] | None = None
     max_body: int = 1024 * 1024
     max_answer: int = 512 * 1024
     retry_after: float | None = None
@@ -83,7 +94,7 @@ class Policy:
         object.__setattr__(self, "retry_after", optional_seconds("retry_after", self.retry_after))
         if self.on_crash not in ("refuse", "run"):
             raise ValueError(f'on_crash must be "refuse" or "run", not {self.on_crash!r}')
-        if not callable(self.keeps):
+        if self.keeps is not None and not callable(self.keeps):
             raise TypeError(f"keeps must be a function of a status, not {self.keeps!r}")
         for name in ("max_body", "max_answer"):
             size: Any = getattr(self, name)
@@ -94,6 +105,24 @@ class Policy:
                 raise TypeError(
                     f"store must have find and transaction, as SQLAlchemyStore has, not {self.store!r}"
                 )
+
+    def is_result(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], handling: Handling, *, marked: bool
+    ) -> bool:
+        """Whether an answer is the result of its request, which is kept; otherwise the next one is done.
+
+        Args:
+            status: The status of the answer.
+            headers: The headers of the answer.
+            handling: The request.
+            marked: Each handler says that it begins: what comes without that is no handler's answer.
+        """
+        if marked and not handling.begun:
+            return False
+        if status >= 400 and any(name.lower() == b"retry-after" for name, _ in headers):
+            return False  # it asks for the same request again. With 202 and 3xx it does not: work has begun
+        keeps = self.keeps or (final_answer if handling.begun else guessed_answer)
+        return keeps(status)
 
 
 def check_scope(scope: object) -> None:

@@ -65,8 +65,8 @@ class Failed(Exception):  # noqa: N818 - the way in which an answer that is not 
     def __init__(self, *, answer: Record | Unkept | None = None, error: BaseException | None = None) -> None:
         self.answer = answer
         self.error = error
-        # SingleFlight tells waiters elsewhere its text.
-        super().__init__(error.reason if isinstance(error, Problem) else "")
+        self.reason = error.reason if isinstance(error, Problem) else ""
+        super().__init__(self.reason)  # SingleFlight tells waiters elsewhere its text
 
     def get(self) -> Record | Unkept:
         if self.error is not None:
@@ -147,7 +147,7 @@ def failed() -> Problem:
 
 
 def of_another(reason: str) -> Problem:
-    """The answer of a request that has waited for one in another process.
+    """The answer of a request that has waited for another one.
 
     Args:
         reason: That of the problem which ended the other one; empty if its handler failed.

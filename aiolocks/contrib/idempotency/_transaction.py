@@ -47,8 +47,6 @@ class InStore:
                     log.warning("%s: the answer is not in its record: %s", self._name, answer.why)
                     await self._commit(transaction, _NO_ANSWER)
                     return answer
-                if not self._policy.keeps(answer.status):
-                    raise Failed(answer=answer)
                 if answer.status < 400:
                     await self._commit(transaction, answer.dumps())
             if answer.status >= 400:

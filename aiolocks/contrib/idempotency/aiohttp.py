@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Unpack
 
 from aiohttp import web
 from multidict import CIMultiDict
 
+from .._handling import Handling
 from ..aiohttp import session_of_request
 from . import _problems as problems
 from ._keys import fingerprint_of, parsed
 from ._once import Once
 from ._policy import Options, Policy, asker, check_scope
-from ._problems import Problem
+from ._problems import Failed, Problem
 from ._record import Record, Unkept
 
 __all__ = ["idempotency_middleware"]
@@ -66,7 +67,13 @@ def idempotency_middleware(
             who = asker(await who if inspect.isawaitable(who) else who)
 
             async def work() -> Record | Unkept:
-                return _recorded(await _answer(handler, request), policy.max_answer)
+                handling = Handling()
+                with handling.here():
+                    answer = await _answer(handler, request)
+                recorded, headers = _recorded(answer, policy.max_answer), _pairs(answer.headers.items())
+                if not policy.is_result(answer.status, headers, handling, marked=False):
+                    raise Failed(answer=recorded)
+                return recorded
 
             answer = await once.serve(
                 session_of_request(request),
@@ -124,8 +131,11 @@ def _recorded(answer: web.StreamResponse, most: int) -> Record | Unkept:
         return Unkept("the answer is longer than max_answer", answer)
     headers = [*answer.headers.items()]
     headers += [("Set-Cookie", cookie.OutputString()) for cookie in answer.cookies.values()]
-    pairs = ((name.encode(), value.encode(errors="surrogateescape")) for name, value in headers)
-    return Record(answer.status, tuple(pairs), bytes(body))
+    return Record(answer.status, _pairs(headers), bytes(body))
+
+
+def _pairs(headers: Iterable[tuple[str, str]]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((name.encode(), value.encode(errors="surrogateescape")) for name, value in headers)
 
 
 def _response(record: Record) -> web.Response:

@@ -22,10 +22,12 @@ from weakref import WeakKeyDictionary
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import get_name
 
 from ..._core.session import Session
 from ..fastapi import current_session
 from ._asgi import App, Message, Receive, Scope, Send
+from ._endpoints import marking
 from ._middleware import Protected
 from ._policy import Options, Policy, asker, check_scope
 from ._problems import CONTENT_TYPE
@@ -65,8 +67,9 @@ def idempotent_route(
             methods: set[str] = {method.upper() for method in given.get("methods") or ("GET",)}
             if methods & set(policy.methods):
                 given["openapi_extra"] = _with_ours(given.get("openapi_extra"), policy)
-            super().__init__(path, endpoint, **given)
-            self._protected = Protected(super().handle, policy, asking)
+            given["name"] = given.get("name") or get_name(endpoint)
+            super().__init__(path, marking(endpoint), **given)
+            self._protected = Protected(super().handle, policy, asking, marked=True)
 
         async def handle(self, scope: Any, receive: Any, send: Any) -> None:
             """Called by the router."""
@@ -163,6 +166,8 @@ def _with_ours(extra: dict[str, Any] | None, policy: Policy) -> dict[str, Any]:
         "the request is sent again.",
     }
     given = dict(extra or {})
-    given["parameters"] = [*given.get("parameters", ()), parameter]
+    parameters = given.get("parameters", ())
+    # Where a router is included, some versions of FastAPI make the route again with what it has by now.
+    given["parameters"] = [*parameters, *(() if parameter in parameters else (parameter,))]
     given["responses"] = {**answers, **given.get("responses", {})}
     return given
