@@ -6,7 +6,7 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from .._core.lease import Lease
 from .._core.session import Session
 from ._fastapi_session import current_session
+from ._handling import current
 from ._holding import Gone, Recipe, holding
 from ._limited import LimitsRecipe
 from ._refusing import Refusal, gone_away
@@ -53,6 +54,10 @@ class Hold(ABC):
     ) -> AsyncGenerator[Lease, None]:
         if not isinstance(connection, Request):
             raise TypeError(self._websockets)
+        handling = current()
+        if handling is not None and handling.only_asks:
+            yield cast("Lease", None)  # no handler comes after this
+            return
         try:
             name, recipe = self._wanted(connection, *asked.values())
             async with holding(session, name, recipe, await _gone_from(connection)) as lease:

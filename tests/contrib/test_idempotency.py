@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+from typing import Any
 
 import httpx
 import pytest
 from redis.asyncio import Redis
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import PlainTextResponse
 
 from aiolocks import Session
+from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from tests.conftest import Connect
+from tests.contrib.asgi import ask
 from tests.contrib.serving import HalfClient
 from tests.contrib.tills import Serves, Till, each, reason, sent, whole
 from tests.support.waiting import eventually
@@ -174,3 +180,90 @@ async def test_a_lost_lease_neither_cancels_the_work_nor_repeats_it(
         assert (await first).content == b"receipt 1 \0\xff"
         assert whole(await sent(http, url, "wait")) == whole(await first)
         assert till.rung_up == 1
+
+
+# -- who asks, and who may have an answer
+
+
+@each
+async def test_nobody_is_anonymous(serves: Serves, session: Session, http: httpx.AsyncClient) -> None:
+    till = Till()
+    async with serves(till, session) as url:
+        for _ in range(2):
+            assert reason(await sent(http, url, "ok", x_user="")) == (400, "anonymous")
+        assert till.rung_up == 0
+
+
+@each
+async def test_a_cookie_is_for_the_client_that_was_answered_first(
+    serves: Serves, session: Session, connect: Connect, http: httpx.AsyncClient, prefix: str, redis: Redis
+) -> None:
+    till = Till()
+    async with Session(connect(), prefix=prefix) as other:
+        async with serves(till, session, wait=20) as url, serves(till, other, wait=20) as there:
+            first = asyncio.create_task(sent(http, url, "wait"))
+            await eventually(lambda: till.rung_up == 1, within=5)
+            waiting = [asyncio.create_task(sent(http, where, "wait")) for where in (url, there)]
+            await asyncio.sleep(0.1)
+            till.closed.set()
+            assert (await first).headers.get_list("set-cookie") == ["a=1", "b=2"]
+            for again in (*[await one for one in waiting], await sent(http, url, "wait")):
+                assert "set-cookie" not in again.headers
+                assert whole(again) == whole(await first)
+    async for key in redis.scan_iter(f"{prefix}:singleflight:*"):
+        assert b"a=1" not in b"".join(str(pair).encode() for pair in (await redis.hgetall(key)).items())
+
+
+@each
+async def test_an_answer_that_is_not_kept_is_for_its_own_client(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till = Till()
+    async with serves(till, session, wait=20) as url:
+        first = asyncio.create_task(sent(http, url, "refuse"))
+        await eventually(lambda: till.rung_up == 1, within=5)
+        second = asyncio.create_task(sent(http, url, "refuse"))
+        await asyncio.sleep(0.1)
+        till.closed.set()
+        assert (await first).status_code == 500
+        assert reason(await second) == (503, "failed")
+
+
+@each
+async def test_a_body_is_not_read_before_it_is_known_who_asks(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till = Till()
+    async with serves(till, session) as url:
+        head = "POST /pay HTTP/1.1\r\nIdempotency-Key: k\r\nX-User: \r\nX:"
+        async with HalfClient(url, head, body=b"x" * 100, sent=1) as client, asyncio.timeout(5):
+            assert await client.status() == 400
+        head = "POST /pay HTTP/1.1\r\nIdempotency-Key: k\r\nX:"
+        async with HalfClient(url, head, body=b"x" * 2_000_000, sent=1) as client, asyncio.timeout(5):
+            assert await client.status() == 413
+
+
+async def test_a_method_counts_however_it_is_written(session: Session) -> None:
+    app = IdempotencyMiddleware(_says("done"), session, scope=lambda _: "me", required=True)
+    refused = await ask(app, "/pay", method="post")
+    assert (refused.status, refused.document["reason"]) == (400, "missing")
+
+
+async def test_a_compressed_answer_is_not_given_to_one_who_cannot_read_it(session: Session) -> None:
+    inside = GZipMiddleware(_says("done" * 1000), minimum_size=10)
+    app = IdempotencyMiddleware(inside, session, scope=lambda _: "me")
+    for accepted in ("gzip", "identity"):
+        headers = {"Idempotency-Key": "k", "Accept-Encoding": accepted}
+        answer = await ask(app, "/pay", method="POST", headers=headers)
+        assert answer.body == b"done" * 1000
+    compressed = GZipMiddleware(app, minimum_size=10)  # outside of it, each gets what it can read
+    headers = {"Idempotency-Key": "k", "Accept-Encoding": "gzip"}
+    answer = await ask(compressed, "/pay", method="POST", headers=headers)
+    assert gzip.decompress(answer.body) == b"done" * 1000
+
+
+def _says(text: str) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse(text)(scope, receive, send)
+
+    return app

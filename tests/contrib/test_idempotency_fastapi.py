@@ -3,18 +3,24 @@
 # Annotations are objects here: FastAPI looks at them.
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from aiolocks import Session
-from aiolocks.contrib.fastapi import current_session, session_lifespan
+from aiolocks import Lock, Session
+from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan
 from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency.fastapi import idempotent_route
+from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
 from tests.contrib.serving import uvicorn_serves
+from tests.contrib.test_idempotency_limits import Memory
 from tests.support.waiting import eventually
 
 
@@ -153,8 +159,9 @@ async def test_the_outermost_middleware_counts(session: Session) -> None:
         assert [(await client.post("/shop/payments", headers=KEY)).json() for _ in range(2)] == [1, 1]
 
 
-async def test_a_scope_that_says_nothing_is_a_mistake(session: Session) -> None:
-    router = APIRouter(route_class=idempotent_route(scope=lambda: ""))
+@pytest.mark.parametrize("said", [7, b"me", ["me"]])
+async def test_a_scope_that_says_no_str_is_a_mistake(session: Session, said: Any) -> None:
+    router = APIRouter(route_class=idempotent_route(scope=lambda: said))
 
     @router.post("/payments")
     async def pay() -> str:
@@ -163,3 +170,154 @@ async def test_a_scope_that_says_nothing_is_a_mistake(session: Session) -> None:
     async with client_of(app_of(router, session)) as client:
         with pytest.raises(TypeError, match="scope must return who asks"):
             await client.post("/shop/payments", headers=KEY)
+
+
+# -- a user who may not any more
+
+
+class Allowing:
+    """A dependency that allows until it is told not to."""
+
+    def __init__(self) -> None:
+        self.allows = True
+        self.asked = 0
+
+    async def __call__(self, request: Request) -> None:
+        self.asked += 1
+        request.state.allowed = True
+        if not self.allows:
+            raise HTTPException(403, "not any more")
+
+
+class Yielding(Allowing):
+    """The same, with `yield`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+
+    async def __call__(self, request: Request) -> AsyncIterator[None]:  # type: ignore[override]
+        await super().__call__(request)
+        try:
+            yield
+        finally:
+            self.left += 1
+
+
+def in_a_thread() -> Iterator[None]:
+    yield
+
+
+Where = Literal["route", "router", "include", "app"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("allowing", [Allowing, Yielding])
+@pytest.mark.parametrize("where", ["route", "router", "include", "app"])
+async def test_a_replay_asks_the_dependencies_first(
+    session: Session, where: Where, allowing: type[Allowing], stored: bool
+) -> None:
+    called = solved = 0
+    may = allowing()
+
+    async def parameter() -> int:
+        nonlocal solved
+        solved += 1
+        return solved
+
+    def there(place: Where) -> list[Any]:
+        return [Depends(may)] if place == where else []
+
+    store = Memory() if stored else None
+    route_class = idempotent_route(scope=of_request, store=store)
+    router = APIRouter(route_class=route_class, dependencies=[*there("router"), Depends(in_a_thread)])
+
+    @router.post(
+        "/payments/{order}", dependencies=[Locked("order:{order}", blocking_timeout=0), *there("route")]
+    )
+    async def pay(
+        request: Request, order: int, payment: Payment, one: Annotated[int, Depends(parameter)]
+    ) -> int:
+        nonlocal called
+        called += 1
+        assert request.state.allowed
+        return called
+
+    app = FastAPI(dependencies=there("app"))
+    app.dependency_overrides[current_session] = lambda: session
+    app.include_router(router, prefix="/shop", dependencies=there("include"))
+    async with client_of(app) as client:
+
+        async def post(key: str = "k") -> httpx.Response:
+            headers = {"Idempotency-Key": key, "X-User": "me"}
+            return await client.post("/shop/payments/7", json={"amount": 1}, headers=headers)
+
+        assert (await post()).json() == 1
+        assert may.asked == 1  # the first request asks once
+        async with Lock(session, "order:7"):  # a replay needs no lock
+            assert (await post()).json() == 1
+        may.allows = False
+        refused = await post()
+        assert (refused.status_code, refused.json()) == (403, {"detail": "not any more"})
+        assert (await post("other")).status_code == 403
+        may.allows = True
+        assert (await post()).json() == 1
+        assert (await post("other")).json() == 2
+    # What the handler has as a parameter is a part of its work, which is not done again.
+    assert (called, solved) == (2, 2)
+    if isinstance(may, Yielding):
+        assert may.left == may.asked - 2
+    assert await session.inspect() == []
+
+
+async def test_a_dependency_with_the_stores_session_can_be_asked_again(
+    session: Session, tmp_path: Path
+) -> None:
+    async with database(f"sqlite+aiosqlite:///{tmp_path / 'test.db'}") as engine:
+        store = store_of(engine)
+        async with engine.begin() as connection:
+            await connection.run_sync(METADATA.create_all)
+            await store.create(connection)
+
+        async def known(database: Annotated[AsyncSession, Depends(store.session)]) -> None:
+            found = await database.execute(sa.select(sa.func.count()).select_from(PAYMENTS))
+            if found.scalar() == 2:
+                raise HTTPException(403, "enough")
+
+        route_class = idempotent_route(scope=of_request, store=store)
+        router = APIRouter(route_class=route_class, dependencies=[Depends(known)])
+
+        @router.post("/payments")
+        async def pay(database: Annotated[AsyncSession, Depends(store.session)]) -> str:
+            await database.execute(sa.insert(PAYMENTS).values(key="k"))
+            return "paid"
+
+        async with client_of(app_of(router, session)) as client:
+
+            async def post(key: str) -> int:
+                headers = {"Idempotency-Key": key, "X-User": "me"}
+                return (await client.post("/shop/payments", headers=headers)).status_code
+
+            assert [await post(key) for key in ("a", "a", "b", "b", "a")] == [200, 200, 200, 403, 403]
+        assert await payments(engine) == {"k": 2}
+
+
+async def test_one_who_has_waited_for_the_answer_of_another_is_asked_too(session: Session) -> None:
+    may, go_on, called = Allowing(), asyncio.Event(), 0
+    router = APIRouter(route_class=idempotent_route(scope=of_request, wait=10), dependencies=[Depends(may)])
+
+    @router.post("/payments")
+    async def pay() -> int:
+        nonlocal called
+        called += 1
+        await go_on.wait()
+        return called
+
+    async with client_of(app_of(router, session)) as client:
+        first = asyncio.create_task(client.post("/shop/payments", headers=KEY))
+        await eventually(lambda: called == 1, within=5)
+        second = asyncio.create_task(client.post("/shop/payments", headers=KEY))
+        await asyncio.sleep(0.1)
+        may.allows = False
+        go_on.set()
+        assert [(await one).status_code for one in (first, second)] == [200, 403]

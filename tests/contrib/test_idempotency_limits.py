@@ -59,7 +59,7 @@ async def test_an_answer_that_redis_does_not_take_is_not_made_again(
     serves: Serves, connect: Connect, http: httpx.AsyncClient, prefix: str
 ) -> None:
     till = Till()
-    async with Session(connect(), prefix=prefix, largest_value=100) as small, serves(till, small) as url:
+    async with Session(connect(), prefix=prefix, largest_value=50) as small, serves(till, small) as url:
         first = await sent(http, url, "ok")
         assert first.status_code == 201
         assert reason(await sent(http, url, "ok")) == (409, "not-kept")

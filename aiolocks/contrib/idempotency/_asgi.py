@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from .._handling import Handling
 from . import _problems as problems
 from ._policy import Policy
-from ._problems import Failed
+from ._problems import Failed, Problem
 from ._record import Record, Unkept
 
 Scope = MutableMapping[str, Any]
@@ -26,13 +26,46 @@ class HungUpError(Exception):
     """The client has hung up before its request was there."""
 
 
-async def body_of(headers: Mapping[bytes, bytes], receive: Receive, most: int) -> bytes:
-    """The body of a request; never more than `most` bytes, and one message, are in memory.
+@final
+class Body:
+    """The body of a request, which is read when the first one asks for it.
 
-    Raises:
-        Problem: The body is longer.
-        HungUpError: The client has not sent all of it.
+    Never more than `most` bytes of it, and one message, are in memory.
+
+    Attributes:
+        error: It was asked for, and cannot be had.
     """
+
+    __slots__ = ("_headers", "_most", "_read", "_receive", "error")
+
+    def __init__(self, headers: Mapping[bytes, bytes], receive: Receive, most: int) -> None:
+        self._headers = headers
+        self._receive = receive
+        self._most = most
+        self._read: bytes | None = None
+        self.error: Problem | HungUpError | None = None
+
+    async def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            Problem: The body is longer.
+            HungUpError: The client has not sent all of it.
+        """
+        if self._read is None:
+            try:
+                self._read = await _read(self._headers, self._receive, self._most)
+            except (Problem, HungUpError) as error:
+                self.error = error
+                raise
+        return self._read
+
+    async def receive(self) -> Message:
+        """A channel on which all of it comes at once."""
+        return {"type": "http.request", "body": await self.read(), "more_body": False}
+
+
+async def _read(headers: Mapping[bytes, bytes], receive: Receive, most: int) -> bytes:
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > most:
         raise problems.too_long(most)
@@ -108,7 +141,9 @@ class Exchange:
         # Ways around `send`, as for the file whose name is sent, would pass the record by.
         extensions: dict[str, Any] = scope.get("extensions") or {}
         kept = {name: value for name, value in extensions.items() if not name.startswith("http.response.")}
-        self._scope = {**scope, "extensions": kept}
+        # The record is for all that send the request again, and some of them read no compressed answer.
+        headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
+        self._scope = {**scope, "extensions": kept, "headers": headers}
         self._app = app
         self._body = body
         self._client_receive = receive
@@ -125,6 +160,11 @@ class Exchange:
         self._parts: list[bytes] = []
         self._size = 0
         self._passing = False
+
+    @property
+    def ran(self) -> bool:
+        """Whether the application has run: otherwise the answer is that of another request."""
+        return self._run is not None
 
     async def answer(self) -> Record | Unkept:
         """Runs the application until its answer is whole, or is known not to be kept.

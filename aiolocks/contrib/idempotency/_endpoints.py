@@ -1,16 +1,17 @@
-"""Endpoints of FastAPI that say that they begin: a request that was refused earlier never gets there."""
+"""Routes of FastAPI whose endpoints say that they begin, and whose dependencies can be asked alone."""
 
 # Annotations are objects here, for FastAPI looks at them.
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, final
 
+from fastapi import Depends
 from fastapi.dependencies.utils import get_typed_return_annotation, get_typed_signature
 
-from .._handling import handler_begins
+from .._handling import current, handler_begins
 
 _MARKS: Final = "__aiolocks_marks__"
 
@@ -75,3 +76,26 @@ def _wrapped(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         return endpoint(*args, **kwargs)
 
     return runs
+
+
+@final
+class _Allowed(Exception):  # noqa: N818 - nobody's error
+    """Ends a request that only asks, before the dependencies that are a part of the work."""
+
+
+async def _ends_the_question() -> None:
+    handling = current()
+    if handling is not None and handling.only_asks:
+        handling.may = True
+        raise _Allowed
+
+
+_ENDS: Final = Depends(_ends_the_question)
+
+
+def asked_alone(dependencies: Sequence[Any]) -> list[Any]:
+    """The dependencies of a route, in such a way that they can be asked without the work of its handler.
+
+    FastAPI solves those of applications and routers, then these, and then the parameters of the handler.
+    """
+    return [*(each for each in dependencies if each is not _ENDS), _ENDS]

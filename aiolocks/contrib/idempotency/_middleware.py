@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, Unpack, final
 
 from ..._core.sources import source_of
+from .._handling import Handling
 from . import _problems as problems
-from ._asgi import App, Exchange, HungUpError, Receive, Scope, Send, answer_with, body_of
+from ._asgi import App, Body, Exchange, HungUpError, Message, Receive, Scope, Send, answer_with
 from ._keys import fingerprint_of, parsed
 from ._once import Once
 from ._policy import Options, Policy, asker, check_scope
 from ._problems import Problem
 from ._record import Record, Unkept
 
-Asked = Callable[[Scope, bytes, Receive, Send], Awaitable[tuple[Any, str] | None]]
+Asked = Callable[[Scope, Body, Send], Awaitable[tuple[Any, str] | None]]
 """Client or session, and the user that asks; None when the request was answered."""
 
 _SEEN: Final = "aiolocks.idempotency"
@@ -46,7 +48,10 @@ class IdempotencyMiddleware:
         app: The application.
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         scope: Says who asks: a function of the ASGI scope, `async` or not, that returns a str. The key of
-            another user is another key. An error that it raises ends the request, and nothing is recorded.
+            another user is another key. If the application serves several hosts, the host belongs to it too.
+            None and an empty str mean that nobody knows: the answer is 400. An error that it raises ends the
+            request. It is called before the body is read and for each request with a key, also for one that
+            is answered from its record.
         header: The name of the header.
         methods: The methods that the header counts for.
         required: Whether a request of these methods without a key is refused with 400.
@@ -83,13 +88,13 @@ class IdempotencyMiddleware:
         app: App,
         client: Any,
         *,
-        scope: Callable[[Scope], str | Awaitable[str]],
+        scope: Callable[[Scope], str | Awaitable[str | None] | None],
         **options: Unpack[Options],
     ) -> None:
         source = source_of(client)
         check_scope(scope)
 
-        async def asked(request: Scope, _body: bytes, _receive: Receive, _send: Send) -> tuple[Any, str]:
+        async def asked(request: Scope, _body: Body, _send: Send) -> tuple[Any, str]:
             who = scope(request)
             return source, asker(await who if inspect.isawaitable(who) else who)
 
@@ -108,7 +113,8 @@ class Protected:
         app: The application.
         policy: The options.
         asked: Says who asks.
-        marked: Each handler of the application says that it begins.
+        marked: It is a route of FastAPI as `idempotent_route` makes them: its handler says that it begins,
+            and its dependencies can be asked alone.
     """
 
     __slots__ = ("_app", "_asked", "_header", "_marked", "_once", "_policy")
@@ -122,7 +128,7 @@ class Protected:
         self._once = Once(policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in self._policy.methods or _SEEN in scope:
+        if scope["type"] != "http" or scope["method"].upper() not in self._policy.methods or _SEEN in scope:
             await self._app(scope, receive, send)
             return
         try:
@@ -142,11 +148,12 @@ class Protected:
             await self._app(scope, receive, send)
 
     async def _once_for(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await body_of(dict(scope["headers"]), receive, self._policy.max_body)
-        asked = await self._asked(scope, body, receive, send)
+        unread = Body(dict(scope["headers"]), receive, self._policy.max_body)
+        asked = await self._asked(scope, unread, send)
         if asked is None:
             return
         client, who = asked
+        body = await unread.read()
         exchange = Exchange(
             self._app,
             scope,
@@ -157,7 +164,7 @@ class Protected:
             marked=self._marked,
             task=self._once.task,
         )
-        method, path = scope["method"], scope["path"]
+        method, path = scope["method"].upper(), scope["path"]
         answer: Record | Unkept = await self._once.serve(
             client,
             asker=who,
@@ -166,7 +173,34 @@ class Protected:
             route=f"{method} {path}",
             work=exchange.answer,
         )
-        if isinstance(answer, Record):
+        if isinstance(answer, Record) and (exchange.ran or await self._may(scope, unread, send)):
             await answer_with(answer, send)
         # In this task, so that a server that stops waits for it.
         await asyncio.shield(exchange.ended())
+
+    async def _may(self, scope: Scope, body: Body, send: Send) -> bool:
+        """Whether the dependencies of the route let the user have the record; if not, they have answered.
+
+        Only the first request with a key runs them with the handler, and a user may have lost a right since.
+        """
+        if not self._marked:
+            return True
+        asking = Handling(only_asks=True)
+        messages: list[Message] = []
+
+        async def collect(message: Message) -> None:
+            messages.append(message)
+
+        async with AsyncExitStack() as stack:
+            if self._policy.store is not None:  # they may look something up in its transaction
+                await stack.enter_async_context(self._policy.store.transaction())
+            with asking.here():
+                try:
+                    await self._app({**scope}, body.receive, collect)
+                except Exception:
+                    if not asking.may:
+                        raise
+        if not asking.may:
+            for message in messages:
+                await send(message)
+        return asking.may

@@ -61,7 +61,8 @@ class Once:
             Exception: The handler raised it.
         """
         attempt = _Attempt(self, client, name_of(asker, key), fingerprint=fingerprint, route=route, work=work)
-        return await asyncio.shield(self.task(attempt.run()))
+        answer = await asyncio.shield(self.task(attempt.run()))
+        return answer.again() if isinstance(answer, Record) and not attempt.ran else answer
 
     def task(self, work: Any) -> asyncio.Task[Any]:
         """A task that lives until it has ended."""
@@ -116,6 +117,11 @@ class _Attempt:
         self._counted: Turnstile | None = None
         store = self._policy.store
         self._stored = None if store is None else InStore(store, self._policy, name, fingerprint)
+
+    @property
+    def ran(self) -> bool:
+        """Whether the handler has run for this request: otherwise the answer is that of another one."""
+        return self._task is not None
 
     async def run(self) -> Record | Unkept:
         policy = self._policy

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypedDict, final
 from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, seconds
 from ..._core.unknown_arguments import reject_unknown
 from .._handling import Handling
+from ._problems import anonymous
 from ._store import Store
 
 OnCrash = Literal["refuse", "run"]
@@ -135,7 +136,14 @@ def check_scope(scope: object) -> None:
 
 
 def asker(given: object) -> str:
-    """The result of that function, checked."""
-    if not isinstance(given, str) or not given:
-        raise TypeError(f"scope must return who asks as a str that is not empty, not {given!r}")
+    """The result of that function, checked.
+
+    Raises:
+        Problem: It says that nobody knows who asks.
+        TypeError: It says something else than who asks.
+    """
+    if given is None or given == "":
+        raise anonymous()
+    if not isinstance(given, str):
+        raise TypeError(f"scope must return who asks, as a str, or None if nobody knows, not {given!r}")
     return given

@@ -91,6 +91,17 @@ def malformed(detail: str) -> Problem:
     return Problem(400, "malformed", "The idempotency key is malformed", detail)
 
 
+def anonymous() -> Problem:
+    """Nobody knows who asks; all of these together would read the answers of each other."""
+    return Problem(
+        400,
+        "anonymous",
+        "The request does not say who sends it",
+        "An idempotency key belongs to the one who sends it. Nothing was done: say who you are, in the way "
+        "that this service asks for.",
+    )
+
+
 def reused() -> Problem:
     """The key came with another request before."""
     return Problem(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from ..._primitives.serializers import Serializer
@@ -24,9 +24,18 @@ class Record:
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
 
+    def again(self) -> Record:
+        """The answer for the same request when it is sent again.
+
+        Without its cookies: the first client may have others by now, and they are often secrets.
+        """
+        headers = tuple(pair for pair in self.headers if pair[0].lower() != b"set-cookie")
+        return self if headers == self.headers else replace(self, headers=headers)
+
     def dumps(self) -> bytes:
-        """One line of JSON, and the body as it is."""
-        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in self.headers]
+        """One line of JSON, and the body as it is; what `again` leaves out is not kept."""
+        pairs = self.again().headers
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in pairs]
         head = json.dumps([self.status, headers], separators=(",", ":"))
         return head.encode("ascii") + b"\n" + self.body
 
@@ -36,7 +45,7 @@ class Record:
         head, _, body = data.partition(b"\n")
         status, headers = json.loads(head)
         pairs = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
-        return cls(status, tuple(pairs), body)
+        return cls(status, tuple(pairs), body).again()  # versions before 0.3 have kept cookies
 
 
 @final

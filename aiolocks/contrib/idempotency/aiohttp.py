@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def idempotency_middleware(
-    *, scope: Callable[[web.Request], str | Awaitable[str]], **options: Unpack[Options]
+    *, scope: Callable[[web.Request], str | Awaitable[str | None] | None], **options: Unpack[Options]
 ) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
     """A middleware that does each request with an `Idempotency-Key` once.
 
@@ -41,8 +41,9 @@ def idempotency_middleware(
     transaction is committed, and the key is answered 409.
 
     Args:
-        scope: Says who asks: a function of the request, `async` or not, that returns a str. The key of
-            another user is another key. An error that it raises ends the request, and nothing is recorded.
+        scope: Says who asks: a function of the request, `async` or not, that returns a str. None means that
+            nobody knows, and the answer is 400; see `IdempotencyMiddleware`. An error that it raises ends the
+            request.
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:
@@ -54,7 +55,7 @@ def idempotency_middleware(
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method not in policy.methods:
+        if request.method.upper() not in policy.methods:
             return await handler(request)
         try:
             key = parsed(request.headers.getall(policy.header, []))
@@ -62,9 +63,9 @@ def idempotency_middleware(
                 if policy.required:
                     raise problems.missing(policy.header)
                 return await handler(request)
+            said = scope(request)
+            who = asker(await said if inspect.isawaitable(said) else said)
             request, body = await _with_body(request, policy.max_body)
-            who = scope(request)
-            who = asker(await who if inspect.isawaitable(who) else who)
 
             async def work() -> Record | Unkept:
                 handling = Handling()
@@ -101,8 +102,14 @@ async def _with_body(request: web.Request, most: int) -> tuple[web.Request, byte
     """
     limit = request.client_max_size
     most = min(most, limit) if limit else most
+    if (request.content_length or 0) > most:
+        raise problems.too_long(most)
     with contextlib.suppress(RuntimeError):  # another middleware has read the body, which the request keeps
-        request = request.clone(client_max_size=max(1, most))  # a limit of 0 would be none
+        headers = CIMultiDict(request.headers)
+        # The record is for all that send the request again, and some of them read no compressed answer.
+        headers.popall("Accept-Encoding", None)
+        # A limit of 0 would be none.
+        request = request.clone(client_max_size=max(1, most), headers=headers)
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:

@@ -26,8 +26,8 @@ from starlette.routing import get_name
 
 from ..._core.session import Session
 from ..fastapi import current_session
-from ._asgi import App, Message, Receive, Scope, Send
-from ._endpoints import marking
+from ._asgi import App, Body, Message, Scope, Send
+from ._endpoints import asked_alone, marking
 from ._middleware import Protected
 from ._policy import Options, Policy, asker, check_scope
 from ._problems import CONTENT_TYPE
@@ -38,19 +38,25 @@ _ASKED: Final = "aiolocks.idempotency.asked"
 
 
 def idempotent_route(
-    *, scope: Callable[..., str | Awaitable[str]], **options: Unpack[Options]
+    *, scope: Callable[..., str | Awaitable[str | None] | None], **options: Unpack[Options]
 ) -> type[APIRoute]:
     """A class for the routes of a router, which do each request with an `Idempotency-Key` once.
 
     The OpenAPI document shows the header, and the answers 400, 409, 413 and 422. The keys are in the session
     of `session_lifespan`; in tests, in that of `app.dependency_overrides[current_session]`.
 
-    Dependencies of the route run only for the first request with a key; `scope` runs for each, before it.
-    Let it refuse a request whose user it does not know: that is not recorded.
+    For each request with a key, also for one that is answered from its record, `scope` runs, and so do the
+    `dependencies` of the route, its routers and its application: what one of them refuses is its answer. Put
+    there who may do this. Those that are parameters of the handler run with it, once; `Locked` and `Limited`
+    hold nothing for an answer from a record. A dependency that looks at what the handler changes (an order
+    that must be unpaid) has to be a parameter, or it refuses what is sent again.
+
+    Only what the handler answers is kept: no refusal of a dependency, and none of a request that is invalid.
 
     Args:
         scope: Says who asks: a dependency that returns a str, as a function of the `Request`, or of
-            parameters as a handler has them, `Annotated[User, Depends(current_user)]` among them.
+            parameters as a handler has them, `Annotated[User, Depends(current_user)]` among them. None means
+            that nobody knows, and the answer is 400; see `IdempotencyMiddleware`.
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:
@@ -68,6 +74,7 @@ def idempotent_route(
             if methods & set(policy.methods):
                 given["openapi_extra"] = _with_ours(given.get("openapi_extra"), policy)
             given["name"] = given.get("name") or get_name(endpoint)
+            given["dependencies"] = asked_alone(given.get("dependencies") or ())
             super().__init__(path, marking(endpoint), **given)
             self._protected = Protected(super().handle, policy, asking, marked=True)
 
@@ -85,9 +92,7 @@ class _Asking:
         self._scope = scope
         self._apps: WeakKeyDictionary[Any, dict[str, App]] = WeakKeyDictionary()
 
-    async def __call__(
-        self, scope: Scope, body: bytes, receive: Receive, send: Send
-    ) -> tuple[Any, str] | None:
+    async def __call__(self, scope: Scope, body: Body, send: Send) -> tuple[Any, str] | None:
         app = scope["app"]
         # FastAPI takes those parameters from the path that its path has.
         path = "/" + "/".join(f"{{{name}}}" for name in scope.get("path_params", ()))
@@ -99,13 +104,12 @@ class _Asking:
         solved: dict[str, Any] = {**scope, "state": {**scope.get("state", {})}}
         messages: list[Message] = []
 
-        async def whole() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
         async def collect(message: MutableMapping[str, Any]) -> None:
             messages.append(message)
 
-        await solving(solved, whole, collect)
+        await solving(solved, body.receive, collect)
+        if body.error is not None:  # which FastAPI has made another answer of
+            raise body.error
         if _ASKED in solved:
             session, who = solved[_ASKED]
             return session, asker(who)
@@ -145,7 +149,10 @@ def _with_ours(extra: dict[str, Any] | None, policy: Policy) -> dict[str, Any]:
     }
     retry = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
     answers = {
-        "400": {"description": f"The {policy.header} is missing or malformed", **problem},
+        "400": {
+            "description": f"The {policy.header} is missing or malformed, or nobody knows who asks",
+            **problem,
+        },
         "409": {
             "description": "The first request with this key is running, or its answer is not known",
             "headers": retry,
