@@ -60,6 +60,13 @@ def _session_for(source: Any, used_by: object) -> Session:
     return Session.of(source)
 
 
+def prefix_of(source: Any) -> str:
+    """The prefix of a session, also of a closed one, or of the default session of a client."""
+    if isinstance(source, Session):
+        return source._settings.prefix  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return PREFIX
+
+
 def client_of(source: Any) -> Any:
     """The client of a session, or the client itself."""
     if isinstance(source, Session):

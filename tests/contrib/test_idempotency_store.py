@@ -14,11 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from aiolocks import Session
 from aiolocks.contrib.idempotency import Stored, _once
+from aiolocks.contrib.idempotency._keys import name_of, stored_name
 from aiolocks.contrib.idempotency._once import Once
 from aiolocks.contrib.idempotency._policy import Policy
 from aiolocks.contrib.idempotency._problems import Failed, Problem
 from aiolocks.contrib.idempotency._record import Record, Unkept
 from aiolocks.contrib.idempotency.sqlalchemy import SQLAlchemyStore, _Transaction
+from tests.conftest import Connect
 from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
 from tests.support.postgres import postgres_url, running_postgres
 
@@ -182,3 +184,39 @@ async def test_the_primary_key_decides(store: SQLAlchemyStore) -> None:
             await transaction.commit("k", record, keep=60)
     assert await store.find("k") == record
     assert await store.find("l") is None
+
+
+async def test_services_with_other_prefixes_share_a_table_and_no_answers(
+    session: Session, connect: Connect, store: SQLAlchemyStore, engine: AsyncEngine, prefix: str
+) -> None:
+    async with Session(connect(), prefix=f"{prefix}:other") as there:
+        first, second = Desk(session, store), Desk(there, store)
+        other = Record(201, (), b"of the other service")
+        for _ in range(2):
+            assert await first.ask() == ANSWER
+            assert await second.ask(other, fingerprint="g" * 64) == other
+        assert await second.ask(other, key="l") == other
+        assert await first.ask(key="l") == ANSWER
+    assert (first.asked, second.asked) == (2, 2)
+    assert await payments(engine) == {"k": 2, "l": 2}
+
+
+async def test_records_of_earlier_versions_count_on(
+    session: Session, store: SQLAlchemyStore, engine: AsyncEngine
+) -> None:
+    """Their keys had no prefix; as long as they are kept, what they tell is not done again."""
+    async with store.transaction() as transaction:
+        await transaction.commit(name_of("me", "k"), Stored("f" * 64, ANSWER.dumps()), keep=60)
+    desk = Desk(session, store)
+    assert await desk.ask() == ANSWER
+    with pytest.raises(Problem, match=r"^422"):
+        await desk.ask(fingerprint="g" * 64)
+    assert (desk.asked, await payments(engine)) == (0, {})
+    assert await desk.ask(key="l") == ANSWER
+
+
+@pytest.mark.parametrize("prefix", ["a", "a:b", "a" * 1024, "\N{EURO SIGN}" * 300, "#"])
+def test_the_key_of_a_record_fits_its_column_and_tells_prefixes_apart(prefix: str) -> None:
+    keys = {stored_name(each, name_of("me", "k" * 255)) for each in (prefix, f"{prefix}b", f"{prefix}:")}
+    assert len(keys) == 3
+    assert all(key.isascii() and len(key) <= 250 for key in keys)

@@ -13,6 +13,7 @@ from ._problems import malformed
 LONGEST: Final = 255
 """Characters of a key; a UUID has 36."""
 _LONGEST_SHOWN: Final = 160
+_LONGEST_PREFIX: Final = 36
 
 # A string of RFC 8941, section 3.3.3, and parameters after it, which mean nothing here.
 _QUOTED: Final = re.compile(r'^ *"((?:[ !#-\[\]-~]|\\["\\])*)" *(?:;[ -~]*)?$')
@@ -63,3 +64,16 @@ def name_of(asker: str, key: str) -> str:
     if len(shown) > _LONGEST_SHOWN:
         shown = "#" + hashlib.blake2b(key.encode(), digest_size=32).hexdigest()
     return f"idempotency:{who}:{shown}"
+
+
+def stored_name(prefix: str, name: str) -> str:
+    """The key of a record in a store, which services with other prefixes may share: 250 characters at most.
+
+    Args:
+        prefix: The prefix of the session.
+        name: The result of `name_of`.
+    """
+    shown = quote(prefix, safe="")
+    if len(shown) > _LONGEST_PREFIX:
+        shown = "#" + hashlib.blake2b(prefix.encode(), digest_size=16).hexdigest()
+    return f"{shown}:{name}"

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from typing import Any, Final, final
 
+from ..._core.sources import prefix_of
 from ..._primitives.singleflight import SingleFlight
 from ..._primitives.turnstile import Turnstile
 from ...errors import (
@@ -116,7 +117,9 @@ class _Attempt:
         self._task: asyncio.Task[Record | Unkept] | None = None  # the handler's, once it has begun
         self._counted: Turnstile | None = None
         store = self._policy.store
-        self._stored = None if store is None else InStore(store, self._policy, name, fingerprint)
+        self._stored = (
+            None if store is None else InStore(store, self._policy, prefix_of(client), name, fingerprint)
+        )
 
     @property
     def ran(self) -> bool:

@@ -28,7 +28,7 @@ class Transaction(Protocol):
         """Writes the record, and commits it with all that the handler has written.
 
         Args:
-            key: The key, with the user in it: at most 250 characters of ASCII.
+            key: The key, with the prefix of the session and the user in it: at most 250 characters of ASCII.
             record: The record.
             keep: Seconds after which the record counts no more.
 
@@ -47,7 +47,11 @@ class Store(Protocol):
     """
 
     async def find(self, key: str) -> Stored | None:
-        """The record that was committed with this key, and counts still."""
+        """The record that was committed with this key, and counts still.
+
+        It is asked for a second key, without a prefix, where there is none: under that, versions until 0.2
+        kept records.
+        """
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from . import _problems as problems
+from ._keys import stored_name
 from ._policy import Policy
 from ._problems import Failed
 from ._record import Record, Unkept
@@ -24,14 +25,23 @@ _NO_ANSWER: Final = b""
 
 @final
 class InStore:
-    """The record of one request in a store."""
+    """The record of one request in a store.
 
-    __slots__ = ("_fingerprint", "_name", "_policy", "_store")
+    Args:
+        store: The store.
+        policy: The options.
+        prefix: The prefix of the session: the records of services with other prefixes are others.
+        name: The result of `name_of`.
+        fingerprint: The hash of the request.
+    """
 
-    def __init__(self, store: Store, policy: Policy, name: str, fingerprint: str) -> None:
+    __slots__ = ("_fingerprint", "_name", "_name_before", "_policy", "_store")
+
+    def __init__(self, store: Store, policy: Policy, prefix: str, name: str, fingerprint: str) -> None:
         self._store = store
         self._policy = policy
-        self._name = name
+        self._name = stored_name(prefix, name)
+        self._name_before = name
         self._fingerprint = fingerprint
 
     async def run(self, work: Work) -> Record | Unkept:
@@ -72,6 +82,10 @@ class InStore:
 
     async def found(self) -> Record | None:
         stored = await self._store.find(self._name)
+        if stored is None:
+            # Until 0.2 the prefix was not in the key. Such a record must count as long as it is kept: without
+            # it, a request that was done before an update would be done again after it.
+            stored = await self._store.find(self._name_before)
         if stored is None:
             return None
         if stored.fingerprint != self._fingerprint:

@@ -47,6 +47,9 @@ class SQLAlchemyStore:
     The primary key of the table decides: of two transactions with one key, the second one cannot commit,
     whatever has happened to Redis.
 
+    Services can share a table: the key of a record begins with the prefix of their session. Services with the
+    same prefix, as `aiolocks` where none is given, are one service.
+
     Args:
         sessions: Makes sessions, as `async_sessionmaker(engine)`.
         metadata: Where the table is declared, so that Alembic finds it: `Base.metadata`. Default: one of its
