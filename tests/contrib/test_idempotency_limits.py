@@ -11,12 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
+from starlette.responses import PlainTextResponse
 
 from aiolocks import Session
-from aiolocks.contrib.idempotency import Stored, _once
+from aiolocks.contrib.idempotency import IdempotencyMiddleware, Stored, _once
+from aiolocks.contrib.idempotency._kept import Kept
 from tests.adversity.tools import asleep
 from tests.conftest import Connect, OwnServer
 from tests.contrib import tills
+from tests.contrib.asgi import ask
 from tests.contrib.tills import CHUNK, Serves, Till, each, reason, sent
 from tests.support.waiting import eventually
 
@@ -45,7 +49,7 @@ async def test_a_stream_that_is_short_enough_is_kept(
     serves: Serves, session: Session, http: httpx.AsyncClient
 ) -> None:
     till = Till()
-    async with serves(till, session) as url:
+    async with serves(till, session, max_answer=100_000) as url:
         first = await sent(http, url, "stream")
         assert first.content == CHUNK * 10
         again = await sent(http, url, "stream")
@@ -173,6 +177,82 @@ async def test_a_failure_that_was_waited_for_in_another_process_may_be_tried_aga
             assert (await second).headers["retry-after"] == "1"
             assert (await sent(http, there, "burn")).status_code == 500
             assert till.rung_up == 2
+
+
+# -- how much is kept
+
+
+@pytest.mark.leaves_keys("*:turnstile*")
+@pytest.mark.parametrize("size", [70_000, 60_000])
+async def test_64_kib_are_kept_where_nothing_else_is_said(session: Session, size: int) -> None:
+    app = IdempotencyMiddleware(Sized(size), session, scope=of_header)
+    assert [await status(app, "k") for _ in range(2)] == [200, 409 if size == 70_000 else 200]
+
+
+async def test_a_store_keeps_longer_answers(session: Session) -> None:
+    app = IdempotencyMiddleware(Sized(500_000), session, scope=of_header, store=Memory())
+    assert [await status(app, "k") for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.leaves_keys("*:turnstile*")
+async def test_one_caller_does_not_fill_the_server(
+    session: Session, redis: Redis, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = IdempotencyMiddleware(Sized(50_000), session, scope=of_header, max_kept=1_000_000)
+    short = IdempotencyMiddleware(Sized(500), session, scope=of_header, max_kept=1_000)
+    for number in range(60):  # each is answered
+        assert await status(long, f"k{number}") == 200
+        assert await status(short, f"s{number}") == 200
+    kept = sum([await redis.memory_usage(key) async for key in redis.scan_iter(f"{prefix}:*")])
+    assert kept < 1_500_000
+    assert [await status(long, f"k{number}") for number in (0, 59)] == [200, 409]
+    assert (await status(short, "s59")) == 200  # where a record is hardly longer than the mark in its place
+    assert await status(long, "k59", user="another") == 200
+    assert await status(long, "k59", user="another") == 200
+    assert "its user has max_kept=1000000 bytes of answers" in caplog.text
+
+
+def test_what_is_kept_ends_with_time() -> None:
+    kept = Kept(most=1000, keep=100.0)
+    assert [kept.add("a", 600, now) for now in (0.0, 1.0, 30.0, 31.0)] == [True, False, True, False]
+    assert kept.add("b", 1000, 31.0)
+    for number in range(20_000):
+        kept.add(f"{number}", 1, 31.0)
+    assert len(kept) <= 10_000
+
+
+@pytest.mark.parametrize("what", ["fastapi", "aiohttp"])
+async def test_the_records_may_be_on_another_server(
+    session: Session,
+    own_server: OwnServer,
+    connect: Connect,
+    http: httpx.AsyncClient,
+    redis: Redis,
+    what: str,
+) -> None:
+    till, there = Till(), connect(await own_server())
+    async with Session(there) as records, getattr(tills, what)(till, session, client=records) as url:
+        assert [(await sent(http, url, "ok")).content for _ in range(2)] == [b"receipt 1 \0\xff"] * 2
+        assert [key async for key in there.scan_iter("*idempotency*")] != []
+    assert [key async for key in redis.scan_iter("*idempotency*")] == []
+
+
+class Sized:
+    """An ASGI application with answers of a size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("x" * self._size)(scope, receive, send)
+
+
+def of_header(scope: Any) -> str:
+    return str(dict(scope["headers"]).get(b"x-user", b"me").decode())
+
+
+async def status(app: Any, key: str, user: str = "me") -> int:
+    return (await ask(app, "/", method="POST", headers={"Idempotency-Key": key, "X-User": user})).status
 
 
 class Memory:

@@ -72,7 +72,11 @@ class IdempotencyMiddleware:
         max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs.
         max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
             and the key is answered 409 from then on. With `store` the transaction is rolled back, and the
-            answer is 500.
+            answer is 500. Default: 64 KiB; with `store`, 512 KiB.
+        max_kept: Bytes of answers that are kept for one of those who ask, as far as this process has made
+            them; about, for at most twice as many are there at a time. Default: 16 MiB; None: no bound. Where
+            it is reached, an answer of more than 1 KiB goes to its own client alone, and its key is answered
+            409 from then on. Answers in a `store` do not count.
         retry_after: Seconds for `Retry-After` of an answer that says that the first request is running.
             Default: the median of the last 15 requests of the same method and path in this process.
         documentation: URL of a page for clients about the key, for the `type` of the answers and a `Link`.

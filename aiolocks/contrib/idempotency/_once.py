@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any, Final, final
 
 from ..._core.sources import prefix_of
@@ -30,6 +31,7 @@ from ...errors import (
 )
 from .._holds import Holds
 from . import _problems as problems
+from ._kept import ALWAYS, Kept
 from ._keys import name_of
 from ._policy import Policy
 from ._problems import Failed
@@ -43,11 +45,13 @@ log: Final = logging.getLogger("aiolocks.requests")
 class Once:
     """The state that the requests of one application share."""
 
-    __slots__ = ("_durations", "_running", "policy")
+    __slots__ = ("_durations", "_kept", "_running", "policy")
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._durations = Holds()
+        most = policy.max_kept if policy.store is None else None
+        self._kept = None if most is None else Kept(most=most, keep=policy.keep)
         self._running: set[asyncio.Task[Any]] = set()  # an event loop alone would not keep them
 
     async def serve(
@@ -61,7 +65,13 @@ class Once:
             Problem: There is another answer than the handler's.
             Exception: The handler raised it.
         """
-        attempt = _Attempt(self, client, name_of(asker, key), fingerprint=fingerprint, route=route, work=work)
+
+        async def bounded() -> Record | Unkept:
+            return self._bounded(asker, await work())
+
+        attempt = _Attempt(
+            self, client, name_of(asker, key), fingerprint=fingerprint, route=route, work=bounded
+        )
         answer = await asyncio.shield(self.task(attempt.run()))
         return answer.again() if isinstance(answer, Record) and not attempt.ran else answer
 
@@ -76,6 +86,16 @@ class Once:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # where its client has hung up, nobody else asks
+
+    def _bounded(self, asker: str, answer: Record | Unkept) -> Record | Unkept:
+        """The answer; if its asker has enough already, one that is not kept."""
+        if self._kept is None or isinstance(answer, Unkept):
+            return answer
+        size, now = len(answer.dumps()), asyncio.get_running_loop().time()
+        if size <= ALWAYS or self._kept.add(asker, size, now):
+            return answer
+        why = f"its user has max_kept={self.policy.max_kept} bytes of answers (with None there is no bound)"
+        return replace(answer, unkept=why)
 
     def lasted(self, route: str, duration: float) -> None:
         self._durations.add(duration, route, None)

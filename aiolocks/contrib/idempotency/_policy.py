@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     keeps: Callable[[int], bool]
     max_body: int
     max_answer: int
+    max_kept: int | None
     retry_after: Seconds | None
     documentation: str | None
 
@@ -67,7 +68,8 @@ class Policy:
     store: Store | None = None
     keeps: Callable[[int], bool] | None = None
     max_body: int = 1024 * 1024
-    max_answer: int = 512 * 1024
+    max_answer: int = 64 * 1024
+    max_kept: int | None = 16 * 1024 * 1024
     retry_after: float | None = None
     documentation: str | None = None
 
@@ -78,6 +80,9 @@ class Policy:
         reject_unknown(
             "the middleware", {name: given[name] for name in given if name not in Options.__annotations__}
         )
+        # A store is the user's own database, and no other caller's locks are in it.
+        if given.get("store") is not None:
+            given = {"max_answer": 512 * 1024, **given}
         return cls(**given)
 
     def __post_init__(self) -> None:
@@ -97,8 +102,10 @@ class Policy:
             raise ValueError(f'on_crash must be "refuse" or "run", not {self.on_crash!r}')
         if self.keeps is not None and not callable(self.keeps):
             raise TypeError(f"keeps must be a function of a status, not {self.keeps!r}")
-        for name in ("max_body", "max_answer"):
+        for name in ("max_body", "max_answer", "max_kept"):
             size: Any = getattr(self, name)
+            if name == "max_kept" and size is None:
+                continue
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise ValueError(f"{name} must be a number of bytes, not {size!r}")
         for method in ("find", "transaction"):

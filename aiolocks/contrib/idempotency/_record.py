@@ -18,11 +18,13 @@ class Record:
         status: The HTTP status.
         headers: Name and value of each header, in the order of the handler.
         body: The body.
+        unkept: Why it is for its own client alone; empty if it is kept.
     """
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
+    unkept: str = ""
 
     def again(self) -> Record:
         """The answer for the same request when it is sent again.
@@ -76,6 +78,8 @@ class _Records:
         if isinstance(value, Unkept):
             raise TypeError(value.why)
         assert isinstance(value, Record)
+        if value.unkept:
+            raise TypeError(value.unkept)
         return value.dumps()
 
     def loads(self, data: bytes, /) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Unpack
 from aiohttp import web
 from multidict import CIMultiDict
 
+from ..._core.sources import source_of
 from .._handling import Handling
 from ..aiohttp import session_of_request
 from . import _problems as problems
@@ -31,11 +32,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def idempotency_middleware(
-    *, scope: Callable[[web.Request], str | Awaitable[str | None] | None], **options: Unpack[Options]
+    *,
+    scope: Callable[[web.Request], str | Awaitable[str | None] | None],
+    client: Any = None,
+    **options: Unpack[Options],
 ) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
     """A middleware that does each request with an `Idempotency-Key` once.
 
-    The keys are in the session of `session_ctx`. An answer that the handler streams (a `StreamResponse`, a
+    An answer that the handler streams (a `StreamResponse`, a
     `FileResponse`) reaches the first client only; its key is answered 409 from then on. With `store`, the
     transaction is rolled back and the answer is 500, unless the handler has sent its answer itself: then the
     transaction is committed, and the key is answered 409.
@@ -44,12 +48,15 @@ def idempotency_middleware(
         scope: Says who asks: a function of the request, `async` or not, that returns a str. None means that
             nobody knows, and the answer is 400; see `IdempotencyMiddleware`. An error that it raises ends the
             request.
+        client: A client, or a `Session`, of the server that keeps the answers; it is yours to close. Default:
+            the session of `session_ctx`.
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
     """
     check_scope(scope)
+    source = None if client is None else source_of(client)
     policy = Policy.of(options)
     once = Once(policy)
 
@@ -77,7 +84,7 @@ def idempotency_middleware(
                 return recorded
 
             answer = await once.serve(
-                session_of_request(request),
+                session_of_request(request) if source is None else source,
                 asker=who,
                 key=key,
                 fingerprint=fingerprint_of(request.method, request.path, request.query_string.encode(), body),

@@ -24,7 +24,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import get_name
 
-from ..._core.session import Session
+from ..._core.sources import source_of
 from ..fastapi import current_session
 from ._asgi import App, Body, Message, Scope, Send
 from ._endpoints import asked_alone, marking
@@ -38,12 +38,14 @@ _ASKED: Final = "aiolocks.idempotency.asked"
 
 
 def idempotent_route(
-    *, scope: Callable[..., str | Awaitable[str | None] | None], **options: Unpack[Options]
+    *,
+    scope: Callable[..., str | Awaitable[str | None] | None],
+    client: Any = None,
+    **options: Unpack[Options],
 ) -> type[APIRoute]:
     """A class for the routes of a router, which do each request with an `Idempotency-Key` once.
 
-    The OpenAPI document shows the header, and the answers 400, 409, 413 and 422. The keys are in the session
-    of `session_lifespan`; in tests, in that of `app.dependency_overrides[current_session]`.
+    The OpenAPI document shows the header, and the answers 400, 409, 413 and 422.
 
     For each request with a key, also for one that is answered from its record, `scope` runs, and so do the
     `dependencies` of the route, its routers and its application: what one of them refuses is its answer. Put
@@ -57,6 +59,8 @@ def idempotent_route(
         scope: Says who asks: a dependency that returns a str, as a function of the `Request`, or of
             parameters as a handler has them, `Annotated[User, Depends(current_user)]` among them. None means
             that nobody knows, and the answer is 400; see `IdempotencyMiddleware`.
+        client: A client, or a `Session`, of the server that keeps the answers; it is yours to close. Default:
+            the session of `session_lifespan`; in tests, that of `app.dependency_overrides[current_session]`.
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:
@@ -64,7 +68,7 @@ def idempotent_route(
     """
     check_scope(scope)
     policy = Policy.of(options)
-    asking = _Asking(scope)
+    asking = _Asking(scope, None if client is None else source_of(client))
 
     class IdempotentRoute(APIRoute):
         """A route whose requests with a key are done once."""
@@ -88,8 +92,9 @@ def idempotent_route(
 class _Asking:
     """Solves the dependency that says who asks, as FastAPI does for a route of its own."""
 
-    def __init__(self, scope: Callable[..., Any]) -> None:
+    def __init__(self, scope: Callable[..., Any], source: Any) -> None:
         self._scope = scope
+        self._source = source
         self._apps: WeakKeyDictionary[Any, dict[str, App]] = WeakKeyDictionary()
 
     async def __call__(self, scope: Scope, body: Body, send: Send) -> tuple[Any, str] | None:
@@ -118,9 +123,12 @@ class _Asking:
         return None
 
     def _endpoint(self) -> Callable[..., Any]:
+        async def given() -> Any:
+            return self._source
+
         async def endpoint(
             request: Request,
-            session: Annotated[Session, Depends(current_session)],
+            session: Annotated[Any, Depends(current_session if self._source is None else given)],
             who: Annotated[Any, Depends(self._scope)],
         ) -> Response:
             request.scope[_ASKED] = session, who
