@@ -6,18 +6,22 @@ import asyncio
 import json
 import logging
 import re
+import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Leadership, Lock, MultiLock, RangeLock, Schedule, Semaphore, Session, Tick
 from aiolocks.contrib import dashboard
-from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest
+from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest, _sampler, _views
 from tests.conftest import Connect, Surroundings, clustered
-from tests.contrib.asgi import Answer, Stream, ask, stream
+from tests.contrib.asgi import Answer, Stream, ask, scope_of, stream
+from tests.contrib.serving import uvicorn_serves
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
@@ -381,6 +385,91 @@ async def test_as_an_application_of_its_own(session: Session) -> None:
     await app({"type": "lifespan"}, receive, send)
     await app({"type": "websocket"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
+
+
+# -- viewers that take nothing
+
+
+class Stuck:
+    """A viewer that takes the head of its stream, and no more than `parts` of what comes after."""
+
+    def __init__(self, app: Dashboard, url: str, parts: int = 0) -> None:
+        self._left = parts + 1
+        self.sizes: list[int] = []
+        self.serving = asyncio.create_task(app(scope_of(url, "GET", {}), self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        await asyncio.Event().wait()
+
+    async def _send(self, message: Any) -> None:
+        self.sizes.append(len(message.get("body", b"")))
+        self._left -= 1
+        if self._left < 0:
+            await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        self.serving.cancel()
+        await asyncio.wait([self.serving])
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2])
+async def test_a_viewer_that_takes_nothing_is_dropped(
+    app: Dashboard, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    monkeypatch.setattr(_views, "TAKES_WITHIN", 0.3)
+    stuck = Stuck(app, "/events", parts)
+    async with asyncio.timeout(5):
+        await stuck.serving
+    assert app._sampler.viewers == 0
+
+
+async def test_the_viewer_that_has_taken_nothing_for_longest_makes_place(
+    app: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sampler, "_MOST_VIEWERS", 3)
+    async with stream(app, "/events?text=reads") as page:
+        stuck: list[Stuck] = []
+        for number in range(4):
+            stuck.append(Stuck(app, f"/events?text={number}"))
+            seen = len(page.messages)
+            await asyncio.sleep(0.1)
+        await eventually(lambda: stuck[0].serving.done() and stuck[1].serving.done(), within=5)
+        await page.until(lambda: len(page.messages) >= seen)
+        assert (page.ended, app._sampler.viewers) == (False, 3)
+        assert not stuck[2].serving.done()
+        assert not stuck[3].serving.done()
+    for one in stuck:
+        await one.aclose()
+
+
+async def test_a_message_is_sent_in_parts_for_a_server_keeps_what_is_not_taken(
+    app: Dashboard, session: Session
+) -> None:
+    leases = [await Lock(session, f"{at}:{'x' * 1000}").acquire() for at in range(100)]
+    stuck = Stuck(app, "/events?rows=200", parts=10_000)
+    await eventually(lambda: sum(stuck.sizes) > 100_000, within=10)
+    assert max(stuck.sizes) <= 65_536
+    await stuck.aclose()
+    for lease in leases:
+        await lease.release()
+
+
+async def test_sockets_that_are_not_read_shut_nobody_out(app: Dashboard) -> None:
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(uvicorn_serves(app))
+        host, _, port = url.removeprefix("http://").partition(":")
+        for number in range(_sampler._MOST_VIEWERS + 20):
+            silent = stack.enter_context(socket.create_connection((host, int(port))))
+            silent.sendall(f"GET /events?text={number} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await asyncio.sleep(0.5)
+        async with httpx.AsyncClient() as client, client.stream("GET", f"{url}/events") as answer:
+            assert answer.status_code == 200
+            async with asyncio.timeout(10):
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: "):
+                        break
+        assert app._sampler.viewers <= _sampler._MOST_VIEWERS
+        await app.aclose()
 
 
 # -- releasing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import Any, Final, final
 from urllib.parse import parse_qsl
 
@@ -15,7 +16,9 @@ from ...errors import SessionClosedError
 from ._http import Receive, Scope, Send, answer_asset, answer_json, answer_text, assets, begin, path_of
 from ._release import AllowRelease, Releases
 from ._sampler import Sampler
-from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, TooManyError, Viewer
+from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, Viewer
+
+log = logging.getLogger("aiolocks.dashboard")
 
 _PAGES: Final = {"/": "index.html", "/name": "name.html"}
 _ASSETS: Final = "/assets/"
@@ -23,6 +26,8 @@ _ALIVE_EVERY: Final = 10.0
 """Seconds after which a stream on which nothing has happened says that it lives."""
 _STREAM_LASTS: Final = 60.0
 """Seconds after which a stream ends and the browser opens another one: a shutdown waits for it."""
+_PART: Final = 65_536
+"""Bytes that are sent at once."""
 _LONGEST_SEARCH: Final = 1_024
 
 
@@ -111,35 +116,38 @@ class Dashboard:
         except SessionClosedError as error:
             await answer_json(send, 503, error=str(error))
             return
-        try:
-            with self._sampler.looking(query) as viewer:
-                await begin(
-                    send,
-                    200,
-                    b"text/event-stream",
-                    (b"cache-control", b"no-store"),
-                    (b"x-accel-buffering", b"no"),
-                )
-                leaving = asyncio.create_task(_until_gone(receive, viewer), name="aiolocks-dashboard-viewer")
-                try:
-                    await _pass_on(viewer, send)
-                finally:
-                    leaving.cancel()
-                    await asyncio.wait([leaving])
-        except TooManyError:
-            await answer_text(send, 503, "too many different pages are open", (b"retry-after", b"10"))
+        with self._sampler.looking(query) as viewer:
+            leaving = asyncio.create_task(_until_gone(receive, viewer), name="aiolocks-dashboard-viewer")
+            try:
+                await _pass_on(viewer, send)
+            except TimeoutError:
+                log.info("a viewer of the dashboard takes nothing any more: its stream is ended")
+            finally:
+                leaving.cancel()
+                await asyncio.wait([leaving])
 
 
 async def _pass_on(viewer: Viewer, send: Send) -> None:
-    await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
+    head = begin(
+        send, 200, b"text/event-stream", (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")
+    )
+    await viewer.takes(head)
+    await _give(viewer, send, b"retry: 1000\n\n")
     until = asyncio.get_running_loop().time() + _STREAM_LASTS
     while asyncio.get_running_loop().time() < until:
         messages = await viewer.next(_ALIVE_EVERY)
         if messages is None:
             break
-        await send({"type": "http.response.body", "body": messages or b": alive\n\n", "more_body": True})
+        await _give(viewer, send, messages or b": alive\n\n")
     with contextlib.suppress(OSError):  # it may have gone
-        await send({"type": "http.response.body", "body": b""})
+        await viewer.takes(send({"type": "http.response.body", "body": b""}))
+
+
+async def _give(viewer: Viewer, send: Send, body: bytes) -> None:
+    """In parts: a server keeps a part that the viewer does not take, for as long as the connection lasts."""
+    for start in range(0, len(body), _PART):
+        part = body[start : start + _PART]
+        await viewer.takes(send({"type": "http.response.body", "body": part, "more_body": True}))
 
 
 async def _until_gone(receive: Receive, viewer: Viewer) -> None:

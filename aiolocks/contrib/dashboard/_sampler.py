@@ -20,7 +20,7 @@ from ._pages import Chosen, lock_rows, overview_sections, page_sections, rank
 from ._rows import Found, Row, deadlock_row, moment_of
 from ._searching import Search
 from ._terms import Terms
-from ._views import Query, TooManyError, View, Viewer
+from ._views import Query, View, Viewer
 
 log = logging.getLogger("aiolocks.dashboard")
 
@@ -45,7 +45,7 @@ _WAITERS_ON_PAGE: Final = 100
 _AGAIN: Final = 2.0
 """Seconds until it tries again where the server refuses or is away."""
 _MOST_ENDS: Final = 10_000
-_MOST_VIEWS: Final = 100
+_MOST_VIEWERS: Final = 200
 
 
 @final
@@ -97,15 +97,11 @@ class Sampler:
 
     @contextmanager
     def looking(self, query: Query) -> Generator[Viewer]:
-        """Somebody looks at a page.
-
-        Raises:
-            TooManyError: At too many different pages, all together.
-        """
+        """Somebody looks at a page. Where there are too many viewers, the stream of another one ends."""
+        if self.viewers >= _MOST_VIEWERS:
+            self._drop_the_idlest()
         view = self._views.get(query)
         if view is None:
-            if len(self._views) >= _MOST_VIEWS:
-                raise TooManyError
             view = self._views[query] = View()
         viewer = Viewer()
         view.viewers.add(viewer)
@@ -116,9 +112,24 @@ class Sampler:
         try:
             yield viewer
         finally:
-            view.viewers.discard(viewer)
-            if not view.viewers and self._views.get(query) is view:
-                del self._views[query]
+            self._leave(query, view, viewer)
+
+    @property
+    def viewers(self) -> int:
+        """How many look."""
+        return sum(len(view.viewers) for view in self._views.values())
+
+    def _drop_the_idlest(self) -> None:
+        """Ends the stream that has been stuck for longest; viewers that read take something every 10 s."""
+        looking = ((query, view, one) for query, view in self._views.items() for one in view.viewers)
+        query, view, viewer = min(looking, key=lambda one: one[2].took_at)
+        self._leave(query, view, viewer)
+        viewer.end()
+
+    def _leave(self, query: Query, view: View, viewer: Viewer) -> None:
+        view.viewers.discard(viewer)
+        if not view.viewers and self._views.get(query) is view:
+            del self._views[query]
 
     def soon(self) -> None:
         """Something has changed: the next look is now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, final
 
 from ..._inspection.infos import KindAndName
@@ -16,11 +16,10 @@ MOST_ROWS: Final = 200
 _MOST_BEHIND: Final = 20
 """Messages that a viewer may be behind; then it gets the whole page again."""
 
+TAKES_WITHIN: Final = 10.0
+"""Seconds within which a viewer has to take what it is sent."""
+
 SORTS: Final = ("waiters", "oldest", "name")
-
-
-class TooManyError(Exception):
-    """More different pages are looked at than is allowed."""
 
 
 class Query(NamedTuple):
@@ -43,15 +42,22 @@ class Query(NamedTuple):
 
 @final
 class Viewer:
-    """A user that looks at a page, and has yet to be sent these messages."""
+    """A user that looks at a page, and has yet to be sent these messages.
 
-    __slots__ = ("_ended", "_messages", "_news", "whole")
+    Attributes:
+        whole: The next message has to be the whole page.
+        took_at: Loop time when it has taken something last.
+    """
+
+    __slots__ = ("_ended", "_messages", "_news", "_taking", "took_at", "whole")
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._news = asyncio.Event()
         self._ended = False
-        self.whole = True  # the next message has to be the whole page
+        self._taking: asyncio.Timeout | None = None
+        self.took_at = asyncio.get_running_loop().time()
+        self.whole = True
 
     def tell(self, message: bytes, *, whole: bool = False) -> None:
         """One more message."""
@@ -67,6 +73,21 @@ class Viewer:
         """It gets nothing more."""
         self._ended = True
         self._news.set()
+        if self._taking is not None and not self._taking.expired():
+            self._taking.reschedule(0)
+
+    async def takes(self, sending: Awaitable[None]) -> None:
+        """Sends it something.
+
+        Raises:
+            TimeoutError: It does not take it, or its stream has been ended.
+        """
+        try:
+            async with asyncio.timeout(TAKES_WITHIN) as self._taking:
+                await sending
+        finally:
+            self._taking = None
+        self.took_at = asyncio.get_running_loop().time()
 
     async def next(self, within: float) -> bytes | None:
         """All that there is to send; empty if nothing has come in time, and None at the end."""
