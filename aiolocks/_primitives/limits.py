@@ -17,7 +17,7 @@ from .._transport.commands.limits import KIND, LimitsCommands
 
 _MANNER: Final = Manner(strict=True)
 _MOST_KEYS: Final = 8
-_LONGEST: Final = 256
+LONGEST: Final = 256
 _MOST: Final = 2**31
 
 
@@ -160,6 +160,6 @@ def checked_keys(keys: object) -> dict[str, int]:
         for one, cap in given.items()
     }
     for one in found:
-        if len(one.encode()) > _LONGEST:
-            raise ValueError(f"a key must have at most {_LONGEST} bytes in UTF-8, not {len(one.encode())}")
+        if len(one.encode()) > LONGEST:
+            raise ValueError(f"a key must have at most {LONGEST} bytes in UTF-8, not {len(one.encode())}")
     return found

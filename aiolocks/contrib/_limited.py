@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from .._core.arguments import lock_name, optional_seconds
 from .._core.options import Options
 from .._core.session import Session
 from .._core.unknown_arguments import reject_unknown
-from .._primitives.limits import Limits, checked_keys
+from .._primitives.limits import LONGEST, Limits, checked_keys
 from ..errors import LockTimeoutError
 from ._holding import LockOptions, not_for_locks
-from ._refusing import SOON, Refusal
+from ._refusing import SOON, Refusal, named, no_name
 
 TOO_MANY: Final = "You have reached your limit. Try again later."
 FULL: Final = "The service is at its limit. Try again later."
@@ -78,7 +78,16 @@ class LimitsRecipe:
         self.family: Hashable = ("limits", name)
 
     def of(self, keys: object) -> LimitsRecipe:
-        """The same for the keys of one request."""
+        """The same for the keys of one request.
+
+        Raises:
+            Refusal: The request's values make no key.
+            TypeError, ValueError: The keys are not as they should be, whatever the request.
+        """
+        if isinstance(keys, Mapping):
+            for key in cast("Mapping[object, object]", keys):
+                if len(named(key).encode()) > LONGEST:
+                    raise no_name()
         return LimitsRecipe(
             self.name,
             keys=checked_keys(keys),

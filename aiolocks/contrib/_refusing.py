@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from .._core.arguments import Seconds, seconds
+from .._core.arguments import Seconds, lock_name, seconds
 from .._core.naming import NameTemplate
 from ..errors import BackendError, LockTimeoutError, SessionClosedError
 
@@ -115,7 +115,25 @@ def filled(template: NameTemplate, values: Mapping[str, str]) -> str:
     try:
         return template.fill(values)
     except ValueError:
-        raise Refusal(400, "a value in this request is too long") from None
+        raise no_name() from None
+
+
+def named(name: object) -> str:
+    """The name that a function of the user has made of a request.
+
+    Raises:
+        Refusal: The request's values make no name.
+        TypeError: It is no str, whatever the request.
+    """
+    try:
+        return lock_name(name)
+    except ValueError:
+        raise no_name() from None
+
+
+def no_name() -> Refusal:
+    """The answer to a request of whose values no name can be made."""
+    return Refusal(400, "a value in this request is empty, or too long")
 
 
 def unavailable(error: BackendError | SessionClosedError) -> Refusal:

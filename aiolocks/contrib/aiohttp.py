@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
     ) from error
 
-from .._core.arguments import Seconds, lock_name, seconds
+from .._core.arguments import Seconds, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._core.session import Session
@@ -40,7 +40,7 @@ from .._primitives.lock import Lock
 from ..errors import LockLostError
 from ._handling import handler_begins
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
-from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
 __all__ = ["LEASE", "SESSION", "health", "locked", "session_ctx"]
 
@@ -196,7 +196,7 @@ def locked(
                 if not isinstance(found, str) and inspect.isawaitable(found):
                     found = await found
                 session, gone = session_of_request(request), functools.partial(_gone, request)
-                async with holding(session, lock_name(found), recipe, gone) as lease:
+                async with holding(session, named(found), recipe, gone) as lease:
                     request[LEASE], begun = lease, True
                     handler_begins()
                     return await handler(*args, **kwargs)

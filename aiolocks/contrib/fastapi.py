@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.fastapi needs FastAPI: pip install aiolocks[fastapi]", name=error.name
     ) from error
 
-from .._core.arguments import Seconds, lock_name, seconds
+from .._core.arguments import Seconds, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._primitives.lock import Lock
@@ -39,7 +39,7 @@ from ._fastapi_limits import Limited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
 from ._holding import Kind, LockOptions, Recipe, SessionOptions, opened
 from ._parameters import Field, fields_of
-from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled
+from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled, named
 
 __all__ = ["Limited", "Locked", "current_session", "health", "session_lifespan", "session_of"]
 
@@ -216,7 +216,7 @@ class _Hold(Hold):
         )
 
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe]:
-        name = lock_name(*asked) if self.template is None else self._filled(self.template, request)
+        name = named(*asked) if self.template is None else self._filled(self.template, request)
         return name, self._recipe
 
     def _filled(self, template: NameTemplate, request: Request) -> str:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 from redis.asyncio import Redis
@@ -110,7 +111,7 @@ async def test_what_is_not_there_is_refused(
     assert session.statistics().acquisitions == 0
 
 
-@pytest.mark.parametrize("wrong", ["", 7, None])
+@pytest.mark.parametrize("wrong", [7, None])
 async def test_a_function_must_return_a_name(
     app: web.Application, client: aiohttp.ClientSession, wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -404,3 +405,19 @@ async def test_it_decorates_handlers(session: Session) -> None:
         await locked("it")(tells_its_name)(None)
     with pytest.raises(TypeError, match="kind must be a class of locks"):
         locked("it", kind=Lock(session, "it"))
+
+
+@pytest.mark.parametrize("tenant", ["x" * 2000, "", "\u20ac" * 700])
+async def test_a_value_of_which_no_name_can_be_made_is_the_callers_fault(
+    session: Session, http: httpx.AsyncClient, tenant: str
+) -> None:
+    @locked(lambda request: request.query["tenant"])
+    async def export(request: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.cleanup_ctx.append(session_ctx(session))
+    app.router.add_get("/export", export)
+    async with aiohttp_serves(app) as url:
+        assert (await http.get(f"{url}/export", params={"tenant": tenant})).status_code == 400
+        assert (await http.get(f"{url}/export", params={"tenant": "a"})).status_code == 200

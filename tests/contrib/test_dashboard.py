@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Leadership, Lock, MultiLock, RangeLock, Schedule, Semaphore, Session, Tick
@@ -112,6 +113,53 @@ async def test_it_can_be_mounted_anywhere(app: Dashboard) -> None:
         assert (await ask(app, path, root_path="/admin/locks")).status == 200
     answer = await ask(app, "/admin/locks", root_path="/admin/locks")
     assert (answer.status, answer.headers["location"]) == (307, "locks/")
+
+
+@pytest.mark.parametrize(
+    ("stripped", "deep"),
+    [(False, False), (False, True), (True, False)],  # where both, Starlette itself finds no route
+    ids=["whole path", "whole path, in a mounted application", "proxy strips"],
+)
+async def test_it_can_be_mounted_where_an_application_has_a_root_path(
+    app: Dashboard, stripped: bool, deep: bool
+) -> None:
+    outer = inner = FastAPI()
+    if deep:
+        inner = FastAPI()
+        outer.mount("/admin", inner)
+    inner.mount("/locks", app)
+    path = f"{'' if stripped else '/api'}{'/admin' if deep else ''}/locks"
+    transport = httpx.ASGITransport(outer, root_path="/api")
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        assert (await client.get(f"{path}/")).status_code == 200
+        assert (await client.get(f"{path}/assets/style.css")).status_code == 200
+        assert (await client.get(f"{path}/nothing")).status_code == 404
+        redirect = await client.get(path)
+        assert (redirect.status_code, redirect.headers["location"]) in (
+            (307, "locks/"),
+            (307, f"http://shop{path}/"),
+        )
+
+
+async def test_names_of_other_hosts_are_refused_where_its_own_are_said(session: Session) -> None:
+    app = dashboard.app(session, hosts=["Locks.Example.com", "ops"])
+    for host in ("locks.example.com", "LOCKS.example.COM:8443", "ops", "192.0.2.7:80", "[::1]:80", "[::1]"):
+        assert (await ask(app, "/", headers={"Host": host})).status == 200, host
+    for host in (
+        "",
+        "evil.test",
+        "locks.example.com.evil.test",
+        "example.com",
+        "[evil",
+        "ops@evil.test",
+        "[",
+    ):
+        answer = await ask(app, "/", headers={"Host": host})
+        assert answer.status == 421, host
+    assert (await ask(app, "/release", method="POST", headers=OWN | {"Host": "evil.test"})).status == 421
+    assert (await ask(app, "/events")).status == 421
+    with pytest.raises(TypeError, match="hosts must be a collection"):
+        dashboard.app(session, hosts="ops")
 
 
 async def test_wrong_arguments(session: Session) -> None:
@@ -596,6 +644,9 @@ async def test_one_that_changes_hands_while_the_callback_thinks_is_left_alone(se
         {"Sec-Fetch-Site": "same-site", "Origin": "https://locks.test"},
         {"Origin": "https://elsewhere.test"},
         {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://[::1", "Host": "[::1"},
+        {"Origin": "http://\u2100.test"},
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@
 # Annotations are objects here: FastAPI looks at them.
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import pytest
@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, Header
 from aiolocks import Lease, Limits, LockTimeoutError, Session
 from aiolocks._holders import HolderInfo
 from aiolocks.contrib._limited import FULL, TOO_MANY, Reached
-from aiolocks.contrib.fastapi import Limited, session_lifespan
+from aiolocks.contrib.fastapi import Limited, Locked, current_session, session_lifespan
 from tests.contrib.serving import uvicorn_serves
 
 
@@ -53,6 +53,48 @@ async def test_a_caller_is_told_of_its_own_limit_and_of_that_of_all(session: Ses
             assert [(await one).status_code for one in (first, second)] == [200, 200]
             assert (await client.get("/export")).status_code == 422
     assert await limits.in_use() == {"all": 0}
+
+
+@pytest.mark.parametrize("tenant", ["x" * 2000, "", "\u20ac" * 700])
+@pytest.mark.parametrize("what", ["limited", "locked"])
+async def test_a_value_of_which_no_name_can_be_made_is_the_callers_fault(
+    session: Session, what: str, tenant: str
+) -> None:
+    async def keys(tenant: str) -> dict[str, int]:
+        return {tenant: 1}
+
+    async def name(tenant: str) -> str:
+        return tenant
+
+    app = FastAPI()
+    app.dependency_overrides[current_session] = lambda: session
+    dependency: Any = Limited("exports", keys) if what == "limited" else Locked(name)
+
+    @app.get("/export", dependencies=[dependency])
+    async def export() -> str:
+        return "exported"
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        assert (await client.get("/export", params={"tenant": tenant})).status_code == 400
+        assert (await client.get("/export", params={"tenant": "a"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"a": 0}, {"a": "1"}, {7: 1}, {f"{number}": 1 for number in range(500)}]
+)
+async def test_keys_that_no_caller_has_chosen_are_a_mistake(session: Session, keys: Any) -> None:
+    app = FastAPI()
+    app.dependency_overrides[current_session] = lambda: session
+
+    @app.get("/export", dependencies=[Limited("exports", lambda: keys)])
+    async def export() -> str:
+        return "exported"
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        with pytest.raises((TypeError, ValueError)):
+            await client.get("/export")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
 import socket
 from collections.abc import Generator
@@ -13,7 +12,7 @@ from typing import Any, Final
 import click
 import uvicorn
 
-from ...contrib.dashboard import Dashboard, ReleaseRequest, app
+from ...contrib.dashboard import ReleaseRequest, app
 from ..exits import NO_SERVER, CommandError, ended_by_signal, of_signal, say
 from ..listing.asking import asking
 
@@ -27,10 +26,11 @@ async def serve(url: str, prefix: str, host: str, port: int, *, allow_release: b
     async with asking(url, prefix) as session:
         await session.inspect("-")  # says at once what the user may not do
         with _listening(host, port) as listening:
-            dashboard = app(session, _allowed if allow_release else None)
+            names = {host, "localhost", socket.gethostname()}
+            dashboard = app(session, _allowed if allow_release else None, hosts=names)
             server = _Server(
                 uvicorn.Config(
-                    _Guarded(dashboard, host),
+                    dashboard,
                     access_log=False,
                     lifespan="off",
                     log_config=None,
@@ -86,41 +86,3 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
 def _url(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
-class _Guarded:
-    """Serves only requests that name this machine by its address, or by a name that it has.
-
-    A page of another site can make its own name mean this address, and would then be of the same origin.
-    """
-
-    def __init__(self, dashboard: Dashboard, host: str) -> None:
-        self._dashboard = dashboard
-        self._names = {host.lower(), "localhost", socket.gethostname().lower()}
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and not self._is_meant(scope):
-            head = {
-                "type": "http.response.start",
-                "status": 421,
-                "headers": [(b"content-type", b"text/plain")],
-            }
-            await send(head)
-            await send(
-                {"type": "http.response.body", "body": b"use the address that aiolocks ui has printed\n"}
-            )
-            return
-        await self._dashboard(scope, receive, send)
-
-    def _is_meant(self, scope: Any) -> bool:
-        named = next((bytes(value) for key, value in scope["headers"] if key == b"host"), b"").decode(
-            "latin-1"
-        )
-        host = (
-            named.rpartition("]")[0].removeprefix("[") if named.startswith("[") else named.partition(":")[0]
-        )
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            return host.lower() in self._names
-        return True

@@ -9,6 +9,7 @@ app.mount("/locks", dashboard.app(session))
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ._application import Dashboard
@@ -17,7 +18,9 @@ from ._release import AllowRelease, ReleaseRequest
 __all__ = ["Dashboard", "ReleaseRequest", "app"]
 
 
-def app(session: Any, allow_release: AllowRelease | None = None) -> Dashboard:
+def app(
+    session: Any, allow_release: AllowRelease | None = None, *, hosts: Collection[str] | None = None
+) -> Dashboard:
     """An ASGI application that shows the locks of a session's prefix, live, in a browser.
 
     It shows holders, waiters and the tasks for which they wait, the time that others have waited for each
@@ -37,6 +40,10 @@ def app(session: Any, allow_release: AllowRelease | None = None) -> Dashboard:
             coroutine function. It returns True, or the name of the operator for the log; anything else
             refuses, and so does an exception. None: nothing can be released, and there is no button for it.
             Each request, also one that is refused, is logged at WARNING under `aiolocks.dashboard`.
+        hosts: The names under which it is served, without a port. A request that names another one in its
+            header `Host` is answered 421; one that names an address is served. Say them where nothing else
+            stands before it that asks who its users are: a page of another site can make its own name mean
+            this server, and read what a browser that reaches it may read. None: each name will do.
 
     Returns:
         The application. `await application.aclose()` ends its streams; it is needed only where a server waits
@@ -45,4 +52,4 @@ def app(session: Any, allow_release: AllowRelease | None = None) -> Dashboard:
     Raises:
         TypeError: An argument is not as it should be.
     """
-    return Dashboard(session, allow_release)
+    return Dashboard(session, allow_release, hosts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 from typing import Any, Final, final
 from urllib.parse import parse_qsl
 
@@ -13,7 +14,18 @@ from ..._core.engine import Engine
 from ..._core.sources import engine_of, source_of
 from ..._transport.commands.inspect import FAMILIES, HOLDABLE
 from ...errors import SessionClosedError
-from ._http import Receive, Scope, Send, answer_asset, answer_json, answer_text, assets, begin, path_of
+from ._http import (
+    Receive,
+    Scope,
+    Send,
+    answer_asset,
+    answer_json,
+    answer_text,
+    assets,
+    begin,
+    names_host,
+    path_of,
+)
 from ._release import AllowRelease, Releases
 from ._sampler import Sampler
 from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, Viewer
@@ -38,9 +50,14 @@ class Dashboard:
     One belongs to one event loop at a time.
     """
 
-    def __init__(self, session: Any, allow_release: AllowRelease | None) -> None:
+    def __init__(
+        self, session: Any, allow_release: AllowRelease | None, hosts: Collection[str] | None
+    ) -> None:
         if allow_release is not None and not callable(allow_release):
             raise TypeError(f"allow_release must be a function or None, not {allow_release!r}")
+        if hosts is not None and (isinstance(hosts, str) or not all(isinstance(one, str) for one in hosts)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'hosts must be a collection of names, as ["locks.example.com"], not {hosts!r}')
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._source = source_of(session)
         self._releases = Releases(allow_release)
         self._sampler = Sampler(self._engine, facts=self._facts, audit=self._releases.audit)
@@ -84,7 +101,11 @@ class Dashboard:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = path_of(scope), scope["method"]
-        if path == "/release":
+        if self._hosts is not None and not names_host(scope, self._hosts):
+            await answer_text(
+                send, 421, "not served under this name: use the address that was announced for it"
+            )
+        elif path == "/release":
             if method != "POST":
                 await answer_text(send, 405, "POST only", (b"allow", b"POST"))
                 return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Container, MutableMapping
 from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple
@@ -56,12 +57,31 @@ def assets() -> dict[str, Asset]:
 
 
 def path_of(scope: Scope) -> str:
-    """The path below the one under which the dashboard is mounted; servers differ in which they give."""
+    """The path below the one under which the dashboard is mounted; servers differ in which they give.
+
+    The path may begin with all of `root_path`. Behind a proxy that strips a part of it, the path begins with
+    the rest, to which the application has mounted it.
+    """
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
-    if root and (path == root or path.startswith(f"{root}/")):
-        return path[len(root) :]
+    for mounted in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        if mounted and (path == mounted or path.startswith(f"{mounted}/")):
+            return path[len(mounted) :]
     return path
+
+
+def names_host(scope: Scope, hosts: Container[str]) -> bool:
+    """Whether a request names one of these hosts, or an address: a page of another site cannot.
+
+    Such a page can make its own name mean the address of the dashboard, and is of the same origin then.
+    """
+    named = header(scope, b"host")
+    host = named.partition("]")[0].removeprefix("[") if named.startswith("[") else named.partition(":")[0]
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower() in hosts
+    return True
 
 
 def header(scope: Scope, name: bytes) -> str:

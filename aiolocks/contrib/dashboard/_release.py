@@ -199,7 +199,11 @@ def _refuse_foreign(scope: Scope) -> None:
     if site and site != "same-origin":
         raise Refusal(403, "this request comes from another site")
     origin = header(scope, b"origin")
-    if not site and origin and urlsplit(origin).netloc != header(scope, b"host"):
+    try:
+        same = not origin or urlsplit(origin).netloc == header(scope, b"host")
+    except ValueError:
+        same = False
+    if not site and not same:
         raise Refusal(403, "this request comes from another origin")
 
 
