@@ -30,7 +30,7 @@ class Watcher(Protocol):
 async def run(workload: Workload, settings: Settings, watcher: Watcher) -> Result:
     """Measures a workload."""
     began = time.monotonic()
-    async with EmbeddedServer(port=0 if settings.tcp else None) as server:
+    async with EmbeddedServer(port=0 if settings.tcp else None, password=False) as server:
         with apart(server.pid) if workload.core_apart else nullcontext():
             standings = await _rounds(workload, Address.of(server), watcher)
     return Result(

@@ -195,7 +195,7 @@ async def open_server(
     surroundings: Surroundings, executable: Path, *, port: int | None = None, arguments: Sequence[str] = ()
 ) -> EmbeddedServer:
     """Start a server that lives as long as the test."""
-    server = EmbeddedServer(executable=executable, port=port, arguments=arguments)
+    server = EmbeddedServer(executable=executable, port=port, password=False, arguments=arguments)
     await surroundings.resources.enter_async_context(server)
     # By its socket: there always is one, whatever the test makes of the port.
     inspector = Inspector(blocking(f"unix://{server.path}", password=_option(arguments, "--requirepass")))

@@ -84,8 +84,9 @@ class LimitsRecipe:
             Refusal: The request's values make no key.
             TypeError, ValueError: The keys are not as they should be, whatever the request.
         """
-        if isinstance(keys, Mapping):
-            for key in cast("Mapping[object, object]", keys):
+        given: Any = keys
+        if isinstance(given, Mapping):
+            for key in cast("Mapping[object, object]", given):
                 if len(named(key).encode()) > LONGEST:
                     raise no_name()
         return LimitsRecipe(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import quote
 
 from .errors import ServerStartError
@@ -57,6 +59,7 @@ class ServerProcess:
         "_executable",
         "_lifeline",
         "_owner",
+        "_password",
         "_port",
         "_process",
         "_startup_timeout",
@@ -70,11 +73,18 @@ class ServerProcess:
         *,
         executable: str | os.PathLike[str] | None,
         port: int | None,
+        password: str | Literal[False] | None,
         arguments: Sequence[str],
         startup_timeout: float,
     ) -> None:
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be None (no port), 0 (any free one) or 1 to 65535, not {port!r}")
+        given: Any = password
+        if given is not None and given is not False and not (isinstance(given, str) and given):
+            kind = "an empty str" if given == "" else type(given).__name__
+            raise TypeError(
+                f"password must be a str, None (one is made) or False (there is none), not {kind}"
+            )
         if isinstance(arguments, str):
             raise TypeError(f'arguments must be strings, such as ("--maxmemory", "10mb"), not {arguments!r}')
         if not 0 < startup_timeout < math.inf:
@@ -83,6 +93,9 @@ class ServerProcess:
         self._wanted_port = port
         self._arguments = tuple(arguments)
         self._startup_timeout = startup_timeout
+        if password is None and port is not None and "--requirepass" not in self._arguments:
+            password = secrets.token_urlsafe(24)
+        self._password = password or None
         self._owner = os.getpid()
         # Invariant: `_process` is a child that nobody has reaped exactly while `_state` is one of ALIVE. A
         # server can die unasked, so `_state` is read through `state`, which looks.
@@ -95,7 +108,7 @@ class ServerProcess:
 
     def __repr__(self) -> str:
         state = self.state
-        address = f" {self.url}" if self._lifeline else ""
+        address = f" {self._url('')}" if self._lifeline else ""
         pid = f" pid={self.pid}" if state in ALIVE else ""
         return f"<{type(self).__name__} {state.value}{address}{pid}>"
 
@@ -137,11 +150,22 @@ class ServerProcess:
         return self._port
 
     @property
+    def password(self) -> str | None:
+        """The password that clients need; None where they need none."""
+        return self._password
+
+    @property
     def url(self) -> str:
-        """The URL for `redis.asyncio.Redis.from_url`: its port if it has one, else its unix socket."""
+        """The URL for `redis.asyncio.Redis.from_url`: its port if it has one, else its unix socket.
+
+        It has the password.
+        """
+        return self._url("" if self._password is None else f":{quote(self._password, safe='')}@")
+
+    def _url(self, credentials: str) -> str:
         if self.port is None:
-            return f"unix://{quote(str(self.path))}"
-        return f"redis://127.0.0.1:{self.port}/0"
+            return f"unix://{credentials}{quote(str(self.path))}"
+        return f"redis://{credentials}127.0.0.1:{self.port}/0"
 
     def kill(self) -> None:
         """Kills it with SIGKILL, paused or not, and returns when it is dead. Does nothing to a dead one."""
@@ -199,6 +223,7 @@ class ServerProcess:
                 self._executable = find_executable(self._wanted_executable)
                 self._lifeline = Lifeline()
                 self._port = self._wanted_port
+                self._write_settings()
             if self._port == 0:
                 yield from self._launch_on_free_port(deadline)
             else:
@@ -236,11 +261,27 @@ class ServerProcess:
         port = ("--port", "0") if self._port is None else ("--port", str(self._port), "--bind", "127.0.0.1")
         return [
             str(self.executable),
+            *([str(self._settings)] if self._password is not None else ()),
             *port,
             *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
             *("--save", "", "--appendonly", "no", "--daemonize", "no"),
             *self._arguments,
         ]
+
+    @property
+    def _settings(self) -> Path:
+        return self.directory / "server.conf"
+
+    def _write_settings(self) -> None:
+        """Writes the password down for the server: each user of this machine can read its command line."""
+        if self._password is None:
+            return
+        quoted = "".join(
+            chr(byte) if 0x20 <= byte < 0x7F and chr(byte) not in '"\\' else f"\\x{byte:02x}"
+            for byte in self._password.encode()
+        )
+        self._settings.touch(mode=0o600)
+        self._settings.write_text(f'requirepass "{quoted}"\n', encoding="ascii")
 
     @property
     def _log(self) -> Path:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from .process import ALIVE, ServerProcess, ServerState
 
@@ -39,13 +39,17 @@ class EmbeddedServer(ServerProcess):
             same; where that is not installed, `valkey-server` or `redis-server` on PATH.
         port: A TCP port on 127.0.0.1, or 0 for any free one. By default none: a socket that this user alone
             can reach needs no password and gets in nobody's way.
+        password: The password that clients need, also at the socket. By default, with a port, one that is
+            made up: each user of the machine can reach a port, and who may send commands to a server can have
+            it write files. `client` and `url` have it, and `password` tells it. False: none is needed, as
+            nodes of a cluster and replicas want it.
         arguments: More arguments for the server, one string each, such as `("--maxmemory", "10mb")`. They
             come last and win over ours.
         startup_timeout: Seconds that it may take until it answers. The default is ample even on a loaded
             machine; a server that ends instead of answering is noticed at once.
 
     Raises:
-        TypeError: `arguments` is one string.
+        TypeError: `arguments` is one string, or `password` is none.
         ValueError: `port` or `startup_timeout` is out of range.
     """
 
@@ -56,11 +60,16 @@ class EmbeddedServer(ServerProcess):
         *,
         executable: str | os.PathLike[str] | None = None,
         port: int | None = None,
+        password: str | Literal[False] | None = None,
         arguments: Sequence[str] = (),
         startup_timeout: float = 10.0,
     ) -> None:
         super().__init__(
-            executable=executable, port=port, arguments=arguments, startup_timeout=startup_timeout
+            executable=executable,
+            port=port,
+            password=password,
+            arguments=arguments,
+            startup_timeout=startup_timeout,
         )
         # Closes the clients. None unless an event loop has started the server: nobody else would await it.
         self._clients: AsyncExitStack | None = None
@@ -117,6 +126,7 @@ class EmbeddedServer(ServerProcess):
         address: dict[str, Any] = {"unix_socket_path": str(self.path)}
         if self.port is not None:
             address = {"host": "127.0.0.1", "port": self.port}
+        address["password"] = self.password
         client = Redis(**{**address, **kwargs})
         if self._clients is not None:
             self._clients.push_async_callback(client.aclose)

@@ -60,7 +60,7 @@ class InCluster(Workload):
         """Both at the same time; the one that is not measured has nothing to do."""
         # Not an import statement: what the tests are made of has types of its own.
         nodes = importlib.import_module("tests.support.clusters").Cluster(None)
-        async with EmbeddedServer(port=0) as server:
+        async with EmbeddedServer(port=0, password=False) as server:
             with nodes:
                 there = Address(str(nodes.masters[0].server.path), nodes.masters[0].port, cluster=True)
                 async with self._same.stage(Address.of(server)) as one, self._same.stage(there) as several:

@@ -36,7 +36,9 @@ def _shared_cluster(server_kind: ServerKind) -> Iterator[tuple[EmbeddedServer, I
     if server_kind.executable is None:
         pytest.skip(f"not with {server_kind}: it configures its server")
     with (
-        EmbeddedServer(executable=server_kind.executable, port=node_port(), arguments=CLUSTER) as node,
+        EmbeddedServer(
+            executable=server_kind.executable, port=node_port(), password=False, arguments=CLUSTER
+        ) as node,
         blocking(f"unix://{node.path}") as admin,
     ):
         take_all_slots(admin)

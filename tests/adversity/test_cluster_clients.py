@@ -150,7 +150,7 @@ async def test_a_wrong_password_is_told_at_once(cluster: Cluster, surroundings: 
 
 
 async def test_a_server_that_is_no_cluster(cluster: Cluster) -> None:
-    with EmbeddedServer(port=0) as server:
+    with EmbeddedServer(port=0, password=False) as server:
         client = RedisCluster(host="127.0.0.1", port=server.port)
         async with Session(client) as session:
             with pytest.raises(BackendError, match=r"give a redis\.asyncio\.Redis, not"):

@@ -47,7 +47,9 @@ def _two_clusters(server_kind: ServerKind) -> Iterator[tuple[Lone, Lone]]:
     with ExitStack() as stack:
 
         def start(_: int) -> Lone:
-            server = EmbeddedServer(executable=server_kind.executable, port=node_port(), arguments=CLUSTER)
+            server = EmbeddedServer(
+                executable=server_kind.executable, port=node_port(), password=False, arguments=CLUSTER
+            )
             stack.enter_context(server)
             admin = stack.enter_context(blocking(f"unix://{server.path}"))
             take_all_slots(admin)

@@ -123,6 +123,7 @@ class Cluster:
         server = EmbeddedServer(
             executable=self._executable,
             port=node_port(),
+            password=False,
             arguments=(*CLUSTER, *options),
         )
         stack.enter_context(server)

@@ -31,7 +31,7 @@ class SentinelServer(ServerProcess):
     __slots__ = ("_configuration",)
 
     def __init__(self, configuration: Path) -> None:
-        super().__init__(executable=None, port=0, arguments=(), startup_timeout=10.0)
+        super().__init__(executable=None, port=0, password=False, arguments=(), startup_timeout=10.0)
         self._configuration = configuration
 
     def _command(self) -> list[str]:
@@ -59,7 +59,8 @@ class Replicated:
         self._replicas = replicas
         self._stack = AsyncExitStack()
         self.master, *self.replicas = [
-            EmbeddedServer(executable=executable, port=0, arguments=_AT_ONCE) for _ in range(replicas + 1)
+            EmbeddedServer(executable=executable, port=0, password=False, arguments=_AT_ONCE)
+            for _ in range(replicas + 1)
         ]
 
     @property

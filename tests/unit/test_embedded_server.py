@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.exceptions
@@ -101,6 +102,14 @@ async def is_answering(client: Redis) -> bool:
         return False
 
 
+def written(pid: int, directory: Path, password: str) -> tuple[bool, list[int]]:
+    """Whether a password stands on the command line of a process, and the modes of the files that have it."""
+    commands = Path(f"/proc/{pid}/cmdline")
+    told = commands.exists() and password in commands.read_text()
+    files = [file for file in directory.iterdir() if file.is_file() and password in file.read_text()]
+    return told, [stat.S_IMODE(file.stat().st_mode) for file in files]
+
+
 class TestRunning:
     @every_server
     @pytest.mark.parametrize("port", [None, 0])
@@ -129,9 +138,56 @@ class TestRunning:
         port = free_port()
         async with EmbeddedServer(port=port) as server:
             assert server.port == port
-            assert server.url == f"redis://127.0.0.1:{port}/0"
+            assert server.url == f"redis://:{server.password}@127.0.0.1:{port}/0"
             assert await server.client().ping()
             assert server.path.is_socket()
+
+    @every_server
+    async def test_at_a_port_it_asks_for_a_password(self, executable: str | Path | None) -> None:
+        async with EmbeddedServer(executable=executable, port=0) as server:
+            assert server.password is not None
+            for other in (Redis(port=server.port or 0), Redis(unix_socket_path=str(server.path))):
+                with pytest.raises(redis.exceptions.ConnectionError, match="authenticate"):
+                    await other.config_set("dir", "/tmp")
+                await other.aclose()
+            async with Redis.from_url(server.url) as known:
+                assert await known.ping()
+            password = server.password
+            assert password not in repr(server)
+            commands, kept = written(server.pid, server.directory, password)
+            assert (commands, kept) == (False, [0o600])
+            await server.restart()
+            assert server.password == password
+            assert await server.client().ping()
+
+    async def test_no_two_have_the_same_password(self) -> None:
+        async with EmbeddedServer(port=0) as one, EmbeddedServer(port=0) as other:
+            assert one.password != other.password
+
+    @pytest.mark.parametrize("port", [None, 0])
+    @pytest.mark.parametrize("password", ["right", "a\n \"b\" \\ 'c' #% @:/?é"])
+    async def test_the_password_can_be_chosen(self, port: int | None, password: str) -> None:
+        async with EmbeddedServer(port=port, password=password) as server:
+            assert await server.client().ping()
+            async with Redis.from_url(server.url) as known:
+                assert await known.ping()
+            assert password not in repr(server)
+            with pytest.raises(redis.exceptions.ConnectionError, match="authenticate"):
+                await server.client(password=None).ping()
+
+    async def test_it_can_do_without_a_password(self) -> None:
+        async with EmbeddedServer(port=0, password=False) as server:
+            assert server.url == f"redis://127.0.0.1:{server.port}/0"
+            async with Redis(port=server.port or 0) as anybody:
+                assert await anybody.ping()
+        async with EmbeddedServer(port=0, arguments=("--requirepass", "right")) as server:
+            assert server.password is None
+            assert await server.client(password="right").ping()
+
+    @pytest.mark.parametrize("password", ["", True, 7, b"x"])
+    async def test_what_is_no_password(self, password: Any) -> None:
+        with pytest.raises((TypeError, ValueError), match="password must be"):
+            EmbeddedServer(port=0, password=password)
 
     async def test_it_persists_nothing(self) -> None:
         async with EmbeddedServer() as server:

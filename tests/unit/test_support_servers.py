@@ -66,7 +66,7 @@ def test_a_container_is_waited_for_and_removed(monkeypatch) -> None:
     class DockerContainer:
         def __init__(self, image: str) -> None:
             assert image == "valkey/valkey:8"
-            self.server = EmbeddedServer(port=0)
+            self.server = EmbeddedServer(port=0, password=False)
 
         def with_exposed_ports(self, port: int) -> Self:
             assert port == 6379
