@@ -263,7 +263,7 @@ async def test_a_replay_asks_the_dependencies_first(
         may.allows = True
         assert (await post()).json() == 1
         assert (await post("other")).json() == 2
-    # What the handler has as a parameter is a part of its work, which is not done again.
+    # A parameter of the handler is a part of its work, which is not done again.
     assert (called, solved) == (2, 2)
     if isinstance(may, Yielding):
         assert may.left == may.asked - 2
