@@ -55,21 +55,6 @@ def test_for_each_change_the_named_files_have_the_named_words() -> None:
             assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text), f"{change}: {name} is not in {where}"
 
 
-TABLES = {"aiolocks/errors.py"}
-"""Files that are one table, in which each row is short."""
-LONGEST = 300
-
-
-def test_no_file_is_long_but_for_tables() -> None:
-    files = sorted((ROOT / "aiolocks").rglob("*.py"))
-    long = {
-        path.relative_to(ROOT).as_posix()
-        for path in files
-        if len(path.read_text("utf-8").splitlines()) > LONGEST
-    }
-    assert long <= TABLES, f"more than {LONGEST} lines: make a file of each idea"
-
-
 EARLIER = {
     *("FairLock", "FencedRegister", "Leadership", "Lock", "MultiLock", "RWLock", "RangeLock"),
     *("Redlock", "ReentrantLock", "Schedule", "Semaphore", "Session", "SingleFlight", "UniqueJob"),
