@@ -299,8 +299,11 @@ class BackendError(LockError):
     """Raised when Redis did not answer in time, or refused; the driver's error is the `__cause__`.
 
     Attributes:
-        transient: Whether the same request may succeed later, as when the server is away for a while; False
-            where it would be refused again, as without the permission for it.
+        transient: Whether the same request may succeed later by itself, so that candidates, observers and
+            schedules go on. True while the server is away, loads its data, runs a script for too long, cannot
+            persist its data, has too few replicas or too many clients, is a replica, or is out of memory; and
+            where it refuses a password or a certificate that it has accepted before. False where a person has
+            to do something first, as without a permission.
     """
 
     transient: bool = True

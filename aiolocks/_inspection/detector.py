@@ -153,9 +153,9 @@ class Detector:
         self._call = None
 
     def _failed(self, fault: Fault) -> None:
-        if fault.transient:
+        if fault.passing:
             return
-        if not self._warned:
+        if not fault.transient and not self._warned:
             self._warned = True
             self._engine.events.no_deadlocks(str(fault.error))
         self._rest(_REFUSED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import redis.exceptions as driver
@@ -30,6 +30,10 @@ _FOREIGN: Final = (
     "the key holds something that aiolocks did not write: remove it with force_release() or DEL, or give "
     "aiolocks a prefix of its own"
 )
+# It may pass, and it may last: a waiter for a lock is told at once, and what goes on by itself goes on.
+_LASTING: Final = {
+    "OOM": "it is out of memory (maxmemory)",
+}
 # The same request would be refused again: the caller is told at once.
 _FATAL: Final = {
     "CROSSSLOT": "it is a node of a cluster: give a redis.asyncio.RedisCluster, not a Redis",
@@ -37,13 +41,13 @@ _FATAL: Final = {
     "NOAUTH": "it wants a password: give the client its credentials",
     "NOCLUSTER": "it is not a node of a cluster: give a redis.asyncio.Redis, not a RedisCluster",
     "NOPERM": "this user may not do it: see the minimal ACL in the documentation",
-    "OOM": "it is out of memory (maxmemory)",
     "WRONGPASS": "the user name or the password is wrong",
     "FOREIGN": _FOREIGN,
     "WRONGTYPE": _FOREIGN,
 }
+_KNOWN: Final = _TRANSIENT | _LASTING | _FATAL
 # Inside a script the code is not the first word; 6.2 also puts a dash before it.
-_CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join([*_TRANSIENT, *_FATAL]) + r")\b")
+_CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join(_KNOWN) + r")\b")
 # The error of a script for a value that has not our form: it names the key by its number.
 _FOREIGN_KEY: Final = re.compile(r"FOREIGN (\d+)")
 # An unknown or refused command is quoted with its first arguments, and tokens are among them.
@@ -100,7 +104,10 @@ class Fault:
 
     Attributes:
         error: The error to raise to the user.
-        transient: The same request may succeed a moment later.
+        transient: The same request may succeed later, and what goes on by itself goes on: a renewal, a
+            release, a candidate, an observer, a schedule. Those that see only the error read
+            `BackendError.transient`.
+        lasting: It is transient, and may last: a waiter for a lock is told at once.
         demoted: The connection leads to a server that is no longer the master.
         unknown: The server may have executed the request, or may do so yet.
         foreign: The key holds something that aiolocks did not write.
@@ -108,9 +115,23 @@ class Fault:
 
     error: LockError
     transient: bool
+    lasting: bool = False
     demoted: bool = False
     unknown: bool = True
     foreign: bool = False
+
+    @property
+    def passing(self) -> bool:
+        """Whether a waiter for a lock waits for its end."""
+        return self.transient and not self.lasting
+
+
+def failed(text: str, cause: BaseException | None, *, transient: bool, **more: bool) -> Fault:
+    """A fault whose error says the same of its end as the fault does."""
+    error = BackendError(text)
+    error.__cause__ = cause
+    error.transient = transient
+    return Fault(error, transient=transient, **more)
 
 
 def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
@@ -118,7 +139,7 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
     text = _QUOTED_ARGUMENTS.sub("", str(error))
     # redis-py strips the code from some errors and keeps it beside the text.
     code = str(getattr(error, "status_code", None) or "")
-    if code not in _TRANSIENT and code not in _FATAL:
+    if code not in _KNOWN:
         found = _CODE.search(text)
         code = found[1] if found else ""
     if isinstance(error, driver.AuthenticationError):
@@ -137,22 +158,21 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         code = "NOCLUSTER"
     else:
         code = code or _code_of_class(error)
-    meaning = _TRANSIENT.get(code) or _FATAL.get(code)
+    meaning = _KNOWN.get(code)
     # Of a wrong type, the server does not say which key has it; most scripts do.
     named = keys if code == "WRONGTYPE" else keys[:1]
     if code == "FOREIGN" and (number := _FOREIGN_KEY.search(text)) is not None:
         named = keys[int(number[1]) - 1 : int(number[1])]
     of_key = " for key " + " or ".join(repr(key.decode(errors="replace")) for key in named)
-    of_key = of_key if keys and code in _FATAL else ""
+    of_key = of_key if keys and code not in _TRANSIENT and code in _KNOWN else ""
     # A redirect says no more than a slot and an address.
     whole = f"{code} {text}" if isinstance(error, driver.AskError) else text
     said = f"{meaning} ({whole})" if meaning else text
-    fault = BackendError(f"Redis refused{of_key}: {said}")
-    fault.__cause__ = error if text == str(error) else driver.ResponseError(text)
-    fault.transient = code in _TRANSIENT
-    return Fault(
-        fault,
-        transient=fault.transient,
+    return failed(
+        f"Redis refused{of_key}: {said}",
+        error if text == str(error) else driver.ResponseError(text),
+        transient=code in _TRANSIENT or code in _LASTING,
+        lasting=code in _LASTING,
         demoted=code in ("READONLY", "MASTERDOWN"),
         unknown=False,
         foreign=code in ("FOREIGN", "WRONGTYPE"),
@@ -201,10 +221,19 @@ def redirect(error: Exception) -> Redirect | None:
 
 def unreachable(error: BaseException) -> Fault:
     """No connection, or it broke."""
-    fault = BackendError(f"Redis cannot be reached: {_said(error)}")
-    fault.__cause__ = error
-    fault.transient = _disagreement(error) is None
-    return Fault(fault, transient=fault.transient)
+    return failed(f"Redis cannot be reached: {_said(error)}", error, transient=_disagreement(error) is None)
+
+
+def withdrawn(fault: Fault) -> Fault:
+    """The same fault at a server that accepted the same from this client before: a password, a certificate.
+
+    Somebody is changing it, and it will be right when both sides have the new one. A waiter for a lock is
+    told at once all the same.
+    """
+    if fault.transient or not isinstance(fault.error, BackendError):
+        return fault
+    fault.error.transient = True
+    return replace(fault, transient=True, lasting=True)
 
 
 def session_closed() -> Fault:
@@ -215,26 +244,24 @@ def session_closed() -> Fault:
 def unanswered(trouble: BaseException | None) -> Fault:
     """Nothing came back within the time that the caller had; `trouble` is what is known of why."""
     because = f": {_said(trouble)}" if trouble is not None else ""
-    fault = BackendError(f"Redis did not answer in time{because}")
-    fault.__cause__ = trouble
-    return Fault(fault, transient=True)
+    return failed(f"Redis did not answer in time{because}", trouble, transient=True)
 
 
-def hung_up(size: int, times: int, error: BaseException | None) -> Fault:
+def hung_up(size: int, times: int, error: BaseException | None, *, long: bool) -> Fault:
     """The server has closed each connection on which this request was on its way, and no other."""
-    fault = BackendError(
+    return failed(
         f"Redis closed {times} connections in a row while only this request was on its way, of {size} bytes: "
-        "that may be more than its client-query-buffer-limit or proto-max-bulk-len"
+        "that may be more than its client-query-buffer-limit or proto-max-bulk-len",
+        error,
+        # No limit is that low: the server, or what stands before it, goes down again and again.
+        transient=not long,
+        lasting=True,
     )
-    fault.__cause__ = error
-    return Fault(fault, transient=False)
 
 
 def unreadable(error: Exception) -> Fault:
     """A reply came that no script of ours gives, as from a proxy that speaks another dialect."""
-    fault = BackendError("Redis gave a reply that cannot be understood")
-    fault.__cause__ = error
-    return Fault(fault, transient=False)
+    return failed("Redis gave a reply that cannot be understood", error, transient=False)
 
 
 def is_silence(error: BaseException | None) -> bool:
@@ -258,10 +285,12 @@ def of_driver(error: BaseException, keys: tuple[bytes, ...] = ()) -> Fault:
         return refused(answer, keys)
     if isinstance(error, (driver.ConnectionError, driver.TimeoutError, OSError)):
         return unreachable(error)
-    fault = BackendError(f"the Redis client failed: {_said(error)}")
-    fault.__cause__ = error
-    # The topology may be known again in a moment; a slot that is being moved sends redis-py to and fro.
-    return Fault(fault, transient=isinstance(error, (driver.RedisClusterException, driver.ClusterError)))
+    return failed(
+        f"the Redis client failed: {_said(error)}",
+        error,
+        # The topology may be known again in a moment; a slot that is being moved sends redis-py to and fro.
+        transient=isinstance(error, (driver.RedisClusterException, driver.ClusterError)),
+    )
 
 
 def _answer(error: BaseException) -> Exception | None:

@@ -24,7 +24,8 @@ class Trouble:
     Attributes:
         lasting: Enter it, be in it, leave it.
         said: The text of the error about it.
-        transient: Whether it is expected to pass.
+        transient: Whether one who waits is expected to wait for its end.
+        heals: Whether it may pass by itself all the same.
         hurts_holders: Whether renewals and releases are refused too.
         arguments: The options of the server.
     """
@@ -33,6 +34,7 @@ class Trouble:
     lasting: Callable[[Redis, EmbeddedServer], AbstractAsyncContextManager[None]]
     said: str
     transient: bool = True
+    heals: bool = False
     hurts_holders: bool = True
     arguments: tuple[str, ...] = ()
 
@@ -147,12 +149,20 @@ TROUBLES = [
     Trouble("READONLY", replica(serving=True), "it is a replica"),
     Trouble("MASTERDOWN", replica(serving=False), "it is a replica"),
     Trouble("BUSY", busy, "a script has been running", arguments=("--lua-time-limit", "20")),
-    Trouble("OOM", configured(maxmemory=("1", "0")), "out of memory", transient=False, hurts_holders=False),
+    Trouble(
+        "OOM",
+        configured(maxmemory=("1", "0")),
+        "out of memory",
+        transient=False,
+        heals=True,
+        hurts_holders=False,
+    ),
     Trouble("NOPERM", without_permission, "this user may not", transient=False),
     Trouble("NOPERM inside", without_inner_permission, "this user may not", transient=False),
     Trouble("NOPERM for the key", without_key_permission, "this user may not", transient=False),
 ]
 TRANSIENT = [trouble for trouble in TROUBLES if trouble.transient]
+HEALING = [trouble for trouble in TROUBLES if trouble.transient or trouble.heals]
 
 Setting = tuple[EmbeddedServer, Redis, Callable[[], AbstractAsyncContextManager[None]]]
 """A server, a client of it with its session connected, and the way into the trouble."""

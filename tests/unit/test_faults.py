@@ -78,7 +78,6 @@ TRANSIENT = [
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
 ]
 FATAL = [
-    *((text, "maxmemory") for text in everywhere(OOM)),
     *((text, "something that aiolocks did not write") for text in everywhere(WRONGTYPE)),
     (REDIS_6_2.format(WRONGTYPE), "something that aiolocks did not write"),  # really without the dash
     ("NOAUTH Authentication required.", "credentials"),
@@ -157,6 +156,29 @@ def test_a_server_that_may_serve_a_moment_later_is_asked_again(text) -> None:
 
     assert fault.transient
     assert not fault.unknown
+
+
+@pytest.mark.parametrize("text", everywhere(OOM))
+def test_what_may_pass_and_may_last_is_told_to_waiters_only(text) -> None:
+    fault = faults.refused(read(text), KEYS)
+
+    assert fault.transient
+    assert fault.lasting
+    assert not fault.passing
+    assert not fault.unknown
+    assert "'aiolocks:lock:{n}'" in str(fault.error)
+    assert "maxmemory" in str(fault.error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [*map(read, TRANSIENT), read(OOM), *(read(text) for text, _ in FATAL), *map(read, UNKNOWN)],
+    ids=str,
+)
+def test_the_error_says_the_same_as_the_fault(error) -> None:
+    fault = faults.refused(error, KEYS)
+
+    assert fault.error.transient == fault.transient  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("text", "hint"), [*FATAL, (MOVED, "give a redis.asyncio.RedisCluster")])
@@ -262,6 +284,7 @@ def test_a_reply_that_is_none_of_ours_may_still_have_changed_something() -> None
     fault = faults.unreadable(ValueError("x"))
 
     assert not fault.transient
+    assert not fault.error.transient  # type: ignore[attr-defined]
     assert fault.unknown
 
 
@@ -274,7 +297,7 @@ def test_a_reply_that_is_none_of_ours_may_still_have_changed_something() -> None
         (driver.BusyLoadingError("Redis is loading the dataset in memory"), True, False),
         (driver.AuthenticationError("invalid password"), False, False),
         (driver.ReadOnlyError("You can't write against a read only replica."), True, False),
-        (driver.OutOfMemoryError("command not allowed"), False, False),
+        (driver.OutOfMemoryError("command not allowed"), True, False),
         (driver.NoPermissionError("this user has no permissions"), False, False),
         (driver.RedisClusterException("not all slots are covered"), True, True),
         (
@@ -292,6 +315,7 @@ def test_whatever_a_client_raises_is_mapped(error, transient, unknown) -> None:
     assert (fault.transient, fault.unknown) == (transient, unknown)
     assert isinstance(fault.error, BackendError)
     assert fault.error.__cause__ is error
+    assert fault.error.transient == transient
 
 
 def wrapped(error: Exception) -> Exception:
@@ -367,3 +391,19 @@ def test_a_redirect_for_once_says_what_it_is() -> None:
     fault = faults.refused(read("ASK 5798 127.0.0.1:7002"), KEYS)
     assert fault.transient
     assert str(fault.error).endswith("the slot is being moved to another node (ASK 5798 127.0.0.1:7002)")
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_a_short_request_is_not_why_connections_are_closed(*, long: bool) -> None:
+    fault = faults.hung_up(100, 2, None, long=long)
+
+    assert fault.transient is not long
+    assert not fault.passing
+
+
+def test_what_was_accepted_before_may_be_accepted_again() -> None:
+    fault = faults.withdrawn(faults.of_driver(driver.AuthenticationError("invalid password"), KEYS))
+
+    assert fault.transient
+    assert not fault.passing
+    assert fault.error.transient  # type: ignore[attr-defined]

@@ -67,7 +67,7 @@ class Acknowledgement:
             self._cannot_say()
 
     def _failed(self, fault: Fault) -> None:
-        if fault.transient:
+        if fault.passing:
             self._cannot_say()
         else:
             self._timer.cancel()

@@ -200,7 +200,7 @@ class Waiter(Patient):
             self._fault = fault  # an answer of the server weighs more than its silence now
         if self._maybe_executed:
             self._gate.take_place()
-        if fault.transient:
+        if fault.passing:
             self._sleep()
         else:
             self._give_up(fault.error)

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, final
 
-from ...errors import BackendError
-from ..faults import Fault
+from ..faults import Fault, failed
 from ..requests.answers import ASK, GONE, NO_END, Released
 from ..requests.calls import Command
 
@@ -119,11 +118,11 @@ class QuorumOperation(Generic[T]):
 
     def _no_majority(self) -> Fault:
         faults = self._faults.values()
-        error = BackendError(f"no majority: {self._report()}")
-        error.__cause__ = next((fault.error for fault in faults), None)
-        return Fault(
-            error,
+        return failed(
+            f"no majority: {self._report()}",
+            next((fault.error for fault in faults), None),
             transient=sum(not fault.transient for fault in faults) < self.enough_against,
+            lasting=sum(not fault.passing for fault in faults) >= self.enough_against,
             unknown=any(fault.unknown for fault in faults),
             foreign=sum(fault.foreign for fault in faults) >= self.enough_against,
         )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, final
 
-from ...errors import BackendError, ConfigurationError
-from ..faults import Fault
+from ...errors import ConfigurationError
+from ..faults import Fault, failed
 from ..requests.answers import fields
 from ..requests.calls import Call, Command
 from ..requests.scripts import Script
@@ -150,8 +150,8 @@ class Voters:
     def _objection(self, master: Master, role: bytes, run_id: bytes) -> Fault | None:
         if role in (b"slave", b"replica"):
             if master.run_id:  # it was a master before: a failover, which may come to a good end
-                error = BackendError(f"{master.label} is a replica: the master has changed")
-                return Fault(error, transient=True, unknown=False)
+                told = f"{master.label} is a replica: the master has changed"
+                return failed(told, None, transient=True, unknown=False)
             return self._misconfiguration(
                 f"{master.label} is a replica: a Redlock needs masters that are independent of each other"
             )

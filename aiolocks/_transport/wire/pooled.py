@@ -81,6 +81,7 @@ class Pooled:
         self._ready: deque[Lane] = deque()
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._served = False  # a request was answered
         self.commands_sent = 0
 
     @property
@@ -175,6 +176,7 @@ class Pooled:
         began = self._loop.time()
         try:
             call.reply(await self._request(call))
+            self._served = True
             self._outage.over()
         except _NotNeededError:
             if self._sagas is None:  # to a cluster, no connection may have been made yet
@@ -191,9 +193,11 @@ class Pooled:
             call.fault(faults.of_driver(error, call.command.keys))
 
     def _not_connected(self, lane: Lane, call: Call[Any], error: BaseException, *, since: float) -> None:
-        if not faults.is_final(error):
-            self._outage.begun(error, since=since)
         fault = faults.of_driver(error, call.command.keys)
+        if self._served:
+            fault = faults.withdrawn(fault)
+        if fault.transient:
+            self._outage.begun(error, since=since)
         if call.patient or faults.is_silence(error):
             self._try_again(lane, call, fault)
         else:
@@ -205,12 +209,12 @@ class Pooled:
         if may_be_blamed and (size := _size(call)) > LONG:
             lane.closed += 1
             if lane.closed >= MOST_CLOSED:
-                return faults.hung_up(size, lane.closed, error)
+                return faults.hung_up(size, lane.closed, error, long=True)
         return faults.of_driver(error, call.command.keys)
 
     def _try_again(self, lane: Lane, call: Call[Any], fault: Fault) -> None:
         in_time = self._loop.time() + lane.delay < call.until or (call.undoes and lane.in_doubt(call))
-        if not fault.transient or not in_time:
+        if not fault.passing or not in_time:
             call.fault(fault)
 
     async def _request(self, call: Call[Any]) -> Any:

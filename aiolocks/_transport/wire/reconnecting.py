@@ -108,10 +108,13 @@ class Reconnecting(Pipeline):
         )
 
     def _unconnectable(self, error: BaseException) -> None:
+        if before := self._identity is not None:
+            self.outage.begun(error, since=self._loop.time())
         queue = tuple(self._queue)
         self._queue.clear()
         for call in queue:
-            call.fault(faults.of_driver(error, call.command.keys))
+            fault = faults.of_driver(error, call.command.keys)
+            call.fault(faults.withdrawn(fault) if before else fault)
 
     async def _establish(self, protocol: int) -> None:
         try:
@@ -266,7 +269,8 @@ class Reconnecting(Pipeline):
         """The server has closed the connection: one of these requests may be why."""
         for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
             if self._alone:
-                call.fault(faults.hung_up(len(pack(call.words())), MOST_CLOSED, error))
+                size = len(pack(call.words()))
+                call.fault(faults.hung_up(size, MOST_CLOSED, error, long=size > LONG))
             elif self._take_aside(call):
                 unanswered.remove(call)
 

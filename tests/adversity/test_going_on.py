@@ -1,0 +1,158 @@
+"""Candidates and observers outlive each state of a server that passes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import Leadership, Lock, Session, Term
+from tests.adversity.tools import rejected
+from tests.adversity.troubles import HEALING, TROUBLES, Setting, Trouble
+from tests.conftest import Connect, OwnServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.leaves_keys()  # of what could not be released in time
+
+TTL = 1.0
+
+
+async def leads(term: Term) -> None:
+    await asyncio.sleep(60)
+
+
+@asynccontextmanager
+async def running(leadership: Leadership) -> AsyncIterator[asyncio.Task[None]]:
+    """A candidate beside the block, which is still one at its end."""
+    task = asyncio.create_task(leadership.run(leads))
+    try:
+        yield task
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
+@pytest.mark.parametrize("trouble", HEALING, ids=str)
+async def test_a_candidate_outlives_what_passes(trouble: Trouble, setting: Setting) -> None:
+    """Longer than a ttl, so that a leader loses its term and a candidate gets no answer."""
+    _, client, lasting = setting
+    async with Session(client) as session, Session(client) as other:
+        leader, candidate = (Leadership(one, "a", ttl=TTL) for one in (session, other))
+        async with running(leader) as leading:
+            await eventually(lambda: leader.is_leader)
+            async with running(candidate) as waiting:
+                async with lasting():
+                    await asyncio.sleep(2 * TTL)
+                    assert not leading.done()
+                    assert not waiting.done()
+                await eventually(lambda: leader.is_leader or candidate.is_leader, within=3)
+
+
+@pytest.mark.parametrize("trouble", HEALING, ids=str)
+async def test_a_candidate_that_comes_meanwhile_stays(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with Session(client) as session:
+        leadership = Leadership(session, "a", ttl=TTL)
+        async with AsyncExitStack() as trouble_lasts:
+            await trouble_lasts.enter_async_context(lasting())
+            async with running(leadership):
+                await asyncio.sleep(2 * TTL)
+                await trouble_lasts.aclose()
+                await eventually(lambda: leadership.is_leader, within=3)
+
+
+@pytest.mark.parametrize("trouble", HEALING, ids=str)
+async def test_an_observer_outlives_what_passes(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    told: list[Any] = []
+
+    async def observe(session: Session) -> None:
+        async with aclosing(Leadership(session, "a").observe()) as leaders:
+            async for leader in leaders:
+                told.append(None if leader is None else leader.value)  # noqa: PERF401 - as they come
+
+    async with Session(client) as session, Session(client) as other:
+        async with lasting():
+            observing = asyncio.create_task(observe(session))
+            await asyncio.sleep(0.5)
+            assert not observing.done()
+        async with Leadership(other, "a", ttl=TTL, value="here", blocking_timeout=5):
+            await eventually(lambda: told[-1:] == ["here"])
+        observing.cancel()
+        await asyncio.wait((observing,))
+
+
+@pytest.mark.parametrize("trouble", [trouble for trouble in TROUBLES if trouble not in HEALING], ids=str)
+async def test_what_needs_a_person_ends_a_candidate(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with Session(client) as session, lasting():
+        error = await rejected(Leadership(session, "a", ttl=TTL).run(leads))
+        assert not error.transient
+        assert trouble.said in str(error)
+
+
+@pytest.mark.parametrize("trouble", [trouble for trouble in HEALING if not trouble.transient], ids=str)
+async def test_an_acquire_is_told_of_what_may_last(trouble: Trouble, setting: Setting) -> None:
+    _, client, lasting = setting
+    async with Session(client) as session, lasting():
+        async with asyncio.timeout(1):
+            error = await rejected(Lock(session, "a", ttl=TTL).acquire())
+    assert error.transient
+
+
+# -- credentials ---------------------------------------------------------------------------------------------
+
+
+async def user(admin: Redis, password: str) -> None:
+    await admin.execute_command("ACL", "SETUSER", "u", "reset", "on", f">{password}", "+@all", "~*", "&*")
+
+
+async def test_credentials_that_were_good_before_are_waited_for(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    """As while a password is changed: at the server first, and by its users a moment later."""
+    server = await own_server()
+    admin = connect(server)
+    await user(admin, "old")
+    client = connect(server, username="u", password="old")
+    async with Session(client) as session:
+        leadership = Leadership(session, "a", ttl=TTL)
+        async with running(leadership) as task:
+            await eventually(lambda: leadership.is_leader)
+            await user(admin, "new")
+            await admin.execute_command("CLIENT", "KILL", "USER", "u")
+            error = await rejected(Lock(session, "b").try_acquire())
+            assert "password is wrong" in str(error)
+            await asyncio.sleep(2 * TTL)
+            assert not task.done()
+            await user(admin, "old")
+            await eventually(lambda: leadership.is_leader)
+
+
+async def test_credentials_that_were_never_good_are_told(own_server: OwnServer, connect: Connect) -> None:
+    server = await own_server()
+    await user(connect(server), "right")
+    async with Session(connect(server, username="u", password="wrong")) as session:
+        error = await rejected(Leadership(session, "a", ttl=TTL).run(leads))
+    assert "password is wrong" in str(error)
+    assert not error.transient
+
+
+async def test_a_server_with_too_many_clients_is_waited_for(own_server: OwnServer, connect: Connect) -> None:
+    server = await own_server()
+    admin = connect(server)
+    await admin.config_set("maxclients", 1)
+    async with Session(connect(server)) as session:
+        leadership = Leadership(session, "a", ttl=TTL)
+        async with running(leadership) as task:
+            await asyncio.sleep(2 * TTL)
+            assert not task.done()
+            await admin.config_set("maxclients", 100)
+            await eventually(lambda: leadership.is_leader)
