@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, TypeVar, final
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, TypeVar, final
 
 from .._core.acquirable import Acquirable
+from .._core.again import Again
 from .._core.arguments import Metadata, Seconds
 from .._core.binding import Binding
 from .._core.claim import Manner, Resource
@@ -20,7 +24,7 @@ from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
 from .._transport.commands.leadership import KIND, LeadershipCommands, Observing
-from ..errors import BackendError, LockLostError, LockTimeoutError
+from ..errors import BackendError, LockError, LockLostError, LockTimeoutError
 from .leaders import LeaderInfo, Observer, leader_of
 from .terms import Candidacy, Term, json_value
 
@@ -35,6 +39,33 @@ _MANNER: Final = Manner(exclusive=True, strict=True, quiet=True)
 _GRACE: Final = 2.0
 _PART_OF_TTL: Final = 5
 _CANDIDATES: Final = 100
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds after which a candidate asks again whose request was not answered, or refused for now."""
+
+OnError = Literal["raise", "again"] | Callable[[Exception], bool | Awaitable[bool]]
+"""The reaction to an error of `main`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Returned(Generic[R]):
+    """The result of `main`."""
+
+    value: R
+
+
+def _check_on_error(on_error: object) -> None:
+    if callable(on_error) or on_error in ("raise", "again"):
+        return
+    raise (ValueError if isinstance(on_error, str) else TypeError)(
+        f"on_error must be 'raise', 'again', or a function of the error, not {on_error!r}"
+    )
+
+
+async def _agrees(on_error: Callable[[Exception], bool | Awaitable[bool]], error: Exception) -> bool:
+    """Whether the user's function says that `main` is to be called again."""
+    answer = on_error(error)
+    return bool(await answer if inspect.isawaitable(answer) else answer)
 
 
 @final
@@ -126,7 +157,7 @@ class Leadership(Acquirable[Term]):
         """
         return self._candidacy.leads
 
-    async def run(self, main: Callable[[Term], Awaitable[R]]) -> R:
+    async def run(self, main: Callable[[Term], Awaitable[R]], *, on_error: OnError = "raise") -> R:
         """Calls `main(term)` whenever this process is elected, and returns what it returns.
 
         A term ends when the server has given it up or cannot be reached, when it steps down, and after
@@ -134,33 +165,82 @@ class Leadership(Acquirable[Term]):
         does not run twice at the same time in it. One that returns after its term has ended, or was told to,
         counts as cut off, and is called again after the next election.
 
-        A server that is away does not end it: it campaigns again until the server is back.
+        A server that is away, or out of memory, does not end it: it campaigns again until the server is back.
+        Where `main` returns meanwhile, what it has returned is returned at the end of the lease, and the log
+        says that the end of the term was not confirmed.
 
         Args:
             main: A coroutine function that takes the `Term`.
+            on_error: The reaction to an `Exception` of `main`, once its term has ended. `"raise"` raises it.
+                `"again"` logs it as an error with its traceback, and campaigns again after a pause: between 0
+                and 1 s, double that after each further error, up to 60 s; after a term of 60 s, between 0 and
+                1 s again. Or a function, `async` or not, that takes the error, and returns True for again or
+                False to raise it.
 
         Raises:
-            Exception: Any error of `main`, after the release.
-            BackendError: Redis refuses for good, as without the permission.
+            TypeError, ValueError: `on_error` is not as it should be.
+            Exception: Any error of `main`, after the release, as `on_error` says; an error of `on_error`.
+            BackendError: Redis refuses until a person does something, as without the permission; see
+                `BackendError.transient`.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled, it cancels `main`, and steps down once that has unwound.
         """
+        _check_on_error(on_error)
+        now = asyncio.get_running_loop().time
+        again = Again(log, f"Leadership {self._name!r}: main", sleep=self._sleep)
         while True:
-            term = await self._elected()
+            term, failed = await self._elected(), None
+            began = now()
             try:
-                async with term:
+                returned = await self._led(term, main)
+            except Exception as error:
+                if on_error == "raise" or not (on_error == "again" or await _agrees(on_error, error)):
+                    raise
+                failed = error
+            else:
+                if returned is not None:
+                    return returned.value
+            if failed is not None:
+                await again.after(failed, now() - began)
+
+    async def _led(self, term: Term, main: Callable[[Term], Awaitable[R]]) -> _Returned[R] | None:
+        """One term: what `main` has returned, or None where it was cut off.
+
+        Raises:
+            Exception: That of `main`.
+        """
+        returned: _Returned[R] | None = None
+        raised: Exception | None = None
+        try:
+            async with term:
+                try:
                     result = await main(term)
-                    if not term.ending:
-                        return result
-            except LockLostError as error:
+                except Exception as error:
+                    raised = error
+                    raise
                 if not term.ending:
+                    returned = _Returned(result)
+        except LockLostError as error:
+            if returned is None:
+                if error is raised and not term.ending:  # of another lock
                     raise
                 log.info("%s; campaigning again", error)
-            else:
-                log.info(
-                    "Leadership %r: main returned after its term was to end; campaigning again", self._name
-                )
+                return None
+            self._unconfirmed(error)
+        except BackendError as error:
+            if error is raised:
+                raise
+            self._unconfirmed(error)
+        finally:
+            del raised  # which would keep this frame, and so itself
+        if returned is None:
+            log.info("Leadership %r: main returned after its term was to end; campaigning again", self._name)
+        return returned
+
+    def _unconfirmed(self, error: LockError) -> None:
+        """The work of the term is done, and the term had not ended for this process when it was."""
+        log.warning("Leadership %r: the end of the term was not confirmed: %s", self._name, error)
 
     async def _elected(self) -> Term:
         while True:
@@ -170,7 +250,13 @@ class Leadership(Acquirable[Term]):
                 if not error.transient:
                     raise
                 log.warning("Leadership %r: campaigning again: %s", self._name, error)
-                await asyncio.sleep(self._options.ttl / 10)
+                await self._sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleeps; raises `SessionClosedError` when the session is closed meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._engine().waiter()
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Term]:
         return self._rested(blocking_timeout)

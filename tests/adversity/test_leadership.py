@@ -72,6 +72,15 @@ async def lead(url: str, value: Any, ttl: float = 10.0, hold: float = 600.0) -> 
         await Leadership(session, "a", ttl=ttl, value=value).run(main)
 
 
+def logged(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    """The warnings and errors that have this part."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname in ("WARNING", "ERROR") and part in record.getMessage()
+    ]
+
+
 # -- who leads -----------------------------------------------------------------------------------------------
 
 
@@ -270,6 +279,72 @@ async def test_a_leader_that_is_cut_off_stops_before_another_one_begins(
     await asyncio.wait((first, second))
     (_, _, ended), (_, began, _) = spans
     assert ended < began
+
+
+@ONE_WAY
+async def test_what_main_returns_while_the_server_is_away_is_returned(
+    start: Start, proxy: Callable[[Server], Awaitable[Proxy]], server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = await proxy(server)
+    leadership = Leadership(start(to=link), "a", ttl=0.5)
+
+    async def main(term: Term) -> str:
+        link.blackhole = True
+        return "done"
+
+    async with asyncio.timeout(5):
+        assert await leadership.run(main) == "done"
+    (record,) = logged(caplog, "the end of the term")
+    assert "'a'" in record
+    assert "did not answer in time" in record
+    link.blackhole = False
+
+
+@ONE_WAY
+async def test_a_main_that_catches_its_cancellation_while_the_server_is_away_is_called_again(
+    start: Start, proxy: Callable[[Server], Awaitable[Proxy]], server: Server
+) -> None:
+    link = await proxy(server)
+    leadership = Leadership(start(to=link), "a", ttl=0.5)
+    calls = 0
+
+    async def main(term: Term) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            link.blackhole = True
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(30)
+            return "cut off"
+        return "done"
+
+    running = asyncio.create_task(leadership.run(main))
+    await eventually(lambda: calls == 1)
+    await asyncio.sleep(2)  # longer than a candidate waits for an answer
+    assert not running.done()
+    link.lead_to(server.url)
+    link.blackhole = False
+    link.cut()
+    async with asyncio.timeout(5):
+        assert await running == "done"
+
+
+@ONE_WAY
+async def test_an_error_of_main_while_the_server_is_away_is_raised(
+    start: Start, proxy: Callable[[Server], Awaitable[Proxy]], server: Server
+) -> None:
+    """Also one of this very library: a BackendError of `main` is no trouble with the term."""
+    link = await proxy(server)
+    leadership = Leadership(start(to=link), "a", ttl=0.5)
+
+    async def main(term: Term) -> str:
+        link.blackhole = True
+        raise BackendError("of main")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(BackendError, match="of main"):
+            await leadership.run(main)
+    link.blackhole = False
 
 
 @ONE_WAY

@@ -242,6 +242,121 @@ async def test_the_loss_of_another_lock_ends_the_run(offline, server) -> None:
         await Leadership(offline, "name", ttl=3 * TTL).run(Mains(do=do))
 
 
+# -- errors of main ------------------------------------------------------------------------------------------
+
+
+class Failing:
+    """A `main` that fails so often, each time after `lasts` seconds."""
+
+    def __init__(self, times: int, *, lasts: float = 0.0) -> None:
+        self._left = times
+        self._lasts = lasts
+        self.failed: list[float] = []
+
+    async def __call__(self, term: Term) -> str:
+        if not self._left:
+            return "done"
+        self._left -= 1
+        await asyncio.sleep(self._lasts)
+        self.failed.append(asyncio.get_running_loop().time())
+        raise KeyError(f"broken {self._left}")
+
+
+async def test_again_an_error_of_main_is_logged_and_it_campaigns_again(offline, server, caplog) -> None:
+    main = Failing(2)
+    assert await candidate(offline).run(main, on_error="again") == "done"
+    assert len(server.releases) == len(server.acquires) == 3
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.name for record in errors] == ["aiolocks.session"] * 2
+    for record, number in zip(errors, (1, 0), strict=True):
+        assert "Leadership 'name': main failed after 0.0 s, and begins again in" in record.getMessage()
+        assert record.exc_info is not None
+        assert str(record.exc_info[1]) == f"'broken {number}'"
+
+
+async def test_again_the_pauses_double_up_to_a_minute(offline, server, monkeypatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)  # the longest ones
+    main = Failing(9)
+    await candidate(offline).run(main, on_error="again")
+    pauses = [round(begun - failed) for failed, begun in zip(main.failed, server.acquires[1:], strict=True)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+async def test_again_a_long_term_makes_the_next_pause_short(offline, server, monkeypatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    for lasts, last in ((59, 4), (60, 1)):
+        main = Failing(3, lasts=lasts)
+        server.acquires.clear()
+        await candidate(offline).run(main, on_error="again")
+        assert round(server.acquires[3] - main.failed[2]) == last
+
+
+async def test_again_the_pauses_have_full_jitter(offline, server, monkeypatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.75)
+    main = Failing(1)
+    await candidate(offline).run(main, on_error="again")
+    assert server.acquires[1] - main.failed[0] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("how", ["function", "coroutine function"])
+async def test_a_function_says_whether_main_is_called_again(offline, server, how) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def decide(error: Exception) -> bool:
+        asked.append((str(error), len(server.releases)))
+        return len(asked) < 2
+
+    async def decide_later(error: Exception) -> bool:
+        await asyncio.sleep(1)
+        return decide(error)
+
+    with pytest.raises(KeyError, match="broken 1"):
+        await candidate(offline).run(Failing(3), on_error=decide if how == "function" else decide_later)
+    assert asked == [("'broken 2'", 1), ("'broken 1'", 2)]  # once its term has ended
+
+
+async def test_an_error_of_the_function_is_raised(offline, server) -> None:
+    def decide(error: Exception) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        await candidate(offline).run(Failing(1), on_error=decide)
+    assert isinstance(caught.value.__context__, KeyError)
+
+
+async def test_again_a_refusal_for_good_ends_it_all_the_same(offline, transport) -> None:
+    task = asyncio.create_task(candidate(offline).run(Failing(1), on_error="again"))
+    deny(await transport.asked("permits_acquire"))
+    with pytest.raises(BackendError):
+        await task
+
+
+@pytest.mark.parametrize("end", ["cancelled", "closed"])
+async def test_again_a_pause_ends_at_once(make_session, server, clock, end, monkeypatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    session = make_session()
+    task = asyncio.create_task(candidate(session).run(main := Failing(7), on_error="again"))
+    while len(main.failed) < 6:
+        await asyncio.sleep(1)
+    ended_at = clock.now()
+    if end == "closed":
+        await session.aclose()
+    else:
+        task.cancel()
+    with pytest.raises(SessionClosedError if end == "closed" else asyncio.CancelledError):
+        await task
+    assert clock.now() - ended_at < 1
+
+
+@pytest.mark.parametrize(("on_error", "error"), [("retry", ValueError), (None, TypeError), (True, TypeError)])
+async def test_on_error_is_checked(offline, on_error, error) -> None:
+    with pytest.raises(error, match="on_error must be 'raise', 'again', or a function of the error"):
+        await candidate(offline).run(Failing(1), on_error=on_error)
+
+
+# -- stepping down -------------------------------------------------------------------------------------------
+
+
 async def test_stepping_down_in_main_ends_it_there(offline, server) -> None:
     async def do(term: Term) -> str:
         if term.fencing_token == 2:
