@@ -1,4 +1,4 @@
-"""What has failed and is begun again: how long it rests before that, and what the log says."""
+"""Work that is begun again after it has failed: its pauses, and the lines of the log."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Again:
     async def after(self, error: BaseException, lasted: float) -> None:
         """Logs the failure of work that went on for `lasted` seconds, and rests.
 
-        It rests for 0 to 1 s; after each further failure for up to double that, up to 60 s. Work of 60 s makes
-        the next rest a short one.
+        It rests for 0 to 1 s; after each further failure for up to double that, up to 60 s. Work of 60 s
+        makes the next rest a short one.
         """
         if lasted >= _WELL:
             self._failures = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import weakref
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
@@ -10,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from .._transport import Command, Transport, clocks
-from ..errors import SessionClosedError
+from ..errors import BackendError, SessionClosedError
 from .convoys import Convoys
 from .description import Description
 from .ending import UNWINDING, Ending
@@ -196,6 +197,15 @@ class Engine:
     def hears(self) -> bool:
         """Whether the server tells of bells that are rung."""
         return self._transport.hears
+
+    def log_level(self, error: BaseException) -> int:
+        """The level at which an object of this session tells that a request of it has ended so.
+
+        The session has said that its server is away or refuses, once for all of them, and will say that it is
+        back. Anything else is news.
+        """
+        told = isinstance(error, BackendError) and error.transient and self._transport.outage_told
+        return logging.DEBUG if told else logging.WARNING
 
     @property
     def longest_sleep(self) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 from .._transport import check_client
+from ..errors import SessionClosedError
 from . import mixed_prefixes
 from .engine import Engine
 from .session import DEFAULT_SESSIONS, PREFIX, Session
@@ -50,6 +52,14 @@ def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
     """
     sessions = tuple(_session_for(source, used_by) for source in sources)
     return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
+
+
+def log_level(source: Any, error: BaseException) -> int:
+    """The level at which an object of that session or client tells that a request of it has ended so."""
+    try:
+        return engine_of(source).log_level(error)
+    except (SessionClosedError, RuntimeError):  # then that is the news
+        return logging.WARNING
 
 
 def _session_for(source: Any, used_by: object) -> Session:

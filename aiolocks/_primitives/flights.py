@@ -172,7 +172,8 @@ class Flight:
 
     def _tell_failure(self, error: BaseException) -> None:
         """In the log, where nobody waits for the value."""
-        log.warning(
+        log.log(
+            self._engine.log_level(error),
             "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
             self._name,
             error,

@@ -118,7 +118,7 @@ class Observer:
         except BackendError as error:
             if not error.transient:
                 raise
-            log.info("leadership %r cannot be observed now: %s", self._name, error)
+            log.log(engine.log_level(error), "leadership %r cannot be observed now: %s", self._name, error)
             return None
 
     def _changes_in(self, look: Look, *, first: bool) -> list[LeaderInfo | None]:

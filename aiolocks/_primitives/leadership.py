@@ -24,7 +24,7 @@ from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
 from .._transport.commands.leadership import KIND, LeadershipCommands, Observing
-from ..errors import BackendError, LockError, LockLostError, LockTimeoutError
+from ..errors import BackendError, LockError, LockLostError, LockTimeoutError, SessionClosedError
 from .leaders import LeaderInfo, Observer, leader_of
 from .terms import Candidacy, Term, json_value
 
@@ -63,7 +63,7 @@ def _check_on_error(on_error: object) -> None:
 
 
 async def _agrees(on_error: Callable[[Exception], bool | Awaitable[bool]], error: Exception) -> bool:
-    """Whether the user's function says that `main` is to be called again."""
+    """Whether `main` is called again, as the user's function says."""
     answer = on_error(error)
     return bool(await answer if inspect.isawaitable(answer) else answer)
 
@@ -228,10 +228,11 @@ class Leadership(Acquirable[Term]):
                 log.info("%s; campaigning again", error)
                 return None
             self._unconfirmed(error)
-        except BackendError as error:
+        except (BackendError, SessionClosedError) as error:
             if error is raised:
                 raise
-            self._unconfirmed(error)
+            if returned is not None:
+                self._unconfirmed(error)
         finally:
             del raised  # which would keep this frame, and so itself
         if returned is None:
@@ -249,7 +250,8 @@ class Leadership(Acquirable[Term]):
             except BackendError as error:
                 if not error.transient:
                     raise
-                log.warning("Leadership %r: campaigning again: %s", self._name, error)
+                level = self._engine().log_level(error)
+                log.log(level, "Leadership %r: campaigning again: %s", self._name, error)
                 await self._sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
 
     async def _sleep(self, seconds: float) -> None:

@@ -259,7 +259,10 @@ class Making:
         relies on that has to know.
         """
         if self._anew is None:
-            log.warning("singleflight %r: others cannot have the value of the call: %s", self._name, because)
+            level = self._engine.log_level(because)
+            log.log(
+                level, "singleflight %r: others cannot have the value of the call: %s", self._name, because
+            )
         return Outcome.not_kept(self._name, value, because, raises=self._keeping.kept)
 
     def _publish(self, lease: Lease, outcome: Outcome) -> None:
@@ -294,8 +297,12 @@ class Making:
             raise error
         again = _DONE_AGAIN if self.keeps else ""
         if self._anew is None:
-            log.warning(
-                "singleflight %r: what the call gave could not be published%s: %s", self._name, again, error
+            log.log(
+                self._engine.log_level(error),
+                "singleflight %r: what the call gave could not be published%s: %s",
+                self._name,
+                again,
+                error,
             )
         if not self.keeps:
             return self._made

@@ -45,6 +45,8 @@ _FATAL: Final = {
     "FOREIGN": _FOREIGN,
     "WRONGTYPE": _FOREIGN,
 }
+# Of these, some are the end of one request, and no state of the server.
+_STATES: Final = (_TRANSIENT.keys() | _LASTING.keys()) - {"ASK", "KILLED", "TRYAGAIN", "UNBLOCKED"}
 _KNOWN: Final = _TRANSIENT | _LASTING | _FATAL
 # Inside a script the code is not the first word; 6.2 also puts a dash before it.
 _CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join(_KNOWN) + r")\b")
@@ -111,6 +113,7 @@ class Fault:
         demoted: The connection leads to a server that is no longer the master.
         unknown: The server may have executed the request, or may do so yet.
         foreign: The key holds something that aiolocks did not write.
+        state: The server is in a state in which it refuses more than this request.
     """
 
     error: LockError
@@ -119,6 +122,7 @@ class Fault:
     demoted: bool = False
     unknown: bool = True
     foreign: bool = False
+    state: bool = False
 
     @property
     def passing(self) -> bool:
@@ -176,6 +180,7 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         demoted=code in ("READONLY", "MASTERDOWN"),
         unknown=False,
         foreign=code in ("FOREIGN", "WRONGTYPE"),
+        state=code in _STATES,
     )
 
 

@@ -19,6 +19,7 @@ from .requests.calls import Command
 from .requests.keys import key, parse
 from .requests.transport import Transport
 from .wire.multiplexed import Multiplexed
+from .wire.outages import Outage, Outages
 from .wire.wakeups import OnRung, Wakeup, Wakeups
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def open_transport(
     """
     if is_cluster(client):
         return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
+    outage = Outage(_label(client.connection_pool), Outages(loop))
     probe = key(prefix, "lock", session, "bell.probe")
     wakeups = Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung)
     if drivable(client):
@@ -144,14 +146,14 @@ def open_transport(
         return Multiplexed(
             lambda protocol: RawConnection.open(pool, protocol=protocol),
             wakeups,
-            lambda: _over_pool(pool, loop),
+            lambda: _over_pool(pool, loop, outage),
             loop,
-            label=_label(pool),
+            outage=outage,
             fence=_fence(prefix, session),
             library=library_behind(pool),
         )
     wakeups.require_none(_not_driven(client))
-    return _over_pool(client.connection_pool, loop)
+    return _over_pool(client.connection_pool, loop, outage)
 
 
 def open_quorum(
@@ -193,6 +195,8 @@ def _clustered(
     from .cluster.slots import Slots  # noqa: PLC0415
     from .requests.sagas import Sagas  # noqa: PLC0415
 
+    outages = Outages(loop)
+    outage = Outage("the cluster", outages)
     connectors = NodeConnectors(client)
     slots = Slots(connectors)
     here = weakref.ref(client)
@@ -207,7 +211,7 @@ def _clustered(
             over_nodes(client),
             _nothing_to_close,
             loop,
-            label="the cluster",
+            outage=outage,
             sagas=lambda send: Sagas(send, partial(on_rung, "local"), loop),
         )
 
@@ -225,7 +229,7 @@ def _clustered(
             ),
             pooled,
             loop,
-            label=f"Redis at {address[0]}:{address[1]}",
+            outage=Outage(f"Redis at {address[0]}:{address[1]}", outages),
             router=cluster,
             fence=_fence(prefix, session),
             library=library_behind(connector),
@@ -235,7 +239,7 @@ def _clustered(
     if not connectors.drivable:
         Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung).require_none(_not_driven(client))
         return pooled()
-    return Clustered(slots, open_node, on_rung, loop)
+    return Clustered(slots, open_node, on_rung, loop, outage=outage)
 
 
 def _trial(probe: bytes | None) -> Command[int] | None:
@@ -257,9 +261,9 @@ def _not_driven(client: object) -> str:
     return f"connections of this {type(client).__name__} cannot be driven directly"
 
 
-def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> Transport:
+def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop, outage: Outage) -> Transport:
     executor = Executor(pool)
-    return _pooled(executor, executor.aclose, loop, label=_label(pool))
+    return _pooled(executor, executor.aclose, loop, outage=outage)
 
 
 def _pooled(
@@ -267,12 +271,12 @@ def _pooled(
     close: Callable[[], Awaitable[None]],
     loop: asyncio.AbstractEventLoop,
     *,
-    label: str,
+    outage: Outage,
     sagas: Callable[[Callable[..., None]], Sagas] | None = None,
 ) -> Transport:
     from .wire.pooled import Pooled  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Pooled(execute, close, loop, label=label, sagas=sagas)
+    return Pooled(execute, close, loop, outage=outage, sagas=sagas)
 
 
 async def _nothing_to_close() -> None:

@@ -17,6 +17,7 @@ from .._core.lease import Lease
 from .._core.options import OnLost, Options
 from .._core.pending import Pending
 from .._core.session import Session
+from .._core.sources import log_level
 from .._core.unknown_arguments import reject_unknown
 from .._transport.opening import open_client
 from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
@@ -176,7 +177,8 @@ async def holding(
         if error is raised:
             raise
         # The work is done, and its answer is right: a client that is told otherwise would do it again.
-        log.warning("the lock of a request that was served is not known to be released: %s", error)
+        level = log_level(session, error)
+        log.log(level, "the lock of a request that was served is not known to be released: %s", error)
     finally:
         if begun:
             holds_of(session).add(now() - since, name, recipe.family)
@@ -191,7 +193,7 @@ async def _acquired(session: Session, name: str, recipe: Recipe | LimitsRecipe, 
         raise recipe.conflict.refusal(error, holds_of(session).median(name, recipe.family)) from error
     except (SessionClosedError, BackendError) as error:
         if isinstance(error, BackendError):
-            log.warning("a request was refused: %s", error)
+            log.log(log_level(session, error), "a request was refused: %s", error)
         raise unavailable(error) from error
 
 

@@ -6,10 +6,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from aiolocks import (
@@ -249,7 +251,10 @@ async def test_an_outage_is_two_warnings(
         for _ in range(5):
             await rejected(Lock(session, "b").try_acquire())
         (away,) = warnings(caplog)
-        assert re.fullmatch(rf"Redis at 127\.0\.0\.1:{server.port} is away: .*connect.*", away)
+        address = rf"Redis at 127\.0\.0\.1:{server.port}"
+        assert re.fullmatch(
+            rf"{address} is away since \d\d(:\d\d)+: .*connect.*\. Until it is back, .*", away
+        )
         if form != "own connections":
             assert attempts(caplog) >= 5
         await server.start()
@@ -267,7 +272,7 @@ async def test_a_server_that_never_was_there_is_one_warning(caplog: pytest.LogCa
             await rejected(Lock(session, "a").try_acquire())
         await rejected(Lock(session, "a").acquire(blocking_timeout=0.3))
     (away,) = warnings(caplog)
-    assert away.startswith("Redis at 127.0.0.1:1 is away: ")
+    assert away.startswith("Redis at 127.0.0.1:1 is away since ")
 
 
 async def test_a_connection_that_is_made_again_at_once_is_no_outage(
@@ -292,8 +297,39 @@ async def test_a_silence_is_an_outage(
     async with Lock(client, "a").acquire(blocking_timeout=10):
         pass
     away, back = warnings(caplog)
-    assert away.endswith("is away: no reply for 2 s")
+    assert re.search(r"is away since \d\d:\d\d:\d\d: no reply for 2 s\. Until it is back, waiters wait", away)
     assert re.search(r"is back after 2\.\d s$", back)
+
+
+async def test_all_nodes_of_a_cluster_have_two_warnings(
+    cluster: Cluster, surroundings: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All are silent; the further ones are told at INFO."""
+    caplog.set_level(logging.INFO, logger="aiolocks.transport")
+    async with Session(clustered(surroundings, cluster)) as session:
+        locks = [Lock(session, f"a{number}") for number in range(30)]
+        await asyncio.gather(*(lock.locked() for lock in locks))
+        for node in cluster.masters:
+            node.do("CLIENT", "PAUSE", 3500)
+        for lease in await asyncio.gather(*(lock.acquire(blocking_timeout=20) for lock in locks)):
+            await lease.release()
+        away, back = warnings(caplog)
+        assert "is away since" in away
+        assert away.startswith("Redis at 127.0.0.1:")
+        assert re.match(r"all servers answer again after [2-6]\.\d s: Redis at 127\.0\.0\.1:", back)
+        for node in cluster.masters:
+            assert f":{node.port}" in back
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+        assert sum("is away since" in one for one in told) == 2
+
+
+async def test_a_cluster_that_never_was_there_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    client = RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", 1)])
+    async with aclosing(client), Session(client) as session:  # entered, the client would connect itself
+        for _ in range(5):
+            await rejected(Lock(session, "a").acquire(blocking_timeout=0.3))
+    (away,) = warnings(caplog)
+    assert away.startswith("the cluster is away since ")
 
 
 async def test_each_master_has_its_own_outage(

@@ -365,7 +365,7 @@ async def test_t_f_8_a_failover_is_followed(
         # One outage for each session, which is over when another node serves the slots.
         node = f"Redis at 127.0.0.1:{dead.port}"
         told = [record.getMessage() for record in caplog.records if node in record.getMessage()]
-        assert sum(message.startswith(f"{node} is away: ") for message in told) == 2
+        assert sum(message.startswith(f"{node} is away since ") for message in told) == 2
         await eventually(lambda: caplog.text.count(f"{node} serves no slots any more, after") == 2, within=5)
         for lease in elsewhere:
             if lease.state is LeaseState.HELD:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Leadership, Lock, Session, Term
+from aiolocks import Leadership, Lock, Session, SingleFlight, Term
 from tests.adversity.tools import rejected
 from tests.adversity.troubles import HEALING, TROUBLES, Setting, Trouble
 from tests.conftest import Connect, OwnServer
@@ -105,6 +107,63 @@ async def test_an_acquire_is_told_of_what_may_last(trouble: Trouble, setting: Se
         async with asyncio.timeout(1):
             error = await rejected(Lock(session, "a", ttl=TTL).acquire())
     assert error.transient
+
+
+# -- what the log says ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", HEALING, ids=str)
+async def test_an_outage_has_two_lines_for_a_session(
+    trouble: Trouble, setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many objects of the session meet it; they tell at DEBUG."""
+    _, client, lasting = setting
+    caplog.set_level(logging.DEBUG, logger="aiolocks")
+    async with Session(client) as session, AsyncExitStack() as stack:
+        await Lock(session, "a").locked()
+        async with AsyncExitStack() as trouble_lasts:
+            await trouble_lasts.enter_async_context(lasting())
+            candidates = [Leadership(session, f"a{number}", ttl=TTL) for number in range(10)]
+            for candidate in candidates:
+                await stack.enter_async_context(running(candidate))
+            await asyncio.sleep(2.2 * TTL)
+            (begun,) = warnings(caplog)
+            assert " since " in begun
+            assert trouble.said in begun
+            assert ("waiters wait" in begun) is trouble.transient
+            assert sum("campaigning again" in record.getMessage() for record in caplog.records) >= 10
+            await trouble_lasts.aclose()
+        await eventually(lambda: all(candidate.is_leader for candidate in candidates), within=5)
+        await eventually(lambda: len(warnings(caplog)) == 2)
+        assert re.search(r" after \d\.\d s$", warnings(caplog)[1])
+
+
+async def test_values_that_cannot_be_published_are_no_news_in_an_outage(
+    own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await own_server()
+    caplog.set_level(logging.DEBUG, logger="aiolocks")
+    async with Session(connect(server)) as session:
+        begun = asyncio.Barrier(6)
+
+        async def make() -> str:
+            await begun.wait()
+            await asyncio.sleep(0.3)
+            return "value"
+
+        flights = [SingleFlight(session, ttl=0.5).do(str(number), make) for number in range(5)]
+        making = [asyncio.create_task(flight) for flight in flights]
+        await begun.wait()
+        server.kill()
+        assert await asyncio.gather(*making) == ["value"] * 5
+    assert caplog.text.count("could not be published") == 5
+    told = [one for one in warnings(caplog) if "was lost after" not in one]
+    (away,) = told
+    assert " is away since " in away
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # -- credentials ---------------------------------------------------------------------------------------------

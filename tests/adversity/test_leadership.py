@@ -283,7 +283,10 @@ async def test_a_leader_that_is_cut_off_stops_before_another_one_begins(
 
 @ONE_WAY
 async def test_what_main_returns_while_the_server_is_away_is_returned(
-    start: Start, proxy: Callable[[Server], Awaitable[Proxy]], server: Server, caplog: pytest.LogCaptureFixture
+    start: Start,
+    proxy: Callable[[Server], Awaitable[Proxy]],
+    server: Server,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     link = await proxy(server)
     leadership = Leadership(start(to=link), "a", ttl=0.5)

@@ -13,13 +13,15 @@ PACKAGE = Path(__file__).parents[2] / "aiolocks"
 ERRORS = {name for name in aiolocks.errors.__all__ if name != "LockError"}
 LOG = "In the log"
 
-_IN_LOG = {"warning", "error", "exception", "critical"}
+_IN_LOG = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
+"""Which argument is the text."""
 _SAID_BY = {
     "lose": ("LockLostError",),
     "why_over": ("LockLostError",),
     "why_grace": ("LockLostError",),
     "_why_not_held": ("LockLostError", "LockNotOwnedError"),
     "End": ("LockNotOwnedError",),
+    "failed": ("BackendError",),
     "_misconfiguration": ("ConfigurationError",),
 }
 """Functions that say the reason of an error: in what they are called with, or in what they return."""
@@ -82,7 +84,7 @@ def _said(tree: ast.Module) -> Iterator[tuple[str, str]]:
             elif node.args and isinstance(node.args[0], ast.Call) and _called(node.args[0]) in ERRORS:
                 names = (_called(node.args[0]),)  # an error, and the text that it gets
             for name in names:
-                of_it = node.args[:1] if name == LOG else node.args
+                of_it = node.args[_IN_LOG[function] :][:1] if name == LOG else node.args
                 yield from ((name, text) for one in of_it for text in _texts(one, constants))
 
 

@@ -93,6 +93,7 @@ class FakeTransport:
         self.connected = True
         self.ordered = True
         self.hears = False
+        self.outage_told = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
         self.listening = False  # the test answers those, and requests for a seat, itself
         self.ignored_bells: list[bytes] = []

@@ -246,7 +246,7 @@ async def test_the_loss_of_another_lock_ends_the_run(offline, server) -> None:
 
 
 class Failing:
-    """A `main` that fails so often, each time after `lasts` seconds."""
+    """A `main` that fails several times, each time after `lasts` seconds."""
 
     def __init__(self, times: int, *, lasts: float = 0.0) -> None:
         self._left = times

@@ -14,6 +14,7 @@ from aiolocks._transport import Call, Command, Fault
 from aiolocks._transport.client.driver import MakeWords, NotConnectedError, Words
 from aiolocks._transport.client.errors import UnknownScriptError
 from aiolocks._transport.requests.calls import ignore
+from aiolocks._transport.wire.outages import Outage, Outages
 from aiolocks._transport.wire.pooled import Pooled
 
 
@@ -46,7 +47,8 @@ async def server() -> SlowToConnect:
 
 @pytest.fixture
 async def pooled(server) -> AsyncIterator[Pooled]:
-    transport = Pooled(server, server.aclose, asyncio.get_running_loop(), label="Redis")
+    loop = asyncio.get_running_loop()
+    transport = Pooled(server, server.aclose, loop, outage=Outage("Redis", Outages(loop)))
     yield transport
     await transport.aclose(1)
 

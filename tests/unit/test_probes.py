@@ -18,6 +18,7 @@ from aiolocks._transport.requests.calls import Call, Command, ignore
 from aiolocks._transport.requests.keys import SLOTS, slot_of, tag_of
 from aiolocks._transport.wire.multiplexed import Multiplexed
 from aiolocks._transport.wire.notifiers import ASKING
+from aiolocks._transport.wire.outages import Outage, Outages
 from aiolocks._transport.wire.wakeups import Wakeups
 from tests.unit.fakes import FakeTable
 
@@ -33,7 +34,9 @@ class Unreached:
         self.slots = Slots(cast("Any", self.table))
         self.nodes: dict[Address, Multiplexed] = {}
         self._loop = loop
-        self.whole = Clustered(self.slots, self.open, lambda _, __: None, loop)
+        self.whole = Clustered(
+            self.slots, self.open, lambda _, __: None, loop, outage=Outage("the cluster", Outages(loop))
+        )
 
     def open(self, address: Address, cluster: Clustered) -> Multiplexed:
         async def never(_: int) -> Any:
@@ -44,7 +47,7 @@ class Unreached:
             Wakeups("poll", trial=lambda _: trial(b""), on_rung=lambda _, __: None),
             cast("Any", None),
             self._loop,
-            label=str(address),
+            outage=Outage(str(address), Outages(self._loop)),
             router=cluster,
         )
         return node

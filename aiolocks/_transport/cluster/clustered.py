@@ -31,6 +31,7 @@ from ..requests.keys import slot_of
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
 from ..wire.multiplexed import Multiplexed
+from ..wire.outages import Outage
 from ..wire.wakeups import OnRung
 from .backlogs import Backlogs
 from .connections import NodeConnections
@@ -62,7 +63,10 @@ class Clustered:
         open_node: Callable[[Address, Clustered], Multiplexed],
         on_rung: OnRung,
         loop: asyncio.AbstractEventLoop,
+        *,
+        outage: Outage,
     ) -> None:
+        self._outage = outage
         self._slots = slots
         self._on_rung = on_rung
         self._loop = loop
@@ -78,6 +82,7 @@ class Clustered:
             loop,
             slots,
             needed=lambda: self._backlogs.unserved,
+            outage=outage,
             learned=self._learned,
             failed=self._not_learned,
             gave_up=self._no_table,
@@ -112,6 +117,10 @@ class Clustered:
         is not asked here.
         """
         return bool(self._nodes.by_address) and all(node.hears for node in self._nodes.by_address.values())
+
+    @property
+    def outage_told(self) -> bool:
+        return self._outage.told
 
     @property
     def commands_sent(self) -> int:
@@ -224,7 +233,7 @@ class Clustered:
         owners = self._slots.owners()
         for address, node in tuple(self._nodes.by_address.items()):
             if address not in owners and not node.busy:
-                node.outage.over("serves no slots any more,")
+                node.outage.left()
                 self._nodes.leave(address)
         if changed:
             self._rehang(changed)

@@ -72,8 +72,10 @@ class Redirects:
             return True
         if redirect.to is None:
             call.mid_move = False
-            self._backlogs.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
+            fault = faults.refused(error, call.command.keys)
+            self._backlogs.hold(slot, call, why=fault, pause=PAUSE_FIRST)
             if redirect.lost:
+                node.tell_state(call, fault)
                 self._lost()
             return True
         to = self._slots.address(*redirect.to, self._nodes.address_of(node))

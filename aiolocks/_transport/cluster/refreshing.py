@@ -9,6 +9,7 @@ from typing import Final, final
 
 from .. import faults
 from ..wire.on_demand import OnDemandTask
+from ..wire.outages import Outage
 from .slots import Slots
 
 log = logging.getLogger("aiolocks.transport")
@@ -24,6 +25,7 @@ class TopologyRefresher(OnDemandTask):
 
     Args:
         needed: Whether somebody waits for the table to say something else.
+        outage: The log of the time until the first table could be learned; later, that of each node speaks.
         learned: Told of the slots that are served by others now.
         failed: Told why the table could not be learned this time, if that was known at once.
         gave_up: Told why there is no table, and will be none.
@@ -32,7 +34,7 @@ class TopologyRefresher(OnDemandTask):
         trouble: Why it could not be learned.
     """
 
-    __slots__ = ("_failed", "_last", "_learned", "_slots", "_stale")
+    __slots__ = ("_failed", "_last", "_learned", "_outage", "_slots", "_stale")
 
     _task_name = "aiolocks-cluster"
 
@@ -42,12 +44,14 @@ class TopologyRefresher(OnDemandTask):
         slots: Slots,
         *,
         needed: Callable[[], bool],
+        outage: Outage,
         learned: Callable[[set[int]], None],
         failed: Callable[[BaseException], None],
         gave_up: Callable[[BaseException], None],
     ) -> None:
         super().__init__(loop, lambda: self._stale or needed(), gave_up)
         self._slots = slots
+        self._outage = outage
         self._learned = learned
         self._failed = failed
         self._stale = False
@@ -63,6 +67,7 @@ class TopologyRefresher(OnDemandTask):
         while self._stale and not self._closed:
             await asyncio.sleep(max(0.0, self._last + pause - self._loop.time()))
             self._stale = False
+            began = self._loop.time()
             try:
                 changed = await self._slots.learn()
             except faults.CONNECTING as error:
@@ -70,10 +75,13 @@ class TopologyRefresher(OnDemandTask):
                 if not self._slots.known and faults.is_final(error):
                     raise
                 log.debug("learning the slots: %s", error)
+                if not self._slots.known:
+                    self._outage.begun(error, since=began)
                 if not faults.is_silence(error):
                     self._failed(error)
             else:
                 self.trouble = None
+                self._outage.over()
                 self._learned(changed)
             self._stale = self._needed()
             self._last = self._loop.time()

@@ -59,6 +59,10 @@ class Quorum:
         return all(master.transport.ordered for master in self.masters)
 
     @property
+    def outage_told(self) -> bool:
+        return any(master.transport.outage_told for master in self.masters)
+
+    @property
     def commands_sent(self) -> int:
         return sum(master.transport.commands_sent for master in self.masters)
 

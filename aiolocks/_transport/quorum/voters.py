@@ -150,8 +150,12 @@ class Voters:
     def _objection(self, master: Master, role: bytes, run_id: bytes) -> Fault | None:
         if role in (b"slave", b"replica"):
             if master.run_id:  # it was a master before: a failover, which may come to a good end
-                told = f"{master.label} is a replica: the master has changed"
-                return failed(told, None, transient=True, unknown=False)
+                return failed(
+                    f"{master.label} is a replica: the master has changed",
+                    None,
+                    transient=True,
+                    unknown=False,
+                )
             return self._misconfiguration(
                 f"{master.label} is a replica: a Redlock needs masters that are independent of each other"
             )

@@ -70,6 +70,14 @@ class Transport(Protocol):
         ...
 
     @property
+    def outage_told(self) -> bool:
+        """Whether the log says that a server is away or refuses, and not yet that it is back.
+
+        Then nobody else needs to say so.
+        """
+        ...
+
+    @property
     def commands_sent(self) -> int:
         """Requests sent so far, without those that set up a connection."""
         ...

@@ -50,6 +50,10 @@ class Multiplexed(Reconnecting):
         return self._wakeups.hears
 
     @property
+    def outage_told(self) -> bool:
+        return self.outage.told
+
+    @property
     def commands_sent(self) -> int:
         """Requests written so far, without those of the handshake."""
         others = (self._fallback, self._spares)
@@ -83,14 +87,14 @@ class Multiplexed(Reconnecting):
             self._spares = Spares(self, self._loop, router=self._router, fence=self._fence)
         return self._spares
 
-    def open_spare(self, what: str, *, alone: bool, router: Router | None = None) -> Multiplexed:
+    def open_spare(self, *, alone: bool, router: Router | None = None) -> Multiplexed:
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_raw,
             Wakeups("poll", trial=lambda _: bare(()), on_rung=lambda _, __: None),
             self._make_fallback,
             self._loop,
-            label=f"{self._label} ({what})",
+            outage=self.outage,
             router=router,
             alone=alone,
             spare=True,

@@ -29,10 +29,13 @@ from .wakeups import Wakeups
 
 if TYPE_CHECKING:
     from ..client.driver import RawConnection
+    from ..faults import Fault
+    from ..requests.scripts import Script
     from ..requests.transport import Transport
     from .bulk import Outflow
     from .connecting import Connector
     from .deadlines import Deadlines
+    from .outages import Outage
     from .spares import Spares
 
 log = logging.getLogger("aiolocks.transport")
@@ -57,6 +60,7 @@ class Pipeline(asyncio.Protocol, ABC):
 
     _connector: Connector
     _deadlines: Deadlines
+    outage: Outage
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wakeups: Wakeups, *, alone: bool) -> None:
         self._loop = loop
@@ -72,6 +76,7 @@ class Pipeline(asyncio.Protocol, ABC):
         self._reader: Any = None
         self._ready = False  # the queue may be written
         self._useful = False  # a caller's request was answered on the present connection
+        self._unproven = True  # that is not so, or the server has refused what it was asked
         self._flush_due = False
         self._closed = False
         self._residue = Residue()
@@ -211,8 +216,8 @@ class Pipeline(asyncio.Protocol, ABC):
                 elif isinstance(reply, Exception):
                     self._refused(call, reply)
                 else:
-                    if not self._useful and call.command.script is not None:
-                        self._prove_useful()
+                    if self._unproven and call.command.script is not None:
+                        self._served(call.command.script)
                     call.reply(reply)
         except UnreadableReplyError as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
@@ -231,8 +236,8 @@ class Pipeline(asyncio.Protocol, ABC):
         """
         error = reply if isinstance(reply, Exception) else None
         if error is None and reply != NOT_HELD:
-            if not self._useful:
-                self._prove_useful()
+            if self._unproven and acquire.command.script is not None:
+                self._served(acquire.command.script)
             release.reply(FREED)
             acquire.reply(reply)
             return
@@ -265,7 +270,21 @@ class Pipeline(asyncio.Protocol, ABC):
             self._abort()
         elif call.command.script is not None:
             self._prove_useful()
+        self.tell_state(call, fault)
         call.fault(fault)
+
+    def _served(self, script: Script) -> None:
+        """The server has executed it."""
+        if not self._useful:
+            self._prove_useful()
+        self.outage.served(script)
+        self._unproven = self.outage.refuses
+
+    def tell_state(self, call: Call[Any], fault: Fault) -> None:
+        """The server has refused that; the log says so where it refuses more than that."""
+        if fault.state and call.command.script is not None:
+            self.outage.refused(call.command.script, fault.error, waits=fault.passing)
+            self._unproven = True
 
     # -- of the connection, which the subclasses make and end
 

@@ -47,7 +47,7 @@ class Pooled:
             not send them again by itself: what became of a first send that was not answered has to be known
             here.
         close: Closes the connections that it used.
-        label: How people call the server.
+        outage: The log of the times when the server is away.
         sagas: Makes what runs calls that take several commands, where this leads to a cluster: it is given
             what sends each of them.
 
@@ -69,10 +69,10 @@ class Pooled:
         close: Callable[[], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
         *,
-        label: str,
+        outage: Outage,
         sagas: Callable[[Callable[..., None]], Sagas] | None = None,
     ) -> None:
-        self._outage = Outage(label, loop.time)
+        self._outage = outage
         self._sagas = None if sagas is None else sagas(self.send)
         self._executor = execute
         self._close_connections = close
@@ -87,6 +87,10 @@ class Pooled:
     @property
     def by_slot(self) -> bool:
         return self._sagas is not None
+
+    @property
+    def outage_told(self) -> bool:
+        return self._outage.told
 
     def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._closed:
@@ -178,6 +182,8 @@ class Pooled:
             call.reply(await self._request(call))
             self._served = True
             self._outage.over()
+            if call.command.script is not None:
+                self._outage.served(call.command.script)
         except _NotNeededError:
             if self._sagas is None:  # to a cluster, no connection may have been made yet
                 self._outage.over()
@@ -190,14 +196,17 @@ class Pooled:
             self._outage.over()
             redirect = faults.redirect(error)
             call.unconfirmed |= redirect is not None and redirect.begun
-            call.fault(faults.of_driver(error, call.command.keys))
+            fault = faults.of_driver(error, call.command.keys)
+            if fault.state and call.command.script is not None:
+                self._outage.refused(call.command.script, fault.error, waits=fault.passing)
+            call.fault(fault)
 
     def _not_connected(self, lane: Lane, call: Call[Any], error: BaseException, *, since: float) -> None:
         fault = faults.of_driver(error, call.command.keys)
         if self._served:
             fault = faults.withdrawn(fault)
         if fault.transient:
-            self._outage.begun(error, since=since)
+            self._outage.begun(error, since=since, waits=fault.passing)
         if call.patient or faults.is_silence(error):
             self._try_again(lane, call, fault)
         else:

@@ -48,14 +48,11 @@ class Reconnecting(Pipeline):
     Args:
         open_raw: Connects with the given protocol version (3, or 2 where the server knows no other).
         fallback: Makes the transport that serves when the connection cannot be driven.
-        label: How people call the server.
+        outage: The log of the times when the server is away.
         router: Told of what other connections may serve; None where there are no others.
         spare: A connection that has nothing to do is closed.
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
         library: That of the client, whose errors this raises.
-
-    Attributes:
-        outage: The log of the times when the server is away.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class Reconnecting(Pipeline):
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
         *,
-        label: str,
+        outage: Outage,
         router: Router | None = None,
         alone: bool = False,
         spare: bool = False,
@@ -75,19 +72,18 @@ class Reconnecting(Pipeline):
         super().__init__(loop, wakeups, alone=alone)
         self._library = library
         self._spare = spare
-        self._label = label
         self._router = router
         self._fence = fence
         self._open_raw = open_raw
         self._make_fallback = fallback
-        self.outage = Outage(label, loop.time)
+        self.outage = outage
         self._connector = Connector(
             loop,
             self._establish,
             self._needs_connection,
             self._unconnectable,
             failed=self._away,
-            outage=self.outage,
+            outage=outage,
         )
         self._identity: Identity | None = None  # of the last connection that carried requests
         self._stall = STALL
@@ -109,7 +105,7 @@ class Reconnecting(Pipeline):
 
     def _unconnectable(self, error: BaseException) -> None:
         if before := self._identity is not None:
-            self.outage.begun(error, since=self._loop.time())
+            self.outage.begun(error, since=self._loop.time(), waits=False)
         queue = tuple(self._queue)
         self._queue.clear()
         for call in queue:
@@ -126,6 +122,7 @@ class Reconnecting(Pipeline):
             return
         self._raw = raw
         self._hung_up = self._useful = False
+        self._unproven = True
         try:
             await self._introduce(raw)
         except BaseException:

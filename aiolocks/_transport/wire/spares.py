@@ -47,7 +47,7 @@ class Spares:
         """It is on its way alone from now on."""
         if self._bulk is None:
             router = None if self._router is None else ForMain(self._router, self._main)
-            connection = self._main.open_spare("long requests", alone=True, router=router)
+            connection = self._main.open_spare(alone=True, router=router)
             self._bulk = Bulk(self._main, connection, self._loop)
         self._bulk.send(call)
 
@@ -58,7 +58,7 @@ class Spares:
     def prove(self, proof: Proof) -> None:
         """Finds out whether replicas have what was granted."""
         if proof.replicas not in self._proofs:
-            connection = self._main.open_spare(f"replicas={proof.replicas}", alone=False)
+            connection = self._main.open_spare(alone=False)
             self._proofs[proof.replicas] = connection, Proofs(connection, self._fence, self._loop)
         self._proofs[proof.replicas][1].add(proof)
 

@@ -16,7 +16,7 @@ import logging
 from dataclasses import replace
 from typing import Any, Final, final
 
-from ..._core.sources import prefix_of
+from ..._core.sources import log_level, prefix_of
 from ..._primitives.singleflight import SingleFlight
 from ..._primitives.turnstile import Turnstile
 from ...errors import (
@@ -204,7 +204,7 @@ class _Attempt:
         try:
             place = await turnstile.__aenter__()
         except (BackendError, SessionClosedError) as error:
-            log.warning("a request was refused: %s", error)
+            log.log(log_level(self._client, error), "a request was refused: %s", error)
             raise Failed(error=problems.unavailable()) from error
         if place != 1:
             log.error("%s: a request was begun, and its process ended without a record", self._name)
@@ -219,7 +219,8 @@ class _Attempt:
         try:
             await turnstile.__aexit__(None, None, None)
         except LockError as error:
-            log.warning("%s: the end of a request is not known to be noted: %s", self._name, error)
+            level = log_level(self._client, error)
+            log.log(level, "%s: the end of a request is not known to be noted: %s", self._name, error)
 
     # -- where Redis has no record
 
@@ -238,10 +239,11 @@ class _Attempt:
         raise problems.not_kept()
 
     async def _without_redis(self, error: LockError) -> Record | Unkept:
+        level = log_level(self._client, error)
         if self._task is None:
-            log.warning("a request was refused: %s", error)
+            log.log(level, "a request was refused: %s", error)
             raise problems.unavailable() from error
-        log.warning("%s: Redis has no record of a request that is worked on: %s", self._name, error)
+        log.log(level, "%s: Redis has no record of a request that is worked on: %s", self._name, error)
         try:
             return await asyncio.shield(self._task)
         except Failed as failed:
