@@ -143,6 +143,11 @@ class Engine:
         return not self.closing and _get_running_loop() is self.loop and current_pid() == self.pid
 
     @property
+    def left_behind(self) -> bool:
+        """Whether its loop has ended, or it belongs to the process that forked this one."""
+        return self.loop.is_closed() or self.pid != current_pid()
+
+    @property
     def usable(self) -> bool:
         """Whether it is open, and of this process."""
         return not self.closing and self.pid == current_pid()

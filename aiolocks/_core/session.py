@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from .._transport import (
     WAKEUPS,
@@ -35,6 +35,7 @@ from .guard import GUARD_MODES, GuardMode
 from .joint import JointEngines
 from .misuse import AsyncOnly
 from .operations import Operations
+from .own_client import OwnClient
 from .settings import OnDeadlock, Settings
 from .statistics import SessionStatistics
 
@@ -45,6 +46,22 @@ DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
 
 _BACKOFF: Final = Backoff()
 PREFIX: Final = "aiolocks"
+
+
+class SessionOptions(TypedDict, total=False):
+    """The options of the session; see `aiolocks.Session`."""
+
+    prefix: str
+    wakeup: Wakeup
+    backoff: Backoff
+    command_timeout: Seconds
+    fence_retention: Seconds
+    metadata: Metadata | None
+    largest_metadata: int
+    largest_value: int
+    guard: GuardMode
+    on_deadlock: OnDeadlock
+    listeners: Iterable[object]
 
 
 @final
@@ -123,7 +140,9 @@ class Session(AsyncOnly, Operations):
         on_deadlock: OnDeadlock = "report",
         listeners: Iterable[object] = (),
     ) -> None:
-        check_client(client)
+        own = client if isinstance(client, OwnClient) else None
+        if own is None:
+            check_client(client)
         if wakeup not in WAKEUPS and not isinstance(wakeup, KeyspaceWakeup):
             allowed = ", ".join(map(repr, WAKEUPS))
             raise ValueError(f"wakeup must be one of {allowed} or a KeyspaceWakeup, not {wakeup!r}")
@@ -133,7 +152,8 @@ class Session(AsyncOnly, Operations):
             raise ValueError(f"guard must be 'log', 'exit' or None, not {guard!r}")
         if on_deadlock not in ("report", "raise"):
             raise ValueError(f"on_deadlock must be 'report' or 'raise', not {on_deadlock!r}")
-        self._client = client
+        self._own = own
+        self._given = client
         self._wakeup: Wakeup = wakeup
         self._settings = Settings(
             prefix=key_prefix(prefix),
@@ -151,8 +171,47 @@ class Session(AsyncOnly, Operations):
         self._engine: Engine | None = None  # from the first use on
         self._joint = JointEngines()
         self._closed_unused = False
-        if self._settings.prefix != PREFIX:
+        if own is None and self._settings.prefix != PREFIX:
             mixed_prefixes.opened(client, self, self._settings.prefix)
+
+    @property
+    def _client(self) -> Any:
+        return self._given if self._own is None else self._own.get()
+
+    @classmethod
+    def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
+        """A session with a client of its own, which it makes when it is first used, and closes with itself.
+
+        ```python
+        locks = Session.from_url("redis://localhost:6379", prefix="shop")  # at import: there is no I/O
+
+
+        @Lock(locks, "report")
+        async def report(): ...
+
+
+        async def main():
+            async with locks:
+                await report()
+        ```
+
+        It may be made before there is an event loop, and used on several, one after the other, as tests do:
+        on each it has another client. In a process that was forked it begins anew. Once it is closed, `async
+        with` opens it again, and nothing else does.
+
+        Args:
+            url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it.
+                `redis+cluster://host:port,host:port` names some nodes of a cluster, and
+                `redis+sentinel://host:port,host:port/service` the master that Sentinel knows by that name.
+                Options of the client stand in the query, as in `rediss://host?ssl_ca_certs=ca.pem`; those
+                of the connections to Sentinel begin with `sentinel_`. Or a function that makes a client, for
+                what no URL can say.
+            **options: Options of the session.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be, or the URL names no server.
+        """
+        return cls(OwnClient(url), **options)
 
     @classmethod
     def of(cls, client: Any) -> Session:
@@ -179,6 +238,8 @@ class Session(AsyncOnly, Operations):
         return session
 
     async def __aenter__(self) -> Self:
+        if self._own is not None and not self._open():
+            self._begin_anew()
         self._usable_engine()
         return self
 
@@ -193,14 +254,22 @@ class Session(AsyncOnly, Operations):
         A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
         that was never entered, for nothing here knows whether its holder has stopped.
         """
-        mixed_prefixes.closed(self._client, self)
-        if self._engine is None:
+        mixed_prefixes.closed(self._given, self)
+        engine = self._engine
+        if engine is None:
             self._closed_unused = True
-        engines = [*self._joint.all, *([] if self._engine is None else [self._engine])]
-        if len(engines) == 1:
-            await engines[0].aclose()
-        elif engines:
-            await asyncio.gather(*(engine.aclose() for engine in engines))
+        here = engine is None or not engine.left_behind
+        engines = [*self._joint.all, *([] if engine is None else [engine])]
+        try:
+            if len(engines) == 1:
+                await engines[0].aclose()
+            elif engines:
+                await asyncio.gather(*(engine.aclose() for engine in engines))
+        finally:
+            if self._own is not None and self._engine is engine:  # else it was opened again meanwhile
+                for client in self._own.forget():
+                    if here:
+                        await client.aclose()
 
     def statistics(self) -> SessionStatistics:
         """The leases that the session holds now, and the counts of its work so far."""
@@ -234,10 +303,19 @@ class Session(AsyncOnly, Operations):
     def _usable_engine(self) -> Engine:
         if self._closed_unused:
             raise SessionClosedError("the session is closed")
+        if self._own is not None and (engine := self._engine) and engine.left_behind and not engine.closing:
+            self._own.forget()  # nothing of it can be closed any more
+            self._begin_anew()
         if self._engine is None:
             self._engine = self._begin(open_transport, self._client)
         self._engine.check_usable()
         return self._engine
+
+    def _begin_anew(self) -> None:
+        """The next use is a first one. Only with a client of its own, which then is another one, too."""
+        self._engine = None
+        self._joint = JointEngines()
+        self._closed_unused = False
 
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
         """The engine that does the work for several sessions at once, of which this is the first."""

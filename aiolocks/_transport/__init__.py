@@ -8,7 +8,14 @@ from .commands.listening import Listener, listening, one_request_each
 from .commands.lock import LockCommands, a_question
 from .commands.standing import BEHIND, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .faults import Fault
-from .opening import check_client, check_master, master_label, open_quorum, open_transport
+from .opening import (
+    check_client,
+    check_master,
+    master_label,
+    open_clients,
+    open_quorum,
+    open_transport,
+)
 from .requests.answers import (
     ASK,
     BELL_RUNG,
@@ -72,6 +79,7 @@ __all__ = [
     "listening",
     "master_label",
     "one_request_each",
+    "open_clients",
     "open_quorum",
     "open_transport",
     "several",

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redis.asyncio.client import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import ConnectionPool
 
@@ -27,17 +26,19 @@ if TYPE_CHECKING:
     from .requests.sagas import Sagas
 
 
-def open_client(url: str) -> Any:
-    """The client that redis-py makes of a URL: `redis://`, `rediss://` or `unix://`. No I/O.
+def open_clients(url: str) -> tuple[Any, Sequence[Any]]:
+    """A client of what a URL names, and the clients of Sentinels that it uses: all are to be closed. No I/O.
 
     Raises:
         ValueError: It is no such URL.
     """
+    from .client.targets import FORMS, target_of  # noqa: PLC0415 - few need it, and it imports much of the driver
+
     try:
-        return Redis.from_url(url)
-    except ValueError:
+        return target_of(url).open()
+    except (ValueError, TypeError):
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
-        raise ValueError("this is not a URL of a Redis server: redis://, rediss:// or unix://") from None
+        raise ValueError(f"this is not a URL of a Redis server: {FORMS}") from None
 
 
 def check_client(client: object, *, or_session: bool = False) -> None:
@@ -61,7 +62,7 @@ def check_client(client: object, *, or_session: bool = False) -> None:
         what = f"a {type(client).__name__}: give the client that it came from"
     elif isinstance(client, str):
         what = (
-            f"a URL: make a client of it with {asyncio_one}.from_url()"
+            f"a URL: make a client of it with {asyncio_one}.from_url(), or a session with Session.from_url()"
             if "://" in client
             else "a str: the client comes first, then the name"
         )

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
 
 import anyio
@@ -16,10 +16,9 @@ from .._core.arguments import Metadata, Seconds, optional_seconds
 from .._core.lease import Lease
 from .._core.options import OnLost, Options
 from .._core.pending import Pending
-from .._core.session import Session
+from .._core.session import Session, SessionOptions
 from .._core.sources import log_level
 from .._core.unknown_arguments import reject_unknown
-from .._transport.opening import open_client
 from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
 from ._holds import holds_of
 from ._refusing import Conflicting, gone_away, lost, unavailable
@@ -52,20 +51,6 @@ class LockOptions(TypedDict, total=False):
 def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:
     """Those that are no `LockOptions`."""
     return {name: value for name, value in options.items() if name not in LockOptions.__annotations__}
-
-
-class SessionOptions(TypedDict, total=False):
-    """The options of the session; see `aiolocks.Session`."""
-
-    prefix: str
-    wakeup: Any
-    backoff: Any
-    command_timeout: Seconds
-    fence_retention: Seconds
-    metadata: Metadata | None
-    guard: Any
-    on_deadlock: Any
-    listeners: Any
 
 
 def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None:
@@ -256,13 +241,7 @@ async def opened(client: object, options: SessionOptions) -> AsyncGenerator[Sess
             raise TypeError(f"a Session has its own options: {', '.join(options)} can not be given with it")
         yield client
         return
-    async with AsyncExitStack() as stack:
-        made: Any = client
-        if isinstance(client, str):
-            made = open_client(client)
-        elif callable(client):
-            made = client()
-        session = Session(made, **options)
-        if made is not client:
-            stack.push_async_callback(made.aclose)
-        yield await stack.enter_async_context(session)
+    make: Any = client
+    owns = isinstance(client, str) or callable(client)
+    async with Session.from_url(make, **options) if owns else Session(client, **options) as session:
+        yield session

@@ -35,11 +35,11 @@ except ModuleNotFoundError as error:
 from .._core.arguments import Seconds, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
-from .._core.session import Session
+from .._core.session import Session, SessionOptions
 from .._primitives.lock import Lock
 from ..errors import LockLostError
 from ._handling import handler_begins
-from ._holding import Kind, LockOptions, Recipe, SessionOptions, holding, log, opened
+from ._holding import Kind, LockOptions, Recipe, holding, log, opened
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
 __all__ = ["LEASE", "SESSION", "health", "locked", "session_ctx"]

@@ -33,11 +33,12 @@ except ModuleNotFoundError as error:
 from .._core.arguments import Seconds, seconds
 from .._core.lease import Lease
 from .._core.naming import NameTemplate
+from .._core.session import SessionOptions
 from .._primitives.lock import Lock
 from ._fastapi_hold import Hold
 from ._fastapi_limits import Limited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
-from ._holding import Kind, LockOptions, Recipe, SessionOptions, opened
+from ._holding import Kind, LockOptions, Recipe, opened
 from ._parameters import Field, fields_of
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled, named
 

@@ -14,10 +14,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
+from ..._transport.client.targets import Address, Kind, Target
 from ..._transport.requests.keys import key
 from ..exits import CommandError
 from ..server import Server
-from ..targets import Address, Kind, Target
 from . import access, settings, trial
 from .facts import Facts, ask, learn, text
 from .findings import Finding, Level, any_error

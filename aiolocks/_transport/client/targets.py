@@ -1,4 +1,4 @@
-"""The servers that the URL of `--redis` names: one, a cluster, or the master that Sentinel knows. No I/O."""
+"""The servers that a URL names: one, a cluster, or the master that Sentinel knows. No I/O."""
 
 from __future__ import annotations
 
