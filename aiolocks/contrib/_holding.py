@@ -228,20 +228,34 @@ class _Watch:
 
 
 @asynccontextmanager
-async def opened(client: object, options: SessionOptions) -> AsyncGenerator[Session, None]:
+async def opened(
+    client: object, options: SessionOptions, *, close: bool | None = None
+) -> AsyncGenerator[Session, None]:
     """A session on whatever was given.
 
     Args:
         client: A URL, or a function that makes a client: then the client is closed in the end. A client, or a
             session: it is left open.
         options: Of the session.
+        close: Whether a client or a session that was given is closed, too. None: no.
     """
     if isinstance(client, Session):
         if options:
             raise TypeError(f"a Session has its own options: {', '.join(options)} can not be given with it")
-        yield client
+        if close:
+            async with client:
+                yield client
+        else:
+            yield client
         return
     make: Any = client
-    owns = isinstance(client, str) or callable(client)
-    async with Session.from_url(make, **options) if owns else Session(client, **options) as session:
-        yield session
+    if isinstance(client, str) or callable(client):
+        async with Session.from_url(make, **options) as session:
+            yield session
+        return
+    try:
+        async with Session(client, **options) as session:
+            yield session
+    finally:
+        if close:
+            await make.aclose()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack, cast
 
 try:
@@ -39,6 +39,7 @@ from .._core.session import Session, SessionOptions
 from .._primitives.lock import Lock
 from ..errors import LockLostError
 from ._handling import handler_begins
+from ._background import Work, beside, checked
 from ._holding import Kind, LockOptions, Recipe, holding, log, opened
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
@@ -64,7 +65,11 @@ _LOOK_EVERY: Final = 0.1
 
 
 def session_ctx(
-    client: Any, **session_options: Unpack[SessionOptions]
+    client: Any,
+    *,
+    background: Iterable[Work] = (),
+    close: bool | None = None,
+    **session_options: Unpack[SessionOptions],
 ) -> Callable[[web.Application], AsyncGenerator[None, None]]:
     """A context for `app.cleanup_ctx` with a session, closed when all requests are done.
 
@@ -77,14 +82,25 @@ def session_ctx(
 
     Args:
         client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
-            `Session`: it is yours to close.
+            `Session`, such as one of `Session.from_url`: it is yours to close, unless you say `close=True`.
+        background: Functions `async def f(session)` that run beside the application, from this context's turn
+            in `cleanup_ctx` on until its clean-up: then they are cancelled, and awaited. One that returns has
+            ended, which the log says at `INFO`. One that raises is logged as an error with its traceback, and
+            called again after a pause: between 0 and 1 s, double that after each further error, up to 60 s;
+            after 60 s of work, between 0 and 1 s again.
+        close: True closes a client or `Session` that you have given, too.
         **session_options: Options of the `Session`, as `prefix`.
+
+    Raises:
+        TypeError: `background` is not as it should be.
     """
+    works = checked(background)
 
     async def context(app: web.Application) -> AsyncGenerator[None, None]:
-        async with opened(client, session_options) as session:
+        async with opened(client, session_options, close=close) as session:
             app[SESSION] = session
-            yield
+            async with beside(session, works):
+                yield
 
     return context
 

@@ -13,8 +13,8 @@ async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}",
 # Annotations are objects here, for FastAPI looks at them.
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Never, Unpack, final
 from weakref import WeakKeyDictionary
 
@@ -35,6 +35,7 @@ from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._core.session import SessionOptions
 from .._primitives.lock import Lock
+from ._background import Work, beside, checked
 from ._fastapi_hold import Hold
 from ._fastapi_limits import Limited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
@@ -48,7 +49,12 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 def session_lifespan(
-    client: Any, *, lifespan: Lifespan | None = None, **session_options: Unpack[SessionOptions]
+    client: Any,
+    *,
+    lifespan: Lifespan | None = None,
+    background: Iterable[Work] = (),
+    close: bool | None = None,
+    **session_options: Unpack[SessionOptions],
 ) -> Lifespan:
     """A lifespan that opens a session for the application, and closes it when all requests are done.
 
@@ -61,27 +67,32 @@ def session_lifespan(
 
     Args:
         client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
-            `Session`: it is yours to close.
+            `Session`, such as one of `Session.from_url`: it is yours to close, unless you say `close=True`.
         lifespan: Your own. It begins when the session is there, and ends before it is closed; what it yields
             is passed on.
+        background: Functions `async def f(session)` that run beside the application, from when your
+            `lifespan` has begun until before it ends: then they are cancelled, and awaited. One that returns
+            has ended, which the log says at `INFO`. One that raises is logged as an error with its traceback,
+            and called again after a pause: between 0 and 1 s, double that after each further error, up to
+            60 s; after 60 s of work, between 0 and 1 s again.
+        close: True closes a client or `Session` that you have given, too.
         **session_options: Options of the `Session`, as `prefix`.
 
     Raises:
+        TypeError: `background` is not as it should be.
         ConfigurationError: When the application starts: the name of a `Locked` has a field that its route
             does not have.
     """
+    works = checked(background)
 
     @asynccontextmanager
     async def both(app: Starlette) -> AsyncGenerator[Any, None]:
         _check_names(app)
-        async with opened(client, session_options) as session:
+        async with opened(client, session_options, close=close) as session:
             for each in with_mounted(app):
                 setattr(each.state, STATE, session)
-            if lifespan is None:
-                yield
-            else:
-                async with lifespan(app) as state:
-                    yield state
+            async with nullcontext() if lifespan is None else lifespan(app) as state, beside(session, works):
+                yield state
 
     return both
 
