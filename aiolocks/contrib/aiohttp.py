@@ -38,8 +38,8 @@ from .._core.naming import NameTemplate
 from .._core.session import Session, SessionOptions
 from .._primitives.lock import Lock
 from ..errors import LockLostError
-from ._handling import handler_begins
 from ._background import Work, beside, checked
+from ._handling import handler_begins
 from ._holding import Kind, LockOptions, Recipe, holding, log, opened
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
