@@ -21,16 +21,17 @@ SUN_PATH_MAX = 103
 
 SOCKET_NAME = "server.sock"
 
-# Each line names whom to kill from now on, an empty one nobody. The second try is for a server that, killed a
-# moment ago, was still creating a file while its directory was being removed.
+# Each line names the process group to kill from now on, an empty one none. The second try is for a server
+# that, killed a moment ago, was still creating a file while its directory was being removed.
 WATCH = """
 pid=
 while read -r line; do pid=$line; done
-[ -z "$pid" ] || kill -9 "$pid"
+[ -z "$pid" ] || kill -9 "-$pid"
 rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
 """
 
-# The process registers itself, and only then becomes the command: at no moment does it run unknown.
+# The process registers itself, and only then becomes the command: at no moment does it run unknown. It is the
+# leader of a group, to which a server belongs that the command starts, if that is a script.
 REGISTER = 'echo $$ >&0; exec "$@" </dev/null'
 
 

@@ -171,7 +171,7 @@ class ServerProcess:
         """Kills it with SIGKILL, paused or not, and returns when it is dead. Does nothing to a dead one."""
         if self.state in ALIVE:
             self._require_owner()
-            self._child.kill()
+            os.killpg(self._child.pid, signal.SIGKILL)  # the program may be a script that runs the server
             self._child.wait()
             self._bury()
 
@@ -315,7 +315,7 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> int:
         pid = self.pid
         self._require_owner()
-        os.kill(pid, number)
+        os.killpg(pid, number)
         return pid
 
     def _require(self, *allowed: ServerState) -> ServerState:

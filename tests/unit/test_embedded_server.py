@@ -216,6 +216,23 @@ class TestRunning:
             assert server.executable == path
             assert await server.client().ping()
 
+    async def test_the_program_may_be_a_script_that_runs_it(self, program: Callable[[str], Path]) -> None:
+        path = program('"$SERVER" "$@"; exit')
+        async with EmbeddedServer(executable=path) as server:
+            async with server.client() as client:
+                pid = (await client.info("server"))["process_id"]
+                assert pid != server.pid
+                server.pause()
+                assert not await is_answering(client)
+                server.resume()
+                assert await client.ping()
+            server.kill()
+            assert eventually(lambda: not is_alive(pid))
+            await server.start()
+            async with server.client() as client:
+                pid = (await client.info("server"))["process_id"]
+        assert eventually(lambda: not is_alive(pid))
+
     async def test_its_socket_fits_where_temporary_directories_are_deep(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

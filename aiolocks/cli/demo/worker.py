@@ -58,7 +58,7 @@ class Worker:
         if self._process.returncode is None:
             # Not Process.send_signal: before 3.13 it may reap the process itself, and asyncio then misses it.
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+                os.killpg(self._process.pid, number)
 
 
 @asynccontextmanager

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
 import click
 
 from ... import BackendError, Leadership, Session, Term
 from ..exits import NO_SERVER, CommandError, of_signal, say
+from ..listing.shown import visible
 from ..server import connected
 from .charge import InCharge
-from .child import ensure_program, started
+from .child import PART_OF_GRACE, ensure_program, started
 from .waiting import described, explain
-
-_PART_OF_GRACE: Final = 0.9
-"""The part of its grace after which the command gets KILL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +76,16 @@ class Candidate(InCharge):
 
     async def _run(self, term: Term) -> int:
         """The command, for one term."""
-        child = self._child = started(self._order.command, term.fencing_token, self._mask)
+        child = started(self._order.command, term.fencing_token, self._mask)
         try:
-            await asyncio.wait((child.ended,))
-        except asyncio.CancelledError:
-            if not child.ended.done():
-                say(f"the term of '{term.name}' ends; ending the command")
-                left = term.remaining() or term.grace
-                with suppress(asyncio.CancelledError):
-                    await child.end(left * _PART_OF_GRACE)
-            raise
+            with self._in_charge_of(child):
+                try:
+                    return await child.finished(term.grace)
+                except asyncio.CancelledError:
+                    say(f"the term of '{visible(term.name)}' ends; ending the command")
+                    left = term.remaining() or term.grace
+                    with suppress(asyncio.CancelledError):
+                        await child.end(left * PART_OF_GRACE)
+                    raise
         finally:
-            child.signal(signal.SIGKILL)  # any error: the process is not left without the lead
             self._child = None
-        return child.ended.result()

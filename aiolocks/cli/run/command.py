@@ -39,10 +39,15 @@ half of the gap between two ticks (and by less than a minute), one runs it; the 
   aiolocks run nightly-backup --at-least 60 --ttl 60 --wait 0 -- ./backup.sh
   aiolocks run nightly-backup --cron '17 3 * * *' --tz Europe/Berlin -- ./backup.sh
 
-Signals are passed on to COMMAND. If the lock is lost, because Redis stayed away or somebody removed the lock,
-COMMAND gets TERM and, --kill-after seconds later, KILL; in between, somebody else may hold the lock already.
-All this is for COMMAND itself and not for what it starts: a shell should `exec` its last program. A KILL for
-aiolocks itself cannot be passed on: then COMMAND goes on, and the lock ends after its ttl.
+COMMAND is a process group of its own: what it starts belongs to it. Signals are passed on to all of it (USR1,
+USR2 and ALRM to its first process alone). If the lock is lost, because Redis stayed away or somebody removed
+the lock, all of it gets TERM and, --kill-after seconds later, KILL; in between, somebody else may hold the
+lock already. With --grace it gets TERM that long before the lock ends, and KILL right before that.
+
+The lock is held until COMMAND has ended. If it ends by itself, what it has left in the background goes on
+without the lock; if a signal ends it, what is left gets KILL after --kill-after seconds. A process that
+leaves the group, such as a daemon or one under `setsid`, is not ended. A KILL for aiolocks itself cannot be
+passed on: then all of COMMAND goes on, and the lock ends after its ttl.
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
@@ -50,7 +55,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
     2  the command line is wrong
    69  no usable Redis server
    75  the lock was not acquired within --wait, or --at-least has not passed yet
-   76  the lock was lost while COMMAND ran
+   76  the lock was lost while COMMAND ran, or --grace ended COMMAND before
   126  COMMAND cannot be executed
   127  COMMAND was not found
 128+n  ended by signal n while waiting for the lock
@@ -81,7 +86,12 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 )  # fmt: skip
 @click.option(
     "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
-    help="Seconds between TERM and KILL when the lock was lost.",
+    help="Seconds between TERM and KILL when the lock was lost; also for what a signal has left of COMMAND.",
+)  # fmt: skip
+@click.option(
+    "--grace", type=click.FloatRange(min=0), default=0, show_default=True, metavar="S",
+    help="Seconds before the end of the lock at which COMMAND gets TERM if Redis stays away; half of --ttl "
+    "at the most.",
 )  # fmt: skip
 @click.option(
     "--every", type=click.FloatRange(min=SHORTEST_TTL), metavar="S",
@@ -103,6 +113,7 @@ def run(
     fair: bool,
     steal: bool,
     kill_after: float,
+    grace: float,
     every: float | None,
     cron: str | None,
     tz: str | None,
@@ -135,6 +146,7 @@ def run(
         at_least=at_least,
         fair=fair,
         kill_after=kill_after,
+        grace=grace,
         quiet=quiet,
         steal=steal,
         ticks=ticks,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import signal
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,10 +32,13 @@ from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..listing.shown import visible
 from ..server import Server, connected
 from .charge import InCharge
-from .child import Child, ensure_program, started
+from .child import PART_OF_GRACE, Child, ensure_program, started
 from .waiting import described, explain
 
 _DUE: Final = "AIOLOCKS_DUE"
+
+_LOOK: Final = 1.0
+"""Seconds: so late a grace may begin for which the machine was suspended."""
 
 _RELEASE_PATIENCE: Final = 3.0
 """Seconds that a release may take once the command has ended; after it, the ttl frees the lock."""
@@ -55,6 +57,7 @@ class Order:
     at_least: float
     fair: bool
     kill_after: float
+    grace: float
     quiet: bool
     steal: bool = False
     ticks: Dues | None = None
@@ -80,19 +83,21 @@ class Keeper(InCharge):
                 lease = run.lease
             # Not `async with`: on a loss the child must be ended with care, not this task cancelled.
             try:
-                child = self._child = self._start(lease, run, self._mask)
+                child = self._start(lease, run, self._mask)
                 if run is not None:
                     run.began()
-                await self._look_after(child, lease)
+                with self._in_charge_of(child):
+                    await self._look_after(child, lease)
                 if run is not None and not self._ended_child:
                     run.ended(*_outcome(child.ended.result()))
             finally:
                 loss = await _let_go(lease)
         status = child.ended.result()
+        if self._ended_child:
+            return LOST
         if loss is None:
             return status if status >= 0 else of_signal(-status)
-        if not self._ended_child:
-            say(f"{loss}; the command has ended, but may not have been alone")
+        say(f"{loss}; the command has ended, but may not have been alone")
         return LOST
 
     def _session(self, server: Server) -> Session:
@@ -118,6 +123,7 @@ class Keeper(InCharge):
                 ttl=order.ttl,
                 blocking_timeout=order.wait,
                 at_least=order.at_least,
+                grace=order.grace,
                 metadata=described(order.command),
             )
             return await (lock.acquire(steal=True) if order.steal else lock.acquire())
@@ -138,24 +144,43 @@ class Keeper(InCharge):
         return started(self._order.command, lease.fencing_token, mask, more)
 
     async def _look_after(self, child: Child, lease: Lease) -> None:
-        """Returns when it has ended, by itself or because the lock was lost."""
+        """Returns when it has ended, by itself or because the lock was lost, or ends within the grace."""
+        patience = self._order.kill_after
+        finished = asyncio.create_task(child.finished(patience))
+        over = asyncio.create_task(self._wait_over(lease))
+        try:
+            either: list[asyncio.Task[Any]] = [over, finished]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not finished.done():
+                finished.cancel()
+                self._ended_child = True
+                left = lease.remaining()
+                if left:
+                    ends = f"was not renewed, and ends in {left:.1f} s"
+                    say(f"'{visible(lease.name)}' {ends}; ending the command")
+                    patience = min(patience, left * PART_OF_GRACE)
+                else:
+                    say(f"{_loss(lease)}; ending the command")
+                await child.end(patience)
+        finally:
+            over.cancel()
+            finished.cancel()
+
+    async def _wait_over(self, lease: Lease) -> None:
+        """Returns when the lease is lost, or when its grace begins: it ends by then unless it is renewed."""
         lost = asyncio.create_task(lease.wait_lost())
         try:
-            either: list[asyncio.Future[Any]] = [lost, child.ended]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not child.ended.done():
-                self._ended_child = True
-                say(f"{_loss(lease)}; ending the command")
-                await child.end(self._order.kill_after)
+            # With a grace of at most half of its ttl, a lease that is renewed never has so little time left.
+            while not lost.done() and (left := lease.remaining() - self._order.grace) > 0:
+                await asyncio.wait((lost,), timeout=min(left, _LOOK))
         finally:
             lost.cancel()
-            child.signal(signal.SIGKILL)  # any error: the process is not left without the lock
 
 
 async def _claim_tick(session: Session, order: Order) -> Run | None:
     """The run of the tick, or None: another machine has it, or another run goes on."""
     assert order.ticks is not None
-    options = Options.checked(ttl=order.ttl, metadata=described(order.command))
+    options = Options.checked(ttl=order.ttl, grace=order.grace, metadata=described(order.command))
     try:
         found = await claim_nearest(engine_of(session), lock_name(order.name), order.ticks, options)
     except BackendError as error:

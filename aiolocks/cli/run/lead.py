@@ -26,10 +26,14 @@ AIOLOCKS_FENCING_TOKEN.
   aiolocks lead scheduler --ttl 5 --grace 1 --value http://10.0.0.7 -- ./scheduler.sh
   aiolocks show scheduler
 
-Signals are passed on to COMMAND. If Redis stays away, COMMAND gets TERM --grace seconds before another
-process can be elected, and KILL right before that. All this is for COMMAND itself and not for what it starts:
-a shell should `exec` its last program. A KILL for aiolocks itself cannot be passed on: then COMMAND goes on,
-and the lead ends after its ttl.
+COMMAND is a process group of its own: what it starts belongs to it. Signals are passed on to all of it (USR1,
+USR2 and ALRM to its first process alone). If Redis stays away, all of it gets TERM --grace seconds before
+another process can be elected, and KILL right before that.
+
+This process leads until COMMAND has ended. If it ends by itself, what it has left in the background goes on;
+if a signal ends it, what is left gets KILL after --grace seconds. A process that leaves the group, such as a
+daemon or one under `setsid`, is not ended. A KILL for aiolocks itself cannot be passed on: then all of
+COMMAND goes on, and the lead ends after its ttl.
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
