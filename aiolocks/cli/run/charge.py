@@ -43,14 +43,18 @@ class InCharge(ABC):
             CommandError: The child was not run to its end as was asked for.
         """
         adopt_orphans()
-        with self._terminal, Signals(self.signalled) as signals:
-            self._mask = signals.mask
-            try:
-                return await self._wait_and_run()
-            except asyncio.CancelledError:
-                if self._ended_by is None:
-                    raise
-                return of_signal(self._ended_by)
+        with self._terminal:
+            if self._terminal.is_ours:
+                # No shell could continue what Ctrl-Z stops. The command inherits this.
+                signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+            with Signals(self.signalled) as signals:
+                self._mask = signals.mask
+                try:
+                    return await self._wait_and_run()
+                except asyncio.CancelledError:
+                    if self._ended_by is None:
+                        raise
+                    return of_signal(self._ended_by)
 
     @abstractmethod
     async def _wait_and_run(self) -> int:

@@ -46,6 +46,11 @@ class Terminal:
             return _NOBODY
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this process has it alone, as its session's first process: no shell controls jobs here."""
+        return self.foreground != _NOBODY and os.getsid(0) == os.getpid()
+
+    @property
     def is_stdin(self) -> bool:
         """Whether it is the stdin of this process."""
         try:
