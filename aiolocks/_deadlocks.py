@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from ._visible import visible
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +33,9 @@ class DeadlockedTask:
     holds: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        where = f"{self.host or 'an unknown host'} pid {self.pid} task {self.task!r}"
-        held = ", ".join(f"{kind} {name!r}" for kind, name in self.holds)
-        return f"{where} holds {held} and waits for {self.kind} {self.name!r}"
+        where = f"{visible(self.host or 'an unknown host')} pid {self.pid} task {self.task!r}"
+        held = ", ".join(f"{visible(kind)} {name!r}" for kind, name in self.holds)
+        return f"{where} holds {held} and waits for {visible(self.kind)} {self.name!r}"
 
 
 @final

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ._visible import visible
+
 _IN_WORDS: Final = 3
 """Holders that a message tells of."""
 _METADATA_IN_WORDS: Final = 200
@@ -82,7 +84,7 @@ def in_words(holders: Sequence[HolderInfo]) -> str:
 
 def _one_in_words(holder: HolderInfo) -> str:
     words: list[str] = [] if holder.held_for is None else [f"for {holder.held_for:.1f} s"]
-    words.append(f"by {holder.host or 'an unknown host'}")
+    words.append(f"by {visible(holder.host or 'an unknown host')}")
     if holder.pid is not None:
         words.append(f"pid {holder.pid}")
     if holder.task:

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._visible import in_line
+
 if TYPE_CHECKING:
     from ._deadlocks import Deadlock
     from ._holders import HolderInfo
@@ -49,7 +51,14 @@ __all__ = [
 
 
 class LockError(Exception):
-    """Base class of every error that aiolocks raises."""
+    """Base class of every error that aiolocks raises.
+
+    Its message is one line: what others have written in it (a host name, the words of a server) is escaped.
+    The attributes of an error have it as it is.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(in_line(one) if isinstance(one, str) else one for one in args))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The subclasses build their messages from keyword arguments, which the default way of

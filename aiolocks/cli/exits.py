@@ -12,6 +12,8 @@ import sys
 from contextlib import suppress
 from typing import Final, TextIO
 
+from .._visible import in_line
+
 NOT_HELD: Final = 1
 """Of those that look for a holder: there is none."""
 DEADLOCKED: Final = 1
@@ -59,20 +61,20 @@ class CommandError(Exception):
     """
 
     def __init__(self, message: str, status: int) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(in_line(" ".join(message.split())))
         self.status = status
 
 
 def say(message: object) -> None:
     """One line on stderr, marked as ours: the command that `run` runs writes there too.
 
-    If nobody reads that, nothing else is to go wrong on its account.
+    What others have written in it is escaped. If nobody reads that, nothing else must go wrong for it.
     """
     stderr: TextIO | None = sys.stderr
     if stderr is None:  # it was closed before we came
         return
     try:
-        print(f"aiolocks: {message}", file=stderr, flush=True)
+        print(f"aiolocks: {in_line(message)}", file=stderr, flush=True)
     except OSError:
         send_nowhere(stderr)
 

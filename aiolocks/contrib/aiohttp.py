@@ -37,6 +37,7 @@ from .._core.lease import Lease
 from .._core.naming import NameTemplate
 from .._core.session import Session, SessionOptions
 from .._primitives.lock import Lock
+from .._visible import visible
 from ..errors import LockLostError
 from ._background import Work, beside, checked
 from ._handling import handler_begins
@@ -260,7 +261,9 @@ def _filled(template: NameTemplate, request: web.Request) -> str:
         if value is None:
             value = request.query.get(field)
         if value is None:
-            log.warning("name %r: neither path nor query of %s has %r", template.text, request.path, field)
+            log.warning(
+                "name %r: neither path nor query of %s has %r", template.text, visible(request.path), field
+            )
             raise Refusal(400, f"The query parameter {field!r} is missing.")
         values[field] = value
     return filled(template, values)

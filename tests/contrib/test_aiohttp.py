@@ -107,6 +107,9 @@ async def test_what_is_not_there_is_refused(
             {"detail": "The query parameter 'that' is missing."},
         )
         assert "name '{it}:{that}': neither path nor query of /7 has 'that'" in caplog.text
+        evil = aiohttp.client.URL(f"{url}/a%0D%0Afake%1B%5D0;%E2%80%AE", encoded=True)
+        assert (await client.get(evil)).status == 400
+        assert r"query of /a\r\nfake\x1b]0;\u202e has" in caplog.messages[-1]
         assert (await client.get(f"{url}/7", params={"that": "x" * 1100})).status == 400
     assert session.statistics().acquisitions == 0
 

@@ -23,6 +23,7 @@ from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest, _sampler, _vie
 from tests.conftest import Connect, Surroundings, clustered
 from tests.contrib.asgi import Answer, Stream, ask, scope_of, stream
 from tests.contrib.serving import uvicorn_serves
+from tests.support import foreign
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
 
@@ -544,6 +545,27 @@ async def test_a_release_that_is_allowed_is_done_and_written_down(
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("lock 'one' was released by force, by Grace: it was held for ")
     assert record.aiolocks_audit["fencing_tokens"] == [lease.fencing_token]  # type: ignore[attr-defined]
+
+
+async def test_the_names_of_operators_and_machines_are_escaped_in_the_log(
+    session: Session, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = dashboard.app(session, lambda request: foreign.EVIL)
+    with foreign.evil_machine():
+        others = Session(connect())
+        await others.__aenter__()
+    async with others, stream(app, "/events") as page:
+        lease = await Lock(others, "one").acquire()
+        assert (await release(app, "one", await lease_shown(page, "one"))).status == 200
+        await lease.wait_lost()
+        await page.until(lambda: page.rows("audit"))
+        assert page.rows("audit")[0]["by"] == foreign.EVIL
+    await app.aclose()
+    (record,) = [one for one in caplog.records if one.name == "aiolocks.dashboard"]
+    assert f"by force, by {foreign.SHOWN}: it was held for " in record.getMessage()
+    assert f" by {foreign.SHOWN} pid " in record.getMessage()
+    assert record.getMessage().isprintable()
+    assert record.aiolocks_audit["by"] == foreign.EVIL  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("answer", [False, None, "", 0, 1, ["x"], ValueError("x")])

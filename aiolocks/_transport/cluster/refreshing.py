@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, final
 
+from ..._visible import in_line
 from .. import faults
 from ..wire.on_demand import OnDemandTask
 from ..wire.outages import Outage
@@ -74,7 +75,7 @@ class TopologyRefresher(OnDemandTask):
                 self.trouble = error
                 if not self._slots.known and faults.is_final(error):
                     raise
-                log.debug("learning the slots: %s", error)
+                log.debug("learning the slots: %s", in_line(error))
                 if not self._slots.known:
                     self._outage.begun(error, since=began)
                 if not faults.is_silence(error):

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from ..._visible import in_line
 from .. import faults
 from .on_demand import OnDemandTask
 from .outages import Outage
@@ -97,7 +98,7 @@ class Connector(OnDemandTask):
         self._pause, self._again_at = _FIRST, 0.0
 
     def _try_again(self, error: Exception, began: float) -> None:
-        log.debug("connecting: %s", error)
+        log.debug("connecting: %s", in_line(error))
         self._outage.begun(error, since=began)
         self.trouble = error
         self._rest(began)

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, final
 
+from ..._visible import in_line
 from .. import faults
 from ..client.errors import AnsweredError
 from ..requests.answers import fields
@@ -62,7 +63,7 @@ async def kill(ask: Ask, old: Identity) -> None:
         _raise_if_it_may_pass(error)
         log.info(
             "CLIENT KILL is denied (%s): what the old connection still sends may hold a lock for a ttl",
-            error,
+            in_line(error),
         )
 
 

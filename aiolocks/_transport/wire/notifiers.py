@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
 
+from ..._visible import in_line
 from .. import faults
 from ..client.errors import AnsweredError, closed
 from ..requests.calls import Command, Words
@@ -61,7 +62,7 @@ class UnavailableError(Exception):
 def _refused(error: AnsweredError, why: str) -> UnavailableError:
     if faults.refused(error).transient:
         raise error  # says nothing about tomorrow
-    return UnavailableError(f"{why} ({error})")
+    return UnavailableError(f"{why} ({in_line(error)})")
 
 
 @final
@@ -171,7 +172,7 @@ class Keyspace(Notifier):
             missing = [flag for flag in "Kgx" if flag not in value and not (flag in "gx" and "A" in value)]
             await ask("CONFIG", "SET", _SETTING, value + "".join(missing))
         except (AnsweredError, ValueError) as error:
-            return f"keyspace notifications are off: {wanted}, and CONFIG is refused here ({error})"
+            return f"keyspace notifications are off: {wanted}, and CONFIG is refused here ({in_line(error)})"
         return f"keyspace notifications stay silent, although {_SETTING} was set"
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from ..requests.scripts import Script
 
+from ..._visible import in_line
+
 log = logging.getLogger("aiolocks.transport")
 
 _SETTLED: Final = 0.5
@@ -57,7 +59,7 @@ class Outages:
             outage.label,
             what,
             time.strftime("%H:%M:%S", time.localtime(time.time() - self.loop.time() + since)),
-            str(why).rstrip(".") or type(why).__name__,
+            in_line(why).rstrip(".") or type(why).__name__,
             until,
             "waiters wait and other requests fail" if waits else "requests fail",
         )

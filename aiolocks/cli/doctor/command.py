@@ -11,10 +11,11 @@ from typing import Final
 import click
 from redis.exceptions import ResponseError
 
+from ..._visible import visible
 from ..exits import AMISS as STATUS
 from ..exits import NO_SERVER, CommandError
 from ..listing.commands import json_option
-from ..listing.shown import document, visible
+from ..listing.shown import document
 from ..server import Server, connected, prefix_option, redis_option
 from . import several
 from .findings import AMISS, Finding, Level

@@ -17,6 +17,7 @@ from ..._core.sources import engine_of
 from ..._inspection.freeing import name_space
 from ..._inspection.looking import literal_places, prefixes_in_use
 from ..._transport.commands.inspect import HOLDABLE
+from ..._visible import in_line, visible
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option
 from . import texts
@@ -30,7 +31,6 @@ from .shown import (
     kept,
     sentence,
     stands,
-    visible,
     whereabouts,
 )
 
@@ -202,7 +202,7 @@ def _in_full(info: LockInfo) -> str:
         f"{visible(info.kind, encoding)} '{visible(info.name, encoding)}': {info.waiters} waiting{value}"
     ]
     if info.problem:
-        shown.append(f"  problem         {info.problem}")
+        shown.append(f"  problem         {in_line(info.problem)}")
     if info.kept_until is not None:
         shown.append(f"  nobody holds it {kept(info)}, {duration(info.kept_for)} more")
     for holder in info.holders:
@@ -214,7 +214,6 @@ def _in_full(info: LockInfo) -> str:
             "held for": duration(holder.held_for),
             "remaining": duration(holder.remaining),
             "fencing token": holder.fencing_token,
-            "holds": details(LockInfo(kind=info.kind, name="", value=info.value), holder) or None,
             "value": None if holder.value is None else json.dumps(holder.value, ensure_ascii=False),
             **{f"+ {key}": value for key, value in holder.metadata.items()},
         }
@@ -223,6 +222,8 @@ def _in_full(info: LockInfo) -> str:
             for key, fact in facts.items()
             if fact is not None
         ]
+        if holds := details(LockInfo(kind=info.kind, name="", value=info.value), holder, encoding):
+            shown.append(f"  {'holds':<15} {holds}")
     for waiter in info.waiting:
         waited = "" if waiter.waited_for is None else f" for {duration(waiter.waited_for)}"
         shown.append(f"  {'waiting':<15} {visible(whereabouts(waiter), encoding)}{waited}")

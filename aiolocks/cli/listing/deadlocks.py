@@ -9,12 +9,13 @@ import sys
 import click
 
 from ... import Deadlock, DeadlockedTask
+from ..._visible import visible
 from ..exits import DEADLOCKED, say
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
 from .commands import json_option
-from .shown import document, duration, visible
+from .shown import document, duration
 
 
 @click.command(help=texts.DEADLOCKS, short_help="List tasks that wait for each other.")

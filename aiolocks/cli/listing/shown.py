@@ -10,24 +10,11 @@ from typing import Any
 
 from ... import HolderInfo, LockInfo, WaiterInfo
 from ..._holders import interval
+from ..._visible import in_line, visible
 
 _MOST_NAMED = 5
 """Prefixes that a hint names."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-
-
-def visible(text: str, encoding: str = "utf-8") -> str:
-    """The text, with everything escaped that a terminal would not just show.
-
-    A name may hold anything: line ends, control sequences that change colours or the title of a window, marks
-    that turn the direction of writing, characters that the terminal cannot write.
-    """
-    shown = (_escaped(letter) if letter == "\\" or not letter.isprintable() else letter for letter in text)
-    return "".join(shown).encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
 
 
 def duration(seconds: float | None) -> str:
@@ -56,14 +43,14 @@ def kept(info: LockInfo) -> str:
     return f"kept until {until.isoformat(sep=' ', timespec='seconds')}"
 
 
-def details(info: LockInfo, holder: HolderInfo | None) -> str:
+def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") -> str:
     """The facts that only some kinds have."""
     said: list[str | None] = []
     if holder is not None:
         said = [
-            holder.mode,
+            None if holder.mode is None else visible(holder.mode, encoding),
             None if holder.span is None else interval(holder.span),
-            None if holder.keys is None else " ".join(holder.keys),
+            None if holder.keys is None else " ".join(visible(key, encoding) for key in holder.keys),
             f"{holder.permits} of {info.value or '?'}" if info.kind == "semaphore" else None,
             None if holder.depth is None else f"depth {holder.depth}",
             f"one of {holder.names} names" if (holder.names or 1) > 1 else None,
@@ -71,7 +58,7 @@ def details(info: LockInfo, holder: HolderInfo | None) -> str:
     said += [
         f"{info.value} went through" if info.kind == "turnstile" else None,
         kept(info),
-        f"! {info.problem}" if info.problem else None,
+        f"! {in_line(info.problem)}" if info.problem else None,
     ]
     return " ".join(filter(None, said))
 
@@ -80,7 +67,7 @@ def sentence(info: LockInfo, encoding: str = "utf-8") -> str:
     """One line about the holder: `lock 'job', held by worker-3 pid 4711 for 12.4 s`."""
     what = f"{info.kind} '{visible(info.name, encoding)}'"
     if not info.holders:
-        why = info.problem or kept(info)
+        why = in_line(info.problem) or kept(info)
         return f"{what} ({why})" if why else what
     return f"{what}, {held_by(info, encoding)}"
 

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import HolderInfo, LockInfo
-from .shown import details, duration, held_by, visible, whereabouts
+from ..._visible import visible
+from .shown import details, duration, held_by, whereabouts
 
 _LEFT: Final = ("name", "kind", "holder", "host")
 _RIGHT: Final = ("pid", "held", "left", "waiters")
@@ -157,4 +158,4 @@ def _cells(info: LockInfo, holder: HolderInfo | None, encoding: str, shows: Sequ
         "waiters": str(info.waiters),
     }
     yield from (cells[column] for column in shows)
-    yield details(info, holder)
+    yield details(info, holder, encoding)

@@ -18,10 +18,11 @@ from rich.text import Text
 from ... import BackendError, LockInfo
 from ..._core.sources import engine_of
 from ..._inspection.census import Census, rank
+from ..._visible import visible
 from ..exits import ended_by_signal, of_signal
 from .asking import asking, other_prefixes, reason
 from .controls import Controls, keys
-from .shown import duration, elsewhere, visible
+from .shown import duration, elsewhere
 from .table import cut_table, more, open_console, print_table, wait_lines
 
 _BY_KEY: Final = 0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import click
 
 from ... import BackendError, Leadership, Session, Term
+from ..._visible import visible
 from ..exits import NO_SERVER, CommandError, of_signal, say
-from ..listing.shown import visible
 from ..server import connected
 from .charge import InCharge
 from .child import PART_OF_GRACE, ensure_program, started

@@ -28,8 +28,8 @@ from ..._primitives.schedule.dues import Dues
 from ..._primitives.schedule.once import claim_nearest
 from ..._primitives.schedule.runs import Run
 from ..._primitives.schedule.ticks import Outcome, at
+from ..._visible import visible
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
-from ..listing.shown import visible
 from ..server import Server, connected
 from .charge import InCharge
 from .child import PART_OF_GRACE, Child, ensure_program, started
@@ -108,7 +108,7 @@ class Keeper(InCharge):
 
     def on_stolen(self, event: LockEvent) -> None:
         """Called by the session."""
-        say(f"'{visible(event.name)}' was taken by force: it was {visible(event.reason)}")
+        say(f"'{visible(event.name)}' was taken by force: it was {event.reason}")
 
     async def _acquire(self, session: Session) -> Lease:
         order = self._order

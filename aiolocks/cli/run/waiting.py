@@ -8,8 +8,9 @@ from typing import Final
 from ... import LockError, LockInfo, Session
 from ..._core.sources import engine_of
 from ..._inspection.looking import look
+from ..._visible import visible
 from ..exits import say
-from ..listing.shown import held_by, visible
+from ..listing.shown import held_by
 
 _AFTER: Final = 1.0
 """Seconds: a shorter wait needs no explanation."""

@@ -19,6 +19,7 @@ from ..._inspection.freeing import force_release
 from ..._inspection.infos import LockInfo
 from ..._inspection.looking import look, names_under
 from ..._transport.commands.inspect import HOLDABLE
+from ..._visible import visible
 from ...errors import LockError
 from .._refusing import Refusal
 from ._http import Receive, Scope, Send, answer_json, body_of, header
@@ -159,7 +160,7 @@ class Releases:
             info.kind,
             info.name,
             "was released" if outcome == "released" else "was NOT released",
-            by,
+            visible(by),
             held,
             extra={
                 "aiolocks_audit": {

@@ -1,6 +1,6 @@
 // The stream of a page: the whole of it once, and then what changes; and clocks that go on in between.
 
-import { duration } from "./text.js";
+import { duration, visible } from "./text.js";
 
 const state = { facts: {}, sections: {} };
 let offset = 0;
@@ -58,8 +58,9 @@ function merge(told) {
     }
   }
   const trouble = document.getElementById("trouble");
-  trouble.hidden = !state.facts.trouble;
-  if (trouble.textContent !== state.facts.trouble) trouble.textContent = state.facts.trouble;
+  const text = visible(state.facts.trouble ?? "", { json: true }); // the error has escaped it already
+  trouble.hidden = !text;
+  if (trouble.textContent !== text) trouble.textContent = text;
   render(state.facts, told.whole ? null : new Set(Object.keys(told.sections)));
   tick();
 }
