@@ -101,14 +101,14 @@ class Session(AsyncOnly, Operations):
             taken by every server, however it is configured. A server that is sent more than its
             `client-query-buffer-limit` closes the connection. A `SingleFlight` does not lose its work: the
             caller that made a larger value gets it, and others get `ResultNotKeptError`.
-        guard: The reaction when code in a body keeps the event loop from running until an entered lease of
+        guard: What happens when code in a body keeps the event loop from running until an entered lease of
             this session (with `on_lost="cancel"`) is about to end: the lease is not renewed then, and the
             body cannot be cancelled. Some time before that end (5 % of the ttl, 50 ms at least, a quarter of
             the ttl at most) `"log"` logs the stack of the loop's thread, under `aiolocks.guard`. `"exit"`
             ends the process as well, by `os._exit(70)`, so that it has ended when another process enters.
             None does nothing. One daemon thread serves all sessions of a process. It cannot help while the
             whole process is stopped, or while C code keeps the GIL.
-        on_deadlock: The reaction to a waiter of this session that is part of a deadlock over several
+        on_deadlock: What happens to a waiter of this session that is part of a deadlock over several
             processes: tasks that wait for each other. `"report"`: nothing, and it waits on; the deadlock is
             in the log, and `on_deadlock` of the listeners is called. `"raise"`: besides, the youngest waiter
             of the deadlock gets a `DeadlockError`, unless its own session has `"report"`; then the youngest
@@ -272,7 +272,7 @@ class Session(AsyncOnly, Operations):
                         await client.aclose()
 
     def statistics(self) -> SessionStatistics:
-        """The leases that the session holds now, and the counts of its work so far."""
+        """Counts: the leases and waiters of this session now, and its work so far. No I/O."""
         engines = self._joint.led + ([] if self._engine is None else [self._engine])
         counts = [engine.statistics() for engine in engines]
         return self._events.counters.snapshot(

@@ -29,7 +29,7 @@ async def wait_shielded(
 
     Args:
         make_future: Gives a fresh future for the same end; a cancelled wait spoils its own.
-        cancelled_by: The cancellation under which the task runs already.
+        cancelled_by: The cancellation from which the task unwinds already; None if it does not.
     """
     arrived: asyncio.CancelledError | None = None
     if cancelled_by is None:

@@ -35,15 +35,15 @@ class Histogram:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatistics:
-    """The leases that a session holds now, and the counts of its work since it was made.
+    """Counts: the leases and waiters of a session now, and its work since it was made.
 
     Attributes:
-        leases_held: Leases that are held now (HELD or UNKNOWN).
-        waiters: Tasks that wait for an acquisition now.
-        acquisitions: Leases granted.
-        timeouts: Acquisitions given up because their `blocking_timeout` passed.
-        losses: Leases lost.
-        commands_sent: Requests sent to the server, without those that set up a connection.
+        leases_held: Number of leases that are held now (HELD or UNKNOWN).
+        waiters: Number of tasks that wait for an acquisition now.
+        acquisitions: Number of leases granted.
+        timeouts: Number of acquisitions given up because their `blocking_timeout` passed.
+        losses: Number of leases lost.
+        commands_sent: Number of requests sent to the server, without those that set up a connection.
         wakeups: How often a waiter was woken to try, by what: `local` (a holder in this session let go),
             `tracking` or `keyspace` (the server told), `poll` (it had slept long enough).
         wait_seconds: How long the granted acquisitions waited.

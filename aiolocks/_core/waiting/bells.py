@@ -50,7 +50,7 @@ class Bells:
         self._warned = False
 
     def ring_over(self, transport: Transport) -> None:
-        """That is the way on which they are heard."""
+        """Sets the transport that reports wakeups."""
         self._transport = transport
 
     def add(self, gate: Stand) -> None:

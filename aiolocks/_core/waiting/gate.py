@@ -20,10 +20,10 @@ class Gate(Stand):
     """First come, first served. However many tasks wait here, the server sees one, or a seat of each.
 
     Invariants:
-    - if anybody waits and, where one excludes the others, nobody in this session is known to hold it, one is
-      the head, who asks, sleeps and asks again; beside it only those ask who have been told of room, or that
-      their seat is the first, or who own what is held here already, or who try just once. The others of a
-      strict queue ask for no more than a seat;
+    - at most one waiter of a session, the head, asks the server, sleeps and asks again. Others ask only if a
+      grant said that there is room, the server named their seat as the first, they own a nested lease here,
+      or they try just once; the others of a strict queue ask for no more than a seat. There is no head while
+      a holder of this session excludes it;
     - no task begins to ask for more than a seat while a holder here is known to exclude it, except for a task
       that tries just once;
     - a task that leaves, by any way, passes its place on in the same step;

@@ -197,7 +197,7 @@ class Stand:
             self._engine.bells.listen_for(self, acquisition.claim.listener())
 
     def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
-        """Of those bells, the ones of others; ours was gone, and the refusal of that one has put it back."""
+        """Drops our own bell from `rung`. If it was there, the refusal has created it again: listen again."""
         others = [bell for bell in rung if bell not in self.bells]
         if len(others) < len(rung):
             self._armed = False
