@@ -24,11 +24,11 @@ class HolderInfo:
         lease_id: Names this possession, as a part of a digest of its token, which is a secret. A `MultiLock`
             holds each of its names under the same one.
         fencing_token: As `lease.fencing_token`.
-        remaining: The fields that its lease has left on the server. It is renewed for as long as the holder
-            lives.
+        remaining: Seconds until its lease ends on the server, unless it is renewed. It is renewed for as long
+            as the holder lives.
         held_since: The server's time when it was granted, as seconds since 1970; of an upgradable, when it or
             its last upgrade was.
-        held_for: How long ago that was.
+        held_for: Seconds since then.
         host: Name of the holder's machine.
         pid: Its process id there.
         task: Name of its task.
@@ -38,10 +38,10 @@ class HolderInfo:
         mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
             owns the key of a `UniqueJob`.
         names: How many names a `MultiLock` of several names holds under this lease.
-        keys: The keys of which it holds a permit each, of `Limits`, and the caps that it was acquired with.
+        keys: Of `Limits`: each key of which it holds a permit, with the cap that it was acquired with.
         value: The value that the leader of a `Leadership` has published.
-        span: The part of a `RangeLock` that it holds, with both ends: of `[0, 10)`, the number right below
-            10.
+        span: The interval of a `RangeLock` that it holds; both ends belong to it: `[0, 10)` ends with the
+            number right below 10.
     """
 
     lease_id: str
