@@ -17,14 +17,14 @@ _MOST_EARLY: Final = 1000.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """The times of a kept value; see `SingleFlight`. Immutable.
+    """How long a value is kept, and when it is replaced; see `SingleFlight`. Immutable.
 
     Invariant: without `keep` all of them are 0.
 
     Attributes:
         keep: Seconds for which a value is fresh.
         stale: Seconds after that for which it is given while it is being replaced.
-        early: The time before its end at which a value is replaced.
+        early: A factor of the run's duration: how far ahead of its end a value is replaced, at random.
         jitter: The share of `keep` that is random.
     """
 

@@ -42,8 +42,8 @@ class Making:
     - the function runs only under a lease.
 
     Args:
-        anew: Fencing token of the run whose value this call replaces, while other callers have that value;
-            None if there is none.
+        anew: Fencing token of the run whose value this call replaces, while callers get that value; None if
+            callers wait for the value of this call.
 
     Attributes:
         busy: Done once a run goes on, here or elsewhere.

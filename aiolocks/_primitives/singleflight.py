@@ -62,12 +62,12 @@ class SingleFlight:
         stale: Seconds after `keep` for which the old value is still given, at once, while the session of one
             caller replaces it in the background; 0 lets the callers wait for the new one. Not for an
             idempotency key: the function runs again.
-        early: The time before its end at which a value is replaced in the same way, at random. Each question
-            draws how many times the run's own duration that is, `-early * ln(uniform)`, so that costly values
-            are replaced earlier, and hardly ever by two. 1 is right as a rule, more is earlier, 0 is never.
-            The algorithm is XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache
-            Stampede Prevention", Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early`
-            counts.
+        early: A factor, 0 to 1000, for replacing a value before its end in the same way, at random. Each
+            question draws a time, `-early * ln(uniform)` times the duration of the run that made the value,
+            and a value that ends within that time is due. So costly values are replaced earlier, and hardly
+            ever by two callers. 1 is right as a rule, more is earlier, 0 is never. The algorithm is XFetch:
+            Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
+            Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
         jitter: The share of `keep`, 0 to 1, by which it is shortened at most, at random for each value: what
             was made at the same time does not end at the same time.
         serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no

@@ -47,7 +47,7 @@ class SpanClass:
     Attributes:
         lock: Name of the class.
         part: Makes a span of the bounds that a user gives; None where there are none.
-        show: The meaning of a span for its users.
+        show: Writes a span for messages; empty for everything.
     """
 
     lock: str

@@ -193,7 +193,7 @@ class UniqueJob:
                 `"until_and_while_executing"`, as until executing, and runs of the key wait for each other.
             ttl: Seconds for which it stays unique if nobody runs it, and for which it is remembered when it
                 was done, 50 ms to ten years. More than the queue holds a job for, retries included.
-            on_conflict: The reaction while another ticket has the key: `"raise"`; `"skip"`, give None;
+            on_conflict: What happens while another ticket has the key: `"raise"`; `"skip"`, give None;
                 `"replace"`, take its place: the older ticket is a duplicate from then on, but a run of it
                 that has begun goes on.
             metadata: JSON values that stand beside the ticket while it has the key, with those of the job.
