@@ -26,7 +26,7 @@ class _Backlog:
 
     Attributes:
         due: Loop time at which it goes on, unless it is held up or nobody is known to serve the slot.
-        held_up: So many nodes that the slot has left still owe replies.
+        held_up: Number of nodes that the slot has left and that still owe replies.
         why: The fault that a node named; None: no node is known.
     """
 

@@ -44,8 +44,7 @@ class Members:
         """The ids in a table, as the node at this address told it.
 
         Args:
-            rows: The rows are its answer to `CLUSTER SLOTS`; without rows, or in a form without ids, it is
-                believed.
+            rows: Its answer to `CLUSTER SLOTS`. A table without rows, or in a form without ids, is believed.
             address: For the error.
             epoch: The cluster's, as this node knows it; None where it is not known.
 

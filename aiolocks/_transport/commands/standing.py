@@ -1,4 +1,4 @@
-"""How who asks stands to others who wait, as a set of bits: it is said with each request."""
+"""What a request says of its asker and of the waiters of the asker's session, as a set of bits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 SEATED: Final = 1
 """This session has asked before, and may stand in the queue, which it leaves when it gets in."""
 IN_TURN: Final = 2
-"""Only if nobody stands there before this session."""
+"""Only if no waiter of another session stands in the queue before this one."""
 PASSING: Final = 4
-"""It was told that it may be free: what it cannot use, or not alone, it tells the next in the queue of."""
+"""The asker was woken. If it is refused, or leaves room, the script must wake the next in the queue."""
 OWING: Final = 32
-"""Somebody here has let go of something, and has told nobody: if it cannot use that, it tells the first."""
+"""This session released without waking a waiter: if the request is refused, the script wakes the first one."""
 STAYING: Final = 8
-"""Others wait in this session for the same thing: its place is kept for them."""
+"""Other tasks of this session wait for the same lock: the place of the session is kept for them."""
 WAITING: Final = 16
 """If it cannot get in, it will wait: the refusal seats it, and hangs its bell."""
 TOLD: Final = 64

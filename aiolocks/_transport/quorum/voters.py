@@ -85,7 +85,9 @@ class Voters:
         self._loop = loop
         self._opened = False
         self._opening: asyncio.TimerHandle | None = None
-        self._outcomes: dict[Master, Fault | None] = {}  # the calls that are told when it opens
+        self._outcomes: dict[
+            Master, Fault | None
+        ] = {}  # of the masters that were asked; their calls are told when all are known
         self._misconfigured: Fault | None = None  # the fault that was found
         self._ask_again_at = 0.0  # loop time until which that is not asked again
 

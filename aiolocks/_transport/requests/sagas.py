@@ -98,7 +98,7 @@ class Saga:
         self._steps.close()
 
     def _leave_parts(self) -> None:
-        """Of those under way. The bells that they ring are not for the caller to tell any more."""
+        """Gives up the commands under way. Bells that the others have rung are told here: no caller does."""
         for part in self._parts:
             part.done = True
         for result in self._results:

@@ -79,7 +79,7 @@ class Transport(Protocol):
 
     @property
     def commands_sent(self) -> int:
-        """Requests sent so far, without those that set up a connection."""
+        """Number of requests sent so far, without those that set up a connection."""
         ...
 
     def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:

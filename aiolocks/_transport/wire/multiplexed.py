@@ -55,7 +55,7 @@ class Multiplexed(Reconnecting):
 
     @property
     def commands_sent(self) -> int:
-        """Requests written so far, without those of the handshake."""
+        """Number of requests written so far, without those of the handshake."""
         others = (self._fallback, self._spares)
         return self._commands + sum(other.commands_sent for other in others if other is not None)
 
