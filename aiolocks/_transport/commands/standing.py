@@ -12,7 +12,7 @@ IN_TURN: Final = 2
 PASSING: Final = 4
 """The asker was woken. If it is refused, or leaves room, the script must wake the next in the queue."""
 OWING: Final = 32
-"""This session released without waking a waiter: if the request is refused, the script wakes the first one."""
+"""This session released without waking a waiter: if this request is refused, the script wakes the first."""
 STAYING: Final = 8
 """Other tasks of this session wait for the same lock: the place of the session is kept for them."""
 WAITING: Final = 16

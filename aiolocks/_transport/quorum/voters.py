@@ -85,9 +85,8 @@ class Voters:
         self._loop = loop
         self._opened = False
         self._opening: asyncio.TimerHandle | None = None
-        self._outcomes: dict[
-            Master, Fault | None
-        ] = {}  # of the masters that were asked; their calls are told when all are known
+        # Of the masters that have answered, until their calls are told: when all have, or time is up.
+        self._outcomes: dict[Master, Fault | None] = {}
         self._misconfigured: Fault | None = None  # the fault that was found
         self._ask_again_at = 0.0  # loop time until which that is not asked again
 
