@@ -182,6 +182,7 @@ class Engine:
         for acquire in tuple(self.waiting):
             acquire.end_with(SessionClosedError("the session was closed while waiting"))
         self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
+        self.bells.end()
         held = self.watchdog.possessions()
         bodies = [possession.scope for possession in held if possession.scope is not None]
         for possession in held:
@@ -265,6 +266,19 @@ class Engine:
             return await future
         finally:
             self.forget(call)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps for so long: the pause of what goes on by itself, which ends with the session.
+
+        Raises:
+            SessionClosedError: The session is closed, or was closed meanwhile.
+        """
+        self.check_usable()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.waiter()
+        except TimeoutError:
+            pass
 
     # -- what acquisitions share
 

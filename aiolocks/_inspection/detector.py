@@ -153,7 +153,7 @@ class Detector:
         self._call = None
 
     def _failed(self, fault: Fault) -> None:
-        if fault.passing:
+        if fault.passing or self._engine.closing:
             return
         if not fault.transient and not self._warned:
             self._warned = True

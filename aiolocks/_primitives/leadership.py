@@ -269,12 +269,12 @@ class Leadership(Acquirable[Term]):
         if rest <= 0.0:
             return await super()._acquire(blocking_timeout)
         if blocking_timeout is not None and blocking_timeout <= rest:
-            await asyncio.sleep(blocking_timeout)
+            await self._engine().sleep(blocking_timeout)
             detail = f"it has stepped down, and rests for {rest - blocking_timeout:.3f} s more"
             raise LockTimeoutError(
                 self._label, self._name, blocking_timeout=blocking_timeout, remaining=None, detail=detail
             )
-        await asyncio.sleep(rest)
+        await self._engine().sleep(rest)
         return await super()._acquire(None if blocking_timeout is None else blocking_timeout - rest)
 
     async def _tried(self) -> Term | None:

@@ -16,7 +16,7 @@ from .._core.lease import Lease
 from .._core.options import Options
 from .._core.term import NEVER
 from .._transport.commands.flight import Leaving, Left
-from ..errors import BackendError, ConfigurationError, LockError, LockLostError
+from ..errors import BackendError, ConfigurationError, LockError, LockLostError, SessionClosedError
 from .keeping import Keeping
 from .outcomes import VALUE, Outcome, comes_of_cancellation
 from .runs import GrantTime, ended_at, runs
@@ -179,11 +179,11 @@ class Making:
                 self._publish(lease, self._made)
         except LockLostError as error:
             return error
-        except BackendError as error:
+        except (BackendError, SessionClosedError) as error:
             return await self._unconfirmed(lease, error, deadline)
         return self._made
 
-    async def _unconfirmed(self, lease: Lease, error: BackendError, deadline: float) -> Outcome | LockError:
+    async def _unconfirmed(self, lease: Lease, error: LockError, deadline: float) -> Outcome | LockError:
         """The server has refused the end of the call, or has said nothing until its `deadline`."""
         made = self._made
         assert made is not None

@@ -9,7 +9,7 @@ from typing import Final, final
 
 import redis.exceptions as driver
 
-from ..errors import BackendError, ConfigurationError, LockError
+from ..errors import BackendError, ConfigurationError, LockError, SessionClosedError
 
 # The server is there and may serve the same request a moment later.
 _TRANSIENT: Final = {
@@ -242,8 +242,8 @@ def withdrawn(fault: Fault) -> Fault:
 
 
 def session_closed() -> Fault:
-    """The end of a question that was still open when its session was closed."""
-    return unreachable(driver.ConnectionError("the session was closed"))
+    """The end of a question to a session that is closed: no outage, so that nobody asks again."""
+    return Fault(SessionClosedError("the session is closed"), transient=False)
 
 
 def unanswered(trouble: BaseException | None) -> Fault:

@@ -158,7 +158,7 @@ async def holding(
         if error is raised:
             raise
         raise lost(begun=begun) from error
-    except BackendError as error:
+    except (BackendError, SessionClosedError) as error:
         if error is raised:
             raise
         # The work is done, and its answer is right: a client that is told otherwise would do it again.

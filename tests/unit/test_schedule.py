@@ -9,6 +9,7 @@ import pickle
 import time
 import zoneinfo
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -442,6 +443,48 @@ async def test_closing_the_session_ends_all(session, caplog) -> None:
     with pytest.raises(SessionClosedError):
         await asyncio.wait_for(keeping, AT_ONCE)
     assert runs.ended == []
+
+
+async def test_a_job_that_closes_the_session_ends_all(session) -> None:
+    schedule, runs = pair(session, every=0.1)
+    runs.body = lambda tick: session.aclose()
+    with pytest.raises(SessionClosedError):
+        await asyncio.wait_for(schedule.run(), AT_ONCE)
+    assert len(runs.ticks) == 1
+    with pytest.raises(SessionClosedError):
+        await schedule.run()
+    with pytest.raises(SessionClosedError):
+        await schedule.__aenter__()
+
+
+@pytest.mark.parametrize("every", [0.1, HOUR])
+async def test_left_after_its_session_was_closed_it_says_so(session, every: float) -> None:
+    schedule, _ = pair(session, every=every)
+    with pytest.raises(SessionClosedError):
+        async with schedule:
+            await eventually(lambda: session.statistics().commands_sent >= 2, within=AT_ONCE)
+            await session.aclose()
+    with pytest.raises(LookupError):  # the error of the body
+        async with Session(session._client) as other, pair(other, every=every)[0]:
+            await other.aclose()
+            raise LookupError
+
+
+async def test_left_while_a_job_does_not_heed_that_the_session_was_closed_it_says_so(session) -> None:
+    schedule, runs = pair(session, every=0.1)
+
+    async def stubborn(_: Tick) -> None:
+        for _ in range(2):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    runs.body = stubborn
+    with pytest.raises(SessionClosedError):
+        async with schedule:
+            await runs.begun(1)
+            closing = asyncio.create_task(session.aclose())
+            await asyncio.sleep(0.1)
+    await closing
 
 
 async def test_an_end_that_nobody_waits_for_is_logged_and_raised_at_the_exit(session, caplog) -> None:

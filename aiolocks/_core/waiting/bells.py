@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from ..._transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
+from ...errors import SessionClosedError
 
 if TYPE_CHECKING:
     from .stand import Stand
@@ -89,6 +90,12 @@ class Bells:
                 for told in tuple(self._ears.get(key, ())):
                     told()
 
+    def end(self) -> None:
+        """The session is closed: a task that sleeps until it hears of a key asks now, and is told so."""
+        for ears in tuple(self._ears.values()):
+            for told in tuple(ears):
+                told()
+
     def wake_own(self, answer: _Ringing) -> None:
         """A step has woken waiters, perhaps of this very session, to which the server does not tell it."""
         if answer.rung:
@@ -151,7 +158,7 @@ class Bells:
         self._transport.send(Call(command, told, failed, until=until))
 
     def _unheard(self, gates: Iterable[Stand], fault: Fault) -> None:
-        if not fault.transient and not self._warned:
+        if not fault.transient and not self._warned and not isinstance(fault.error, SessionClosedError):
             self._warned = True
             log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
         for gate in gates:

@@ -29,9 +29,12 @@ class Keeper:
     """A schedule in one process, for as long as it is kept.
 
     Invariant: a tick that it has claimed is run by a task of its group, or was given back.
+
+    Attributes:
+        ended_by: The error for which it is not kept any more, also while its last runs unwind.
     """
 
-    __slots__ = ("_ended_runs", "_engine", "_job", "_nap", "_plan", "_runs", "_settings")
+    __slots__ = ("_ended_runs", "_engine", "_job", "_nap", "_plan", "_runs", "_settings", "ended_by")
 
     def __init__(self, engine: Engine, settings: Settings, job: Job) -> None:
         self._engine = engine
@@ -41,6 +44,7 @@ class Keeper:
         self._nap: asyncio.Future[None] | None = None
         self._runs: set[asyncio.Task[None]] = set()
         self._ended_runs = 0
+        self.ended_by: LockError | None = None
 
     async def keep(self) -> None:
         """Runs until it is cancelled, which cancels the runs of this process and waits for their end.
@@ -49,17 +53,19 @@ class Keeper:
             SessionClosedError: The session is closed.
             ConfigurationError: The server does not allow what is needed.
         """
-        ended_by: LockError | None = None
         async with asyncio.TaskGroup() as group:
             try:
                 with server_clock(self._engine, self._settings.name) as clock:
                     await self._keep(group, clock)
             except LockError as error:
-                ended_by = error
+                self.ended_by = error
                 for run in self._runs:
                     run.cancel()
-        if ended_by is not None:
-            raise ended_by
+        if self.ended_by is not None:
+            try:
+                raise self.ended_by
+            finally:
+                self.ended_by = None  # it knows this frame, and so must not be known from here
 
     async def kept_logged(self) -> None:
         """The same where nobody waits for it: its end is logged, too."""
@@ -80,7 +86,7 @@ class Keeper:
                 if not retry:
                     log.warning("schedule %r: cannot ask for its next tick: %s", self._settings.name, error)
                 retry = min(max(_FIRST_RETRY, 2 * retry), _LAST_RETRY)
-                await asyncio.sleep(retry)
+                await self._engine.sleep(retry)
             else:
                 if retry:
                     log.info("schedule %r: Redis answers again", self._settings.name)
@@ -111,7 +117,7 @@ class Keeper:
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps until then, or until a run of this process has ended; at most a minute."""
-        self._nap = nap = self._engine.loop.create_future()
+        self._nap = nap = self._engine.waiter()
         timer = self._engine.loop.call_later(min(seconds, _LONGEST_NAP), self._wake)
         try:
             await nap

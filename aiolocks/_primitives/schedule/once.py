@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import Final
 
@@ -52,14 +51,14 @@ async def claim_nearest(
         # The first tick of a schedule is run too: nobody is there before a tick to begin the register.
         ask = ask._replace(flags=ask.flags + "f", in_time=min(ask.gap // 2, LATE))
         while True:
-            await asyncio.sleep(max(0, due - clock.now()) / 1000)
+            await engine.sleep(max(0, due - clock.now()) / 1000)
             found = await claim(engine, name, ask, options, clock)
             if isinstance(found, Run) or (isinstance(found, NotClaimed) and found.why not in _AGAIN):
                 return found
             if isinstance(found, NotClaimed) and found.why == "busy":
                 if policy.overlap != "queue":
                     return found
-                await asyncio.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
+                await engine.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
 
 
 async def trigger(engine: Engine, settings: Settings) -> Run | None:
@@ -74,4 +73,4 @@ async def trigger(engine: Engine, settings: Settings) -> Run | None:
             if isinstance(found, NotClaimed) and found.why == "skipped":
                 return None
             ends_in = found.ends_in if isinstance(found, NotClaimed) else 0
-            await asyncio.sleep(min(_LOOK_AGAIN, (ends_in or 0) / 1000 + 0.002))
+            await engine.sleep(min(_LOOK_AGAIN, (ends_in or 0) / 1000 + 0.002))

@@ -125,7 +125,7 @@ class Schedule(AsyncOnly):
             metadata=metadata,
         )
         self._job: Job | None = None
-        self._keeping: asyncio.Task[None] | None = None  # by `async with`
+        self._keeping: tuple[Keeper, asyncio.Task[None]] | None = None  # by `async with`
 
     @property
     def name(self) -> str:
@@ -171,24 +171,25 @@ class Schedule(AsyncOnly):
     async def __aenter__(self) -> Self:
         if self._keeping is not None:
             raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
-        name = f"aiolocks-schedule:{self.name}"
-        self._keeping = asyncio.create_task(self._keeper().kept_logged(), name=name)
+        keeper, name = self._keeper(), f"aiolocks-schedule:{self.name}"
+        self._keeping = keeper, asyncio.create_task(keeper.kept_logged(), name=name)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        keeping, self._keeping = self._keeping, None
-        if keeping is None:
+        kept, self._keeping = self._keeping, None
+        if kept is None:
             raise RuntimeError(f"{self!r} was not entered")
+        keeper, keeping = kept
         keeping.cancel()
         await asyncio.wait([keeping])
-        error = None if keeping.cancelled() else keeping.exception()
+        error = keeper.ended_by if keeping.cancelled() else keeping.exception()
         if error is not None and exc is None:
             try:
                 raise error
             finally:
-                del error, keeping
+                del error, keeper, kept, keeping
 
     def _keeper(self) -> Keeper:
         job = self._ensure_job()
