@@ -8,5 +8,5 @@ purge()
 local mine = earlier_grant()
 if mine then return mine end
 collect_lost(redo)
-if is_blocked() then return refuse(has(flags, 's') and 's' or 'b', claimed_now()) end
+if is_blocked() then return refuse(has(flags, 's') and 's' or 'b') end
 return begin_run(NOW, 0, '')

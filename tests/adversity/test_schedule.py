@@ -15,6 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Schedule, Session, Tick
+from aiolocks._primitives.schedule.runs import Claims
 from aiolocks._transport import clocks
 from tests.adversity.tools import Formed, Keys, begin, step
 from tests.conftest import Connect
@@ -390,8 +391,9 @@ async def test_cancelled_anywhere_the_keeper_leaves_no_run_and_loses_no_tick(
             keeper = schedule._keeper()
             async with asyncio.TaskGroup() as group:
                 with keeper_clock(keeper) as clock:
+                    claims = Claims(keeper._engine, "a", keeper._settings.options, clock)
                     while len(ran) < before + 2:
-                        await keeper._step(group, clock)
+                        await keeper._step(group, clock, claims)
 
         return keep()
 

@@ -11,6 +11,8 @@ from tests.lua.mutants import text_of
 from tests.lua.scripts import DAY, HOUR, MINUTE, Scripts, microseconds
 
 THIRD = "c3" * 16
+THESE, OTHERS = "5" * 16, "7" * 16
+"""Two definitions."""
 WEEK = 7 * DAY
 PERMITS = ("forms", "bells", "fence", "queue", "permits")
 
@@ -57,21 +59,27 @@ class ScheduleScripts(Scripts):
         redo: int = 0,
         gap: int = MINUTE,
         ttl: int = MINUTE,
-        metadata: str = "{}",
+        metadata: str = "",
         latest: int | str = "",
         in_time: int = 1000,
         lasting: int = WEEK,
+        of: str = THESE,
+        again: float | None = None,
     ) -> Any:
+        metadata = metadata or described(of)
         arguments: tuple[Any, ...] = (token, ttl, HOUR, metadata, lasting, flags, redo)
         if ago is None:
             return await self.run(self.words("schedule_trigger", self.keys, *arguments))
         due, before = await self.due(ago), await self.due(ago + 1)
         knows = "" if known is None else await self.due(known)
-        arguments += (due, knows, before, gap, latest, in_time)
+        following = due + gap if again is None else await self.due(again)
+        arguments += (due, knows, before, gap, latest, in_time, of, following)
         return await self.run(self.words("schedule_claim", self.keys, *arguments))
 
-    async def release(self, token: str, outcome: str = "done", detail: str = "", *, redo: int = 0) -> Any:
-        arguments = (token, HOUR, outcome, json.dumps(detail), redo)
+    async def release(
+        self, token: str, outcome: str = "done", detail: str = "", *, redo: int = 0, of: str = THESE
+    ) -> Any:
+        arguments = (token, HOUR, outcome, json.dumps(detail), redo, of)
         return await self.run(self.words("schedule_release", self.keys, *arguments))
 
     async def renew(self, token: str, *, ttl: int = MINUTE) -> Any:
@@ -82,17 +90,35 @@ class ScheduleScripts(Scripts):
             self.words("schedule_read", [self.holders, self.register, self.history], records)
         )
 
-    async def begun(self, ago: float) -> None:
+    async def begun(self, ago: float, *, of: str = THESE) -> None:
         """The register is there, and that tick is claimed: no later one was due yet."""
-        assert (await self.claim(THIRD, ago, gap=WEEK))[:2] == [0, b"n"]
+        assert (await self.claim(THIRD, ago, gap=WEEK, of=of))[:2] == [0, b"n"]
 
     async def end(self, token: str) -> None:
         """The time of that lease has come to its end."""
         assert await self.redis.zadd(self.holders, {token: 1}, xx=True, ch=True) == 1
 
-    async def claimed(self) -> int | None:
-        found = await self.redis.hget(self.register, "claimed")
-        return None if found is None else int(found)
+    async def claimed(self, *, of: str = THESE) -> int | None:
+        found = await self.redis.hget(self.register, f"claimed:{of}")
+        return None if found is None else int(found.partition(b":")[0])
+
+    async def set_claimed(
+        self, due: int, *, of: str = THESE, asked: int | None = None, until: int = 0
+    ) -> None:
+        now = await microseconds(self.redis) // 1000
+        slot = f"{due}:{now if asked is None else asked}:{until or now + WEEK}"
+        await self.redis.hset(self.register, f"claimed:{of}", slot)
+
+    async def claimed_by_older(self, ago: float) -> None:
+        """A version that knows no definitions has claimed that tick."""
+        await self.redis.hset(self.register, "claimed", await self.due(ago))
+
+    async def told_to_older(self) -> bytes | None:
+        return await self.redis.hget(self.register, "claimed")
+
+    async def definitions(self) -> set[str]:
+        fields = [field.decode() for field in await self.redis.hkeys(self.register)]
+        return {field.removeprefix("claimed:") for field in fields if field.startswith("claimed:")}
 
     async def records(self) -> list[list[Any]]:
         return [json.loads(one) for one in await self.redis.zrange(self.history, 0, -1)]
@@ -103,4 +129,9 @@ class ScheduleScripts(Scripts):
     async def unended(self) -> set[str]:
         """The tokens of the runs that have begun and not ended."""
         fields = [field.decode() for field in await self.redis.hkeys(self.register)]
-        return {field.removeprefix("run:") for field in fields if field not in ("claimed", "undone")}
+        return {field.removeprefix("run:") for field in fields if field.startswith("run:")}
+
+
+def described(definition: str, **more: Any) -> str:
+    """The metadata of a run."""
+    return json.dumps({**more, "definition": definition}, separators=(",", ":"))

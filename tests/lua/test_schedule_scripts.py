@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from aiolocks._transport import Granted, Refused
 from aiolocks._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands, reading
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
-from tests.lua.schedule_scripts import THIRD, WEEK, ScheduleScripts
+from tests.lua.schedule_scripts import OTHERS, THESE, THIRD, WEEK, ScheduleScripts, described
 from tests.lua.scripts import HOUR, MINUTE, about
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:schedule*:*")
@@ -41,7 +41,7 @@ async def test_the_first_to_come_begins_the_register_and_runs_nothing(schedule) 
 
 async def test_a_tick_that_is_due_is_claimed_with_its_run(schedule) -> None:
     await schedule.begun(1)
-    granted, minted, due, before, attempt, now = await schedule.claim(ME, 0, metadata='{"pid":1}')
+    granted, minted, due, before, attempt, now = await schedule.claim(ME, 0, metadata=described(THESE, pid=1))
 
     assert (granted, attempt) == (1, 1)
     assert (int(due), int(before)) == (await schedule.due(0), await schedule.due(1))
@@ -49,7 +49,10 @@ async def test_a_tick_that_is_due_is_claimed_with_its_run(schedule) -> None:
     assert await schedule.is_now(now)
     assert await schedule.claimed() == await schedule.due(0)
     assert await schedule.unended() == {ME}
-    assert await schedule.redis.hget(schedule.leases, ME) == b'1:%s:{"pid":1}' % minted
+    assert await schedule.redis.hget(schedule.leases, ME) == b"1:%s:%s" % (
+        minted,
+        described(THESE, pid=1).encode(),
+    )
     assert int(await schedule.redis.get(schedule.fence)) == int(minted)
 
 
@@ -188,11 +191,11 @@ async def test_after_a_clock_that_was_ahead_by_a_year_it_goes_on(schedule) -> No
 async def _a_clock_that_was_ahead(schedule, gap: int) -> None:
     further = max(gap, MINUTE)
     ahead = await schedule.due(0) + further - 20_000
-    await schedule.redis.hset(schedule.register, "claimed", ahead)
+    await schedule.set_claimed(ahead)
     assert (await schedule.claim(ME, 0, known=1, gap=gap))[:2] == [0, b"t"]
     assert await schedule.claimed() == ahead
 
-    await schedule.redis.hset(schedule.register, "claimed", await schedule.due(0) + further + 20_000)
+    await schedule.set_claimed(await schedule.due(0) + further + 20_000)
     assert (await schedule.claim(ME, 0, gap=gap))[:2] == [0, b"n"]
     assert await schedule.claimed() == await schedule.due(0)
 
@@ -212,7 +215,7 @@ async def test_skipped_while_another_run_goes_on(schedule) -> None:
     # Those in a row are one record, which says since when.
     (record,) = await schedule.records()
     assert record[:3] == ["skipped", await schedule.due(0), await schedule.due(2)]
-    assert record[5:] == [0, 0, "", None]
+    assert record[5:] == [0, 0, "", {"definition": THESE}]
 
 
 async def test_a_tick_that_was_due_before_the_run_began_waits_for_it(schedule) -> None:
@@ -245,9 +248,9 @@ async def test_allowed_it_runs_beside_the_other(schedule) -> None:
 
 async def test_a_run_whose_lease_has_ended_is_in_the_way_of_nobody(schedule) -> None:
     await schedule.begun(3)
-    for flags, ago in (("s", 2), ("q", 1), ("s", 0)):
-        assert (await schedule.claim(ME, ago, flags=flags))[0] == 1
-        await schedule.end(ME)
+    for flags, ago, token in (("s", 2, ME), ("q", 1, OTHER), ("s", 0, THIRD)):
+        assert (await schedule.claim(token, ago, flags=flags))[0] == 1
+        await schedule.end(token)
 
 
 async def test_out_of_turn_it_claims_no_tick(schedule) -> None:
@@ -279,12 +282,18 @@ async def test_out_of_turn_nothing_is_run_again(schedule) -> None:
 
 async def test_a_run_that_ends_is_recorded(schedule) -> None:
     await schedule.begun(1)
-    minted = int((await schedule.claim(ME, 0, metadata='{"pid":7}'))[1])
+    minted = int((await schedule.claim(ME, 0, metadata=described(THESE, pid=7)))[1])
     assert await schedule.release(ME, "failed", 'no "space"') == [1]
 
     (record,) = await schedule.records()
     outcome, due, before, began, ended, attempt, token, detail, holder = record
-    assert (outcome, attempt, token, detail, holder) == ("failed", 1, minted, 'no "space"', {"pid": 7})
+    assert (outcome, attempt, token, detail, holder) == (
+        "failed",
+        1,
+        minted,
+        'no "space"',
+        {"pid": 7, "definition": THESE},
+    )
     assert (due, before) == (await schedule.due(0), await schedule.due(1))
     assert began == minted // 1000
     assert 0 <= ended - began < MINUTE
@@ -304,6 +313,12 @@ async def test_history_lasts_as_long_as_the_register(schedule) -> None:
 
 
 async def test_the_end_is_said_once_and_by_nobody_else(schedule) -> None:
+    await schedule.begun(1)
+    await schedule.claim(ME, 0, redo=1)
+    await schedule.end(ME)
+    assert await schedule.release(ME, "stopped", redo=1) == [0]
+    assert (await schedule.redis.hget(schedule.register, f"run:{ME}")).startswith(b"running:")
+    await schedule.clear()
     await schedule.begun(1)
     await schedule.claim(ME, 0)
     assert await schedule.release(OTHER) == [0]
@@ -343,15 +358,339 @@ async def test_a_claim_that_is_taken_back_is_not_put_back_by_one_that_knew_of_it
 
 
 async def test_a_claim_taken_back_leaves_the_later_ones_alone(schedule) -> None:
+    """The next to ask runs it, if all ticks are run; it is its first run."""
     await schedule.begun(2)
     await schedule.claim(ME, 1, flags="")
     await schedule.claim(OTHER, 0, flags="")
-    assert await schedule.release(ME, "") == [1]
-    assert await schedule.claimed() == await schedule.due(0)
-    assert await schedule.unended() == {OTHER}
+    for freed in (1, 0):
+        assert await schedule.release(ME, "") == [freed]
+        assert await schedule.claimed() == await schedule.due(0)
+        assert await schedule.unended() == {ME, OTHER}
+    again = await schedule.claim(THIRD, 0, flags="w", known=0)
+    due, before = str(await schedule.due(1)).encode(), str(await schedule.due(2)).encode()
+    assert (again[0], *again[2:5]) == (1, due, before, 1)
+    assert await schedule.unended() == {THIRD, OTHER}
+    assert await schedule.records() == []
+
+
+async def test_a_run_out_of_turn_that_is_given_back_is_forgotten(schedule) -> None:
+    await schedule.begun(0)
     await schedule.claim(THIRD, None, flags="")
     await schedule.release(THIRD, "")
     assert await schedule.claimed() == await schedule.due(0)
+    assert await schedule.unended() == set()
+
+
+async def test_a_claim_is_given_back_also_when_its_lease_has_ended(schedule) -> None:
+    """Its answer was on its way for longer than the ttl."""
+    await schedule.begun(1)
+    await schedule.claim(ME, 0)
+    await schedule.end(ME)
+    assert await schedule.release(ME, "done") == [0]  # of that, it can say nothing any more
+    assert await schedule.unended() == {ME}
+    assert await schedule.release(ME, "") == [0]
+    assert await schedule.claimed() == await schedule.due(1)
+    assert await schedule.unended() == set()
+    granted = await schedule.claim(OTHER, 0)
+    assert (granted[0], int(granted[3]), granted[4]) == (1, await schedule.due(1), 1)
+
+
+async def test_one_that_was_given_back_goes_before_no_newer_one_and_is_told_of_as_lost(schedule) -> None:
+    await schedule.begun(3)
+    await schedule.claim(ME, 2, flags="")
+    await schedule.claim(OTHER, 1, flags="")
+    await schedule.release(OTHER)
+    await schedule.release(ME, "")
+    granted = await schedule.claim(THIRD, 0)
+    assert (granted[0], int(granted[2])) == (1, await schedule.due(0))
+    (told,) = granted[6:]
+    assert json.loads(told)[:2] == ["lost", await schedule.due(2)]
+    assert json.loads(told) in await schedule.records()
+    assert await schedule.unended() == {THIRD}
+
+
+async def test_one_that_was_given_back_is_run_if_no_newer_one_is_due(schedule) -> None:
+    await schedule.begun(3)
+    await schedule.claim(ME, 2, flags="")
+    await schedule.claim(OTHER, 0, flags="")
+    await schedule.release(OTHER)
+    await schedule.release(ME, "")
+    granted = await schedule.claim(THIRD, 0)
+    assert (granted[0], int(granted[2]), granted[4]) == (1, await schedule.due(2), 1)
+    assert await schedule.outcomes() == ["done"]
+    await schedule.release(THIRD, "")
+    assert (await schedule.claim(ME, 0))[4] == 1
+    await schedule.end(ME)
+    assert (await schedule.claim(OTHER, 0))[:2] == [0, b"t"]
+    assert sorted(await schedule.outcomes()) == ["done", "lost"]
+
+
+async def test_a_run_without_a_tick_before_it_that_is_given_back_stays(schedule) -> None:
+    """A process with another definition has run it."""
+    await schedule.begun(3)
+    await schedule.claim(ME, 2, flags="")
+    await schedule.claim(OTHER, 1, flags="")
+    await schedule.release(OTHER)
+    await schedule.release(ME, "")
+    await schedule.begun(2, of=OTHERS)
+    assert (await schedule.claim(THIRD, 2, of=OTHERS))[3:5] == [b"", 1]
+    await schedule.release(THIRD, "", of=OTHERS)
+    assert await schedule.unended() == {THIRD}
+    assert await schedule.claimed(of=OTHERS) == await schedule.due(2)
+
+
+async def test_one_that_was_stopped_is_told_to_nobody_as_lost(schedule) -> None:
+    await schedule.begun(2)
+    await schedule.claim(ME, 1, redo=1)
+    await schedule.release(ME, "stopped", redo=1)
+    assert (await schedule.claim(OTHER, 0, redo=1))[6:] == []
+    assert await schedule.outcomes() == ["stopped"]
+
+
+async def test_who_asks_again_after_the_end_of_its_lease_is_told(schedule) -> None:
+    """It alone knows that it has run nothing. A request that arrives twice changes nothing."""
+    await schedule.begun(1)
+    await schedule.claim(ME, 0)
+    await schedule.end(ME)
+    assert (await schedule.claim(ME, 0))[:3] == [0, b"g", b""]
+    assert await schedule.unended() == {ME}
+    await schedule.release(ME, "")
+    assert (await schedule.claim(OTHER, 0))[0] == 1
+
+
+async def test_who_finds_runs_lost_is_told_of_each(schedule) -> None:
+    await schedule.begun(3)
+    for token, ago in ((ME, 2), (OTHER, 1)):
+        await schedule.claim(token, ago, flags="")
+    for token in (ME, OTHER):
+        await schedule.end(token)
+    refused = await schedule.claim(THIRD, 1, flags="")
+    assert refused[:2] == [0, b"t"]
+    records = await schedule.records()
+    assert sorted(json.loads(one) for one in refused[5:]) == sorted(records)
+    assert [record[0] for record in records] == ["lost", "lost"]
+    assert (await schedule.claim(THIRD, 1, flags=""))[5:] == []
+
+    await schedule.claim(ME, 0, redo=1)
+    await schedule.end(ME)
+    (told,) = (await schedule.claim(OTHER, 0, redo=1))[6:]
+    assert json.loads(told)[:2] == ["lost", await schedule.due(0)]
+    await schedule.end(OTHER)
+    (told,) = (await schedule.claim(THIRD, None))[6:]
+    assert json.loads(told)[5] == 2
+
+
+# -- another definition --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", ["s", "w"])
+async def test_a_changed_definition_begins_as_a_new_schedule_does(schedule, flags: str) -> None:
+    await _begins_anew(schedule, flags)
+
+
+async def test_a_changed_definition_makes_up_for_nothing(schedule) -> None:
+    await _begins_anew(schedule, "s")
+    await schedule.clear()
+    await _begins_anew(schedule, "w")
+
+
+async def _begins_anew(schedule, flags: str) -> None:
+    await schedule.begun(9)
+    await schedule.claim(ME, 8)
+    await schedule.release(ME)
+    begun = await schedule.claim(OTHER, 0.9, flags=flags, of=OTHERS)
+    assert begun[:3] == [0, b"n", str(await schedule.due(0.9)).encode()]
+    assert (await schedule.claim(OTHER, 1, flags=flags, of=OTHERS))[:2] == [0, b"t"]
+    granted = await schedule.claim(OTHER, 0, flags=flags, known=0.9, of=OTHERS)
+    assert (granted[0], int(granted[3])) == (1, await schedule.due(0.9))
+
+
+async def test_two_definitions_side_by_side_claim_each_of_their_ticks_once(schedule) -> None:
+    await schedule.begun(4)
+    await schedule.begun(3.5, of=OTHERS)
+    for ago in (3, 2, 1):
+        for tick, of in ((ago, THESE), (ago - 0.5, OTHERS)):
+            granted = await schedule.claim(ME, tick, flags="w", known=tick + 1, of=of)
+            assert (granted[0], int(granted[3])) == (1, await schedule.due(tick + 1))
+            assert (await schedule.claim(OTHER, tick, of=of))[:3] == [0, b"t", granted[2]]
+            await schedule.release(ME, of=of)
+    assert await schedule.claimed() == await schedule.due(1)
+    assert await schedule.claimed(of=OTHERS) == await schedule.due(0.5)
+    assert await schedule.definitions() == {THESE, OTHERS}
+
+
+async def test_a_definition_that_comes_back_after_another_begins_anew(schedule) -> None:
+    """Within one gap it is only late."""
+    now = await schedule.due(0)
+    await schedule.set_claimed(await schedule.due(5), asked=now - 5 * MINUTE, until=now - MINUTE)
+    await schedule.set_claimed(await schedule.due(4), asked=now - 4 * MINUTE, of=OTHERS)
+    assert (await schedule.claim(ME, 0))[:3] == [0, b"n", str(now).encode()]
+
+    await schedule.set_claimed(await schedule.due(5), asked=now - 5 * MINUTE, until=now + MINUTE)
+    assert (await schedule.claim(ME, 0))[0] == 1
+
+
+async def test_a_definition_that_was_away_with_all_others_goes_on(schedule) -> None:
+    now = await schedule.due(0)
+    await schedule.set_claimed(await schedule.due(5), asked=now - 5 * MINUTE, until=now - MINUTE)
+    await schedule.set_claimed(await schedule.due(6), asked=now - 6 * MINUTE, until=now + WEEK, of=OTHERS)
+    granted = await schedule.claim(ME, 0)
+    assert (granted[0], int(granted[3])) == (1, await schedule.due(5))
+
+
+async def test_a_definition_is_forgotten_where_another_took_its_place(schedule) -> None:
+    now = await schedule.due(0)
+    await schedule.begun(1)
+    await schedule.set_claimed(await schedule.due(9), until=now - 1, of=OTHERS)
+    assert (await schedule.claim(ME, 1))[:2] == [0, b"t"]
+    assert await schedule.definitions() == {THESE}
+    await schedule.set_claimed(
+        await schedule.due(9), asked=now + 2 * MINUTE, of=OTHERS
+    )  # by a clock that was ahead
+    assert (await schedule.claim(ME, 1))[:2] == [0, b"t"]
+    assert await schedule.definitions() == {THESE}
+
+
+async def test_each_claim_says_how_long_the_next_is_waited_for(schedule) -> None:
+    """Half a gap, a second at least and a minute at most, from when the next tick is claimed."""
+    for gap, slack in ((200, 1000), (20_000, 10_000), (HOUR, MINUTE)):
+        await schedule.clear()
+        for ask, ago in ((schedule.begun, 0), (schedule.claim, 0)):
+            await (ask(ago) if ask == schedule.begun else ask(ME, ago, gap=gap, again=-gap / MINUTE))
+        _, asked, until = (await schedule.redis.hget(schedule.register, f"claimed:{THESE}")).split(b":")
+        assert int(until) == await schedule.due(0) + gap + slack
+        assert 0 <= int(asked) - await schedule.due(0) < MINUTE
+        await schedule.claim(ME, 0, gap=gap, again=60)  # it makes up for what was long ago
+        until = (await schedule.redis.hget(schedule.register, f"claimed:{THESE}")).split(b":")[2]
+        assert 0 <= int(until) - slack - await schedule.due(0) < MINUTE
+
+
+async def test_a_lost_run_of_another_definition_is_run_again(schedule) -> None:
+    """Nobody can say how many ticks were missed between one of the two and one of the other."""
+    await schedule.begun(2)
+    await schedule.claim(ME, 1, redo=1)
+    await schedule.release(ME, "stopped", redo=1)
+    await schedule.begun(0, of=OTHERS)
+    granted = await schedule.claim(OTHER, 0, redo=1, of=OTHERS)
+    due = str(await schedule.due(1)).encode()
+    assert (granted[0], *granted[2:5]) == (1, due, b"", 2)
+    await schedule.release(OTHER, "", redo=1, of=OTHERS)
+    assert await schedule.claimed() == await schedule.due(1)
+    assert (await schedule.claim(THIRD, 0, redo=1, of=OTHERS))[3:5] == [b"", 2]
+
+
+async def test_skipped_ticks_of_two_definitions_are_two_records(schedule) -> None:
+    await schedule.begun(3)
+    await schedule.begun(3, of=OTHERS)
+    await schedule.claim(ME, None)
+    await schedule.redis.set(schedule.fence, (await schedule.due(3)) * 1000)
+    await schedule.claim(OTHER, 2)
+    await schedule.set_claimed(await schedule.due(2), of=OTHERS)
+    await schedule.claim(OTHER, 1, of=OTHERS)
+    assert [record[:2] for record in await schedule.records()] == [
+        ["skipped", await schedule.due(2)],
+        ["skipped", await schedule.due(1)],
+    ]
+    assert [record[8] for record in await schedule.records()] == [
+        {"definition": THESE},
+        {"definition": OTHERS},
+    ]
+
+
+# -- versions that know no definitions -----------------------------------------------------------------------
+
+
+async def test_the_register_of_an_older_version_goes_on(schedule) -> None:
+    for claimed in (0, 1, 7):
+        await schedule.clear()
+        await schedule.claimed_by_older(claimed)
+        reply = await schedule.claim(ME, 0)
+        assert reply[:2] == [0, b"t"] if claimed == 0 else reply[0] == 1
+        assert await schedule.definitions() == {THESE}
+        if claimed:
+            assert int(reply[3]) == await schedule.due(claimed)
+        assert (await schedule.claim(OTHER, 0))[:2] == [0, b"t"]
+
+
+async def test_the_register_of_an_older_version_with_another_definition_does_not(schedule) -> None:
+    """Between two ticks there is no tick."""
+    await schedule.claimed_by_older(0.5)
+    assert (await schedule.claim(ME, 0, known=1))[0] == 1  # as in any register that is new
+    await schedule.clear()
+    await schedule.claimed_by_older(0.5)
+    assert (await schedule.claim(ME, 0))[:3] == [0, b"n", str(await schedule.due(0)).encode()]
+
+
+async def test_a_tick_is_claimed_by_an_older_version_or_by_this_one(schedule) -> None:
+    await schedule.begun(4)
+    await schedule.claim(ME, 3)
+    await schedule.release(ME)
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(3)
+    await schedule.claimed_by_older(2)
+    assert (await schedule.claim(ME, 2))[:3] == [0, b"t", str(await schedule.due(2)).encode()]
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(2)
+    await schedule.claimed_by_older(1)
+    granted = await schedule.claim(ME, 0)
+    assert int(granted[3]) == await schedule.due(1)
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(0)
+
+
+async def test_a_tick_of_an_older_version_counts_for_each_definition(schedule) -> None:
+    await schedule.begun(5)
+    await schedule.begun(4, of=OTHERS)
+    await schedule.claimed_by_older(3)
+    assert (await schedule.claim(ME, 3))[:2] == [0, b"t"]
+    assert await schedule.claimed(of=OTHERS) == await schedule.due(3)
+    third = "9" * 16
+    assert (await schedule.claim(ME, 0.9, of=third))[:2] == [0, b"n"]
+    await schedule.claimed_by_older(2)
+    assert (await schedule.claim(ME, 0, of="8" * 16))[:2] == [0, b"n"]
+    for of, ago in ((THESE, 2), (OTHERS, 2), (third, 0.9)):
+        assert await schedule.claimed(of=of) == await schedule.due(ago)
+
+
+async def test_what_was_heard_of_an_older_version_is_kept(schedule) -> None:
+    """Also by a claim that runs something else."""
+    await schedule.begun(4)
+    await schedule.claim(ME, 3, redo=1)
+    await schedule.end(ME)
+    await schedule.claimed_by_older(2)
+    assert int((await schedule.claim(OTHER, 2, redo=1))[2]) == await schedule.due(3)
+    assert await schedule.claimed() == await schedule.due(2)
+
+
+async def test_what_an_older_version_has_taken_back_is_not_claimed(schedule) -> None:
+    third = "9" * 16
+    await schedule.begun(3)
+    for of, ago in ((OTHERS, 3), (third, 2.5)):
+        await schedule.set_claimed(await schedule.due(ago), of=of)
+    await schedule.claimed_by_older(2)
+    assert (await schedule.claim(ME, 2))[:2] == [0, b"t"]
+    await schedule.set_claimed(await schedule.due(2.5), of=third)
+    await schedule.claimed_by_older(3)
+    await schedule.redis.hset(schedule.register, "undone", await schedule.due(2))
+    granted = await schedule.claim(ME, 2)
+    assert (granted[0], int(granted[3])) == (1, await schedule.due(3))
+    for of, ago in ((OTHERS, 3), (third, 2.5)):
+        assert await schedule.claimed(of=of) == await schedule.due(ago)
+
+
+async def test_an_older_version_is_told_of_the_newest_tick_of_all(schedule) -> None:
+    await schedule.begun(5)
+    await schedule.begun(4, of=OTHERS)
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(4)
+    await schedule.claim(ME, 2)
+    await schedule.release(ME)
+    await schedule.claim(OTHER, 3, of=OTHERS)
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(2)
+    await schedule.release(OTHER, "", of=OTHERS)
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(2)
+    await schedule.claim(ME, 1)
+    await schedule.release(ME, "")
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(2)
+    await schedule.redis.hset(schedule.register, "claimed", f"0{await schedule.due(-2 * 60)}")
+    await schedule.claim(ME, 0)
+    assert await schedule.told_to_older() == b"0%d" % await schedule.due(0)
 
 
 async def test_a_run_that_was_lost_is_recorded_by_the_next_to_ask(schedule) -> None:
@@ -477,7 +816,7 @@ async def test_a_renewal_keeps_the_register(schedule) -> None:
 async def test_it_reads_what_goes_on_and_what_has_ended(schedule) -> None:
     await schedule.begun(3)
     for number, token in enumerate((ME, OTHER, THIRD)):
-        await schedule.claim(token, 2 - number, flags="", metadata='{"pid":1}')
+        await schedule.claim(token, 2 - number, flags="", metadata=described(THESE, pid=1))
     await schedule.release(ME)
     await schedule.end(OTHER)
 
@@ -521,10 +860,11 @@ async def test_a_key_of_another_type_is_refused(schedule, number: int, role: str
 
 
 async def test_a_register_that_is_not_ours_is_refused(schedule) -> None:
-    await schedule.redis.hset(schedule.register, "claimed", "yesterday")
-    with pytest.raises(ResponseError, match="FOREIGN 3"):
-        await schedule.claim(ME, 0)
-    await schedule.clear()
+    for field in ("claimed", f"claimed:{THESE}", f"claimed:{OTHERS}"):
+        await schedule.redis.hset(schedule.register, field, "yesterday")
+        with pytest.raises(ResponseError, match="FOREIGN 3"):
+            await schedule.claim(ME, 0)
+        await schedule.clear()
     await schedule.begun(1)
     await schedule.redis.hset(schedule.register, f"run:{ME}", "somebody")
     with pytest.raises(ResponseError, match="FOREIGN 3"):
@@ -557,11 +897,20 @@ async def test_a_run_ends_on_a_server_that_is_out_of_memory(own_server, connect,
 async def test_the_commands_say_what_the_tests_do(schedule) -> None:
     await schedule.begun(1)
     due, before = await schedule.due(0), await schedule.due(1)
-    ask = Ask(due, known=before, before=before, flags="s", gap=MINUTE, lasting=WEEK, in_time=1000)
+    ask = Ask(
+        *(due, before, before),
+        flags="s",
+        gap=MINUTE,
+        lasting=WEEK,
+        in_time=1000,
+        definition=THESE,
+        again=due + MINUTE,
+    )
     commands = TickCommands(schedule.prefix, schedule.name, ask, retention_ms=HOUR, session="me")
     claim = commands.acquire(ME, MINUTE, "{}")
 
     arguments = (ME, MINUTE, HOUR, "{}", WEEK, "s", 0, due, before, before, MINUTE, "", 1000)
+    arguments += (THESE, due + MINUTE)
     assert claim.words(as_eval=True) == schedule.words("schedule_claim", schedule.keys, *arguments)
     assert isinstance(claim.parse(await schedule.claim(ME, 0, known=1)), Granted)
     assert isinstance(commands.reply, Claimed)
@@ -573,7 +922,7 @@ async def test_the_commands_say_what_the_tests_do(schedule) -> None:
     commands.outcome, commands.detail = "failed", "why"
     release = commands.release(ME, MINUTE)
     assert release.words(as_eval=True) == schedule.words(
-        "schedule_release", schedule.keys, ME, HOUR, "failed", '"why"', 0
+        "schedule_release", schedule.keys, ME, HOUR, "failed", '"why"', 0, THESE
     )
     assert release.lane == claim.lane  # an undo follows what it undoes
     assert release.parse(await schedule.run(release.words(as_eval=True))).freed is True
@@ -600,7 +949,7 @@ MUTATIONS = [
     ),
     Mutation(
         CLAIM,
-        "last >= tonumber(ARGV[10])",
+        "last >= before",
         "last",
         "test_without_the_register_one_that_comes_late_or_knows_too_little_runs_nothing",
     ),
@@ -614,41 +963,170 @@ MUTATIONS = [
     Mutation(CLAIM, "lost and not is_blocked()", "lost", "test_one_that_was_lost_waits_for_any_run"),
     Mutation(
         CLAIM,
-        "collect_lost(lost_first and redo or 0)",
-        "collect_lost(redo)",
+        "(has(flags, 'w') or due <= claimed) and redo or -1",
+        "redo",
         "test_a_newer_tick_goes_before_one_that_was_lost",
     ),
     Mutation(
         CLAIM,
-        "has(flags, 'w') or due <= claimed\n",
-        "due <= claimed\n",
+        "has(flags, 'w') or due <= claimed)",
+        "due <= claimed)",
         "test_one_that_was_lost_goes_first_where_all_are_run",
     ),
-    Mutation(CLAIM, "run.attempt + 1", "run.attempt", "test_one_that_was_lost_is_run_again_so_often"),
-    Mutation(CLAIMS, "known > NOW or", "", "test_what_the_register_has_lost_is_put_back"),
     Mutation(
-        CLAIMS, "math.max(FUTURE, gap)", "FUTURE", "test_after_a_clock_that_was_ahead_by_a_year_it_goes_on"
+        CLAIM, "times_begun(run) + 1", "times_begun(run)", "test_one_that_was_lost_is_run_again_so_often"
+    ),
+    Mutation(CLAIM, "known > NOW or", "", "test_what_the_register_has_lost_is_put_back"),
+    Mutation(
+        CLAIM,
+        "tick > NOW + math.max(FUTURE, gap)",
+        "tick > NOW + FUTURE",
+        "test_after_a_clock_that_was_ahead_by_a_year_it_goes_on",
     ),
     Mutation(
-        CLAIMS, "math.max(FUTURE, gap)", "gap", "test_after_a_clock_that_was_ahead_by_a_year_it_goes_on"
+        CLAIM,
+        "tick > NOW + math.max(FUTURE, gap)",
+        "tick > NOW + gap",
+        "test_after_a_clock_that_was_ahead_by_a_year_it_goes_on",
     ),
+    Mutation(CLAIM, "other ~= definition", "true", "test_a_definition_that_was_away_with_all_others_goes_on"),
+    Mutation(CLAIM, "NOW > expected or", "", "test_a_definition_is_forgotten_where_another_took_its_place"),
+    Mutation(
+        CLAIM,
+        " or asked > NOW + FUTURE",
+        "",
+        "test_a_definition_is_forgotten_where_another_took_its_place",
+    ),
+    Mutation(
+        CLAIM, "NOW <= expected or ", "", "test_a_definition_that_comes_back_after_another_begins_anew"
+    ),
+    Mutation(
+        CLAIM,
+        "(NOW <= expected or last_asked <= asked)",
+        "true",
+        "test_a_definition_that_comes_back_after_another_begins_anew",
+    ),
+    Mutation(
+        CLAIM,
+        " or last_asked <= asked",
+        "",
+        "test_a_definition_that_was_away_with_all_others_goes_on",
+    ),
+    Mutation(
+        CLAIM,
+        "math.max(NOW, tonumber(ARGV[15]))",
+        "NOW",
+        "test_each_claim_says_how_long_the_next_is_waited_for",
+    ),
+    Mutation(
+        CLAIM,
+        "math.max(NOW, tonumber(ARGV[15]))",
+        "tonumber(ARGV[15])",
+        "test_each_claim_says_how_long_the_next_is_waited_for",
+    ),
+    Mutation(
+        CLAIM, "math.max(gap / 2, HICCUP)", "gap / 2", "test_each_claim_says_how_long_the_next_is_waited_for"
+    ),
+    Mutation(
+        CLAIM,
+        "math.min(math.max(gap / 2, HICCUP), FUTURE)",
+        "math.max(gap / 2, HICCUP)",
+        "test_each_claim_says_how_long_the_next_is_waited_for",
+    ),
+    Mutation(
+        CLAIM,
+        "unheard and last_asked == 0",
+        "unheard",
+        "test_a_tick_of_an_older_version_counts_for_each_definition",
+    ),
+    Mutation(
+        CLAIM,
+        " and (older <= before or older >= due)",
+        "",
+        "test_the_register_of_an_older_version_with_another_definition_does_not",
+    ),
+    Mutation(
+        CLAIM,
+        "tick == undone and older or",
+        "",
+        "test_what_an_older_version_has_taken_back_is_not_claimed",
+    ),
+    Mutation(
+        CLAIM, "math.max(tick, older)", "older", "test_what_an_older_version_has_taken_back_is_not_claimed"
+    ),
+    Mutation(CLAIM, "or older < tick", "or true", "test_an_older_version_is_told_of_the_newest_tick_of_all"),
+    Mutation(CLAIM, " or is_ahead(older)", "", "test_an_older_version_is_told_of_the_newest_tick_of_all"),
+    Mutation(
+        CLAIM,
+        """string.find(run.holder, '"definition":"' .. definition .. '"', 1, true)""",
+        "true",
+        "test_a_lost_run_of_another_definition_is_run_again",
+    ),
+    Mutation(
+        CLAIM,
+        " and string.find(last, holder, 1, true)",
+        "",
+        "test_skipped_ticks_of_two_definitions_are_two_records",
+    ),
+    Mutation(CLAIM, "run.state == 'unbegun'", "false", "test_a_claim_taken_back_leaves_the_later_ones_alone"),
     Mutation(
         CLAIMS, " and (has(flags, 's') or has(flags, 'q'))", "", "test_allowed_it_runs_beside_the_other"
     ),
     Mutation(TRIGGER, "and 's' or 'b'", "and 'b' or 's'", "test_out_of_turn_it_claims_no_tick"),
     Mutation(
-        CLAIMS,
+        CLAIM,
         "known == tonumber(redis.call('HGET', register, 'undone'))",
         "false",
         "test_a_claim_that_is_taken_back_is_not_put_back_by_one_that_knew_of_it",
     ),
     Mutation(
         RELEASE,
-        "claimed_now() == run.due",
+        "claimed == run.due",
         "true",
         "test_a_claim_taken_back_leaves_the_later_ones_alone",
     ),
-    Mutation(RELEASE, "if not held then", "if false then", "test_the_end_is_said_once_and_by_nobody_else"),
+    Mutation(
+        RELEASE,
+        " and run.before ~= ''",
+        "",
+        "test_a_run_without_a_tick_before_it_that_is_given_back_stays",
+    ),
+    Mutation(
+        RELEASE,
+        "told_to_older() == run.due",
+        "true",
+        "test_an_older_version_is_told_of_the_newest_tick_of_all",
+    ),
+    Mutation(
+        RELEASE,
+        "elseif held and run and outcome ~= 'lost'",
+        "elseif run and outcome ~= 'lost'",
+        "test_a_claim_is_given_back_also_when_its_lease_has_ended",
+    ),
+    Mutation(
+        RELEASE,
+        "held and run and outcome == 'stopped'",
+        "run and outcome == 'stopped'",
+        "test_the_end_is_said_once_and_by_nobody_else",
+    ),
+    Mutation(
+        RELEASE,
+        "if run and outcome == ''",
+        "if held and run and outcome == ''",
+        "test_a_claim_is_given_back_also_when_its_lease_has_ended",
+    ),
+    Mutation(
+        TICKS,
+        "run.state == 'unbegun' and run.attempt - 1 or run.attempt",
+        "run.attempt",
+        "test_one_that_was_given_back_is_run_if_no_newer_one_is_due",
+    ),
+    Mutation(
+        TICKS,
+        "if outcome == 'lost' then",
+        "if true then",
+        "test_one_that_was_stopped_is_told_to_nobody_as_lost",
+    ),
     Mutation(
         RELEASE,
         "run.attempt <= tonumber(ARGV[5])",

@@ -6,6 +6,9 @@ Times are whole milliseconds since 1970, in UTC, as the register on the server h
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
+import re
 import zlib
 import zoneinfo
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ from ...errors import ConfigurationError
 _DAY: Final = dt.timedelta(days=1)
 _MOST_COUNTED: Final = 10_000
 _RANGE: Final = 2**32
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Dues(Protocol):
@@ -25,7 +29,14 @@ class Dues(Protocol):
 
     Invariants: `after(t)` is the first one later than t; `latest(t)` is the last one that is not later than
     t. So `latest(after(t) - 1) <= t`, and two processes with the same schedule have the same due times.
+
+    Attributes:
+        definition: A name for them: 16 characters, the same in every process and version of aiolocks. After
+            a change of the schedule it is another one, also where the due times happen to be the same.
     """
+
+    @property
+    def definition(self) -> str: ...
 
     def latest(self, moment: int) -> int: ...
 
@@ -47,14 +58,19 @@ def delay(name: str, due: int, gap: int, jitter: int) -> int:
     return zlib.crc32(f"{name}:{due}".encode()) * min(jitter, gap // 2) // _RANGE
 
 
+def _named(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
 @final
 class Every:
     """A tick every `gap` seconds, counted from the beginning of 1970 in UTC."""
 
-    __slots__ = ("period",)
+    __slots__ = ("definition", "period")
 
     def __init__(self, every: Seconds) -> None:
         self.period = milliseconds(seconds("every", every, least=SHORTEST_TTL))
+        self.definition = _named("every", self.period)
 
     def latest(self, moment: int) -> int:
         return moment // self.period * self.period
@@ -85,7 +101,7 @@ class Cron:
         ConfigurationError: The library is not installed.
     """
 
-    __slots__ = ("_expression", "_hourly", "_sim", "zone")
+    __slots__ = ("_expression", "_hourly", "_sim", "definition", "zone")
 
     def __init__(self, expression: str, tz: str | dt.tzinfo) -> None:
         try:
@@ -107,6 +123,7 @@ class Cron:
         except StopIteration:
             raise ValueError(f"cron {expression!r} is never due: no date fits it") from None
         self._hourly = fields[-4] == "*"
+        self.definition = _named("cron", fields, *_identity(self.zone))
 
     def latest(self, moment: int) -> int:
         start = _from(moment) + dt.timedelta(seconds=1)  # the one that it starts from is left out
@@ -168,6 +185,16 @@ def time_zone(tz: object) -> dt.tzinfo:
             f"tz {tz!r} is not a known time zone; where the system has none at all: pip install "
             "'aiolocks[schedule]'"
         ) from None
+
+
+def _identity(zone: dt.tzinfo) -> tuple[str, list[float]]:
+    """What tells a time zone from others, the same in every process."""
+    offsets = [
+        dt.datetime(2024, month, 15, tzinfo=dt.UTC).astimezone(zone).utcoffset() for month in range(1, 13)
+    ]
+    # One without a name shows where it lies in the memory of this process.
+    name = _ADDRESS.sub("", str(zone))
+    return name, [offset.total_seconds() for offset in offsets if offset is not None]
 
 
 def _from(moment: int) -> dt.datetime:

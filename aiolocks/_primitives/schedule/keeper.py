@@ -12,7 +12,7 @@ from ..._transport.commands.schedule import Claimed, NotClaimed
 from ...errors import BackendError, ConfigurationError, LockError
 from .clock import ServerClock, ask_time, server_clock
 from .plan import Plan
-from .runs import Job, Run, claim
+from .runs import Claims, Job, Run
 from .settings import Settings
 
 log: Final = logging.getLogger("aiolocks.schedule")
@@ -76,23 +76,29 @@ class Keeper:
             raise
 
     async def _keep(self, group: asyncio.TaskGroup, clock: ServerClock) -> None:
-        retry = 0.0
+        settings = self._settings
+        claims = Claims(self._engine, settings.name, settings.options, clock, settings.zone)
+        retry, told = 0.0, logging.NOTSET
         while True:
             try:
-                await self._step(group, clock)
+                await self._step(group, clock, claims)
             except ConfigurationError:
                 raise
             except BackendError as error:
-                if not retry:
-                    log.warning("schedule %r: cannot ask for its next tick: %s", self._settings.name, error)
+                # The session tells of a server that is away, once for all of its schedules.
+                level = logging.DEBUG if error.transient else logging.WARNING
+                if level > told:
+                    log.log(level, "schedule %r: cannot ask for its next tick: %s", settings.name, error)
+                    told = level
                 retry = min(max(_FIRST_RETRY, 2 * retry), _LAST_RETRY)
                 await self._engine.sleep(retry)
             else:
                 if retry:
-                    log.info("schedule %r: Redis answers again", self._settings.name)
-                retry = 0.0
+                    log.log(min(told, logging.INFO), "schedule %r: Redis answers again", settings.name)
+                retry, told = 0.0, logging.NOTSET
 
-    async def _step(self, group: asyncio.TaskGroup, clock: ServerClock) -> None:
+    async def _step(self, group: asyncio.TaskGroup, clock: ServerClock, claims: Claims) -> None:
+        await claims.settle()
         if not clock.fresh:
             await ask_time(self._engine, self._settings.name, clock)
         now, plan = clock.now(), self._plan
@@ -101,9 +107,7 @@ class Keeper:
             await self._sleep((wanted.at - now) / 1000)
             return
         ended = self._ended_runs
-        settings = self._settings
-        ask = plan.ask(wanted.due)
-        found = await claim(self._engine, settings.name, ask, settings.options, clock)
+        found = await claims.claim(plan.ask(wanted.due))
         if isinstance(found, NotClaimed):
             plan.refused(wanted.due, found)
             if self._ended_runs > ended:  # the refusal may be older

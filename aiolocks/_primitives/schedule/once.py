@@ -11,7 +11,7 @@ from ..._transport.commands.schedule import NotClaimed
 from .clock import ask_time, server_clock
 from .dues import Dues
 from .plan import LATE, Plan, Policy
-from .runs import Run, claim
+from .runs import Claims, Run
 from .settings import Settings
 
 ONCE: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
@@ -45,6 +45,7 @@ async def claim_nearest(
     """
     plan = Plan(name, dues, dataclasses.replace(ONCE, overlap=policy.overlap, redo=policy.redo))
     with server_clock(engine, name) as clock:
+        claims = Claims(engine, name, options, clock)
         await ask_time(engine, name, clock)
         due = nearest(dues, clock.now())
         ask = plan.ask(due)
@@ -52,7 +53,7 @@ async def claim_nearest(
         ask = ask._replace(flags=ask.flags + "f", in_time=min(ask.gap // 2, LATE))
         while True:
             await engine.sleep(max(0, due - clock.now()) / 1000)
-            found = await claim(engine, name, ask, options, clock)
+            found = await claims.claim(ask)
             if isinstance(found, Run) or (isinstance(found, NotClaimed) and found.why not in _AGAIN):
                 return found
             if isinstance(found, NotClaimed) and found.why == "busy":
@@ -65,9 +66,9 @@ async def trigger(engine: Engine, settings: Settings) -> Run | None:
     """A run out of turn, or None while another one goes on that is not to be waited for."""
     plan = Plan(settings.name, settings.dues, settings.policy)
     with server_clock(engine, settings.name) as clock:
+        claims = Claims(engine, settings.name, settings.options, clock, settings.zone)
         while True:
-            ask = plan.out_of_turn(clock.now())
-            found = await claim(engine, settings.name, ask, settings.options, clock)
+            found = await claims.claim(plan.out_of_turn(clock.now()))
             if isinstance(found, Run):
                 return found
             if isinstance(found, NotClaimed) and found.why == "skipped":

@@ -104,13 +104,21 @@ class Plan:
             lasting=self._lasting(due, following),
             latest=due + late if policy.misfire == "skip" else None,
             in_time=put_off + min(gap // 2, _IN_TIME),
+            definition=self._dues.definition,
+            again=following + self._delay(following),
         )
 
     def out_of_turn(self, now: int) -> Ask:
         """The same for a run that is no tick."""
         due, policy = self._dues.latest(now), self._policy
         lasting = self._lasting(due, self._dues.after(due))
-        return Ask(None, flags=_FLAGS[policy.overlap], redo=policy.redo, lasting=lasting)
+        return Ask(
+            None,
+            flags=_FLAGS[policy.overlap],
+            redo=policy.redo,
+            lasting=lasting,
+            definition=self._dues.definition,
+        )
 
     def _lasting(self, due: int, following: int) -> int:
         """At least two gaps, and a week: as long as an outage may last, after which ticks count as missed."""

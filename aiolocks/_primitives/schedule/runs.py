@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, final
@@ -16,7 +17,7 @@ from ..._core.options import Options
 from ..._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
 from ...errors import LockError, LockLostError
 from .clock import ServerClock
-from .ticks import Outcome, Tick
+from .ticks import Outcome, Tick, lost_run
 
 log: Final = logging.getLogger("aiolocks.schedule")
 
@@ -115,34 +116,92 @@ def _described(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-async def claim(
-    engine: Engine, name: str, ask: Ask, options: Options, clock: ServerClock
-) -> Run | Claimed | NotClaimed:
-    """Asks the register for a tick: its run, or why there is none (`Claimed`: the answer came too late).
+@final
+class Claims:
+    """The claims of one schedule in one process, one after the other.
 
-    Raises:
-        BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
-        SessionClosedError: The session is closed.
+    Invariant: a claim that had no answer, or had it too late, is given back before the next one is made. So a
+    tick that the server has granted, and nobody has run, is run by the next claim.
 
-    Cancelled or failed at any point, a claim that the server may have granted is taken back.
+    Args:
+        zone: The time zone in which the log tells of ticks.
     """
-    commands = TickCommands(
-        engine.settings.prefix,
-        name,
-        ask,
-        retention_ms=milliseconds(engine.settings.fence_retention),
-        session=engine.session_id,
-    )
-    # Each has a gate of its own: nobody waits here, and runs stand side by side.
-    resource = Resource(commands, ("schedule", name, engine.token()), _SEVERAL)
-    binding: Binding[Lease] = Binding(engine, resource, Lease, label="Schedule", name=name, options=options)
-    asked_at = engine.now()
-    lease = await binding.try_acquire()
-    reply = commands.reply
-    assert reply is not None
-    early = isinstance(reply, NotClaimed) and reply.why == "early"
-    clock.heard(reply.now_us, 0.0 if early else engine.now() - asked_at)
-    if lease is None:
-        return reply
-    assert isinstance(reply, Claimed)
-    return Run(engine, lease, commands, reply)
+
+    __slots__ = ("_clock", "_doubtful", "_engine", "_name", "_options", "_zone")
+
+    def __init__(
+        self, engine: Engine, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._options = options
+        self._clock = clock
+        self._zone = zone
+        self._doubtful: TickCommands | None = None  # of a claim that the server may have granted
+
+    async def claim(self, ask: Ask) -> Run | Claimed | NotClaimed:
+        """Asks the register for a tick: its run, or why there is none (`Claimed`: the answer came too late).
+
+        Raises:
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled or failed at any point, a claim that the server may have granted is given back.
+        """
+        engine = self._engine
+        while True:
+            await self.settle()
+            commands = TickCommands(
+                engine.settings.prefix,
+                self._name,
+                ask,
+                retention_ms=milliseconds(engine.settings.fence_retention),
+                session=engine.session_id,
+            )
+            # Each has a gate of its own: nobody waits here, and runs stand side by side.
+            resource = Resource(commands, ("schedule", self._name, engine.token()), _SEVERAL)
+            binding: Binding[Lease] = Binding(
+                engine,
+                resource,
+                Lease,
+                label="Schedule",
+                name=self._name,
+                options=self._options,
+                beside=f',"definition":"{ask.definition}"',
+            )
+            asked_at = engine.now()
+            self._doubtful = commands
+            lease = await binding.try_acquire()
+            reply = commands.reply
+            assert reply is not None
+            early = isinstance(reply, NotClaimed) and reply.why == "early"
+            self._clock.heard(reply.now_us, 0.0 if early else engine.now() - asked_at)
+            self._tell_lost(commands)
+            if lease is not None:
+                assert isinstance(reply, Claimed)
+                self._doubtful = None
+                return Run(engine, lease, commands, reply)
+            if isinstance(reply, Claimed):
+                return reply
+            if reply.why != "gone":
+                self._doubtful = None
+                return reply
+
+    async def settle(self) -> None:
+        """Gives back what the last claim may have been granted, if its answer did not come in time.
+
+        Raises:
+            BackendError, SessionClosedError: As `claim`.
+        """
+        if (commands := self._doubtful) is not None:
+            await self._engine.ask(commands.release(commands.token, self._options.first_ttl_ms))
+            self._doubtful = None
+
+    def _tell_lost(self, commands: TickCommands) -> None:
+        for text in commands.lost:
+            run = lost_run(text, self._zone)
+            what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"
+            log.warning(
+                "schedule %r: %s was lost: its process (%s on %s) died, froze or was cut off",
+                *(self._name, what, run.pid, run.host),
+            )

@@ -90,6 +90,11 @@ def history(read: Read, dues: Dues | None, zone: dt.tzinfo) -> list[TickRecord]:
     return sorted(records, key=lambda record: (record.began, record.fencing_token), reverse=True)
 
 
+def lost_run(record: bytes, zone: dt.tzinfo) -> TickRecord:
+    """A run that a claim has found lost."""
+    return _record(json.loads(record), 0, None, zone)
+
+
 def _unended(token: bytes, run: bytes, read: Read) -> list[Any]:
     state, due, attempt, before, minted, holder = run.split(b":", 5)
     outcome = "running" if token in read.living else "stopped" if state == b"stopped" else "lost"
@@ -113,6 +118,9 @@ def _record(fields: list[Any], now: int, dues: Dues | None, zone: dt.tzinfo) -> 
     duration = None if until is None or outcome == _SKIPPED else max(0, until - began) / 1000
     described: dict[str, Any] = holder or {}
     in_turn = attempt > 0 or outcome == _SKIPPED
+    # None for a tick of other due times, from before a change of the schedule. Version 0.2 does not say of
+    # which it was.
+    own = dues if dues is None or described.get("definition", dues.definition) == dues.definition else None
     return TickRecord(
         outcome=outcome,
         due=at(due, zone) if in_turn else None,
@@ -120,7 +128,7 @@ def _record(fields: list[Any], now: int, dues: Dues | None, zone: dt.tzinfo) -> 
         ended=None if ended is None else at(ended, zone),
         duration=duration,
         attempt=attempt,
-        missed=between(dues, before, due) if dues is not None and before and in_turn else 0,
+        missed=between(own, before, due) if own is not None and before and in_turn else 0,
         fencing_token=minted,
         error=detail,
         host=described.get("host"),

@@ -22,7 +22,7 @@ _RENEW: Final = Script("permits_renew", *PERMITS, "stolen", mid_move="mid_move_p
 _KIND: Final = "schedule"
 _NO_SEAT: Final = "0" * SEAT_LENGTH
 
-Why = Literal["early", "taken", "busy", "skipped", "late", "new", "other"]
+Why = Literal["early", "taken", "busy", "skipped", "late", "new", "other", "gone"]
 _WHY: Final[dict[bytes, Why]] = {
     b"e": "early",
     b"t": "taken",
@@ -31,6 +31,7 @@ _WHY: Final[dict[bytes, Why]] = {
     b"l": "late",
     b"n": "new",
     b"o": "other",
+    b"g": "gone",
 }
 
 
@@ -49,6 +50,8 @@ class Ask(NamedTuple):
         lasting: For how long the register is kept after its last use.
         latest: Latest moment to begin the tick at; None for any.
         in_time: For how long after its due time the tick is run although the register is gone.
+        definition: A name for the times of the schedule.
+        again: When the tick after this one is to be claimed.
     """
 
     due: int | None
@@ -60,6 +63,8 @@ class Ask(NamedTuple):
     lasting: int = 0
     latest: int | None = None
     in_time: int = 0
+    definition: str = ""
+    again: int = 0
 
 
 @final
@@ -84,6 +89,7 @@ class NotClaimed(NamedTuple):
     """The tick is not the asker's.
 
     Attributes:
+        why: `gone`: the run was granted to this very token before, and its lease has ended.
         claimed: The newest tick that is claimed; None if there is none.
         ends_in: Milliseconds until a run that goes on may end; None while none goes on.
         now_us: The server's time, microseconds.
@@ -101,17 +107,21 @@ class TickCommands(RunCommands):
 
     Attributes:
         reply: The last answer of the server about the claim; None before.
+        lost: The records of the runs that the claim has found lost.
+        token: The token of the last claim; empty before.
         outcome: The outcome to record when the run ends; empty while nothing has been run.
         detail: Further details of that, in words.
     """
 
-    __slots__ = ("_ask", "bell", "detail", "outcome", "reply")
+    __slots__ = ("_ask", "bell", "detail", "lost", "outcome", "reply", "token")
     _fair = ""
 
     def __init__(self, prefix: str, name: str, ask: Ask, *, retention_ms: int, session: str) -> None:
         super().__init__(retention_ms)
         self._ask = ask
         self.reply: Claimed | NotClaimed | None = None
+        self.lost: list[bytes] = []
+        self.token = ""
         self.outcome = ""
         self.detail = ""
         # Nobody waits in a queue for a tick, but the steps of permits have a place for the two keys of one.
@@ -127,7 +137,7 @@ class TickCommands(RunCommands):
         return Listener(self.bell, self._keys[4:5], deadlines=self._keys[:1])
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        ask = self._ask
+        ask, self.token = self._ask, token
         args: tuple[Argument, ...] = (
             token,
             ttl_ms,
@@ -140,14 +150,15 @@ class TickCommands(RunCommands):
         if ask.due is None:
             return Command(_TRIGGER, self._keys, args, self._answer, lane=token)
         times = (ask.due, _or_empty(ask.known), ask.before, ask.gap, _or_empty(ask.latest), ask.in_time)
-        return Command(_CLAIM, self._keys, (*args, *times), self._answer, lane=token)
+        args = (*args, *times, ask.definition, ask.again)
+        return Command(_CLAIM, self._keys, args, self._answer, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[0]:
-            _, minted, due, before, attempt, now_us = raw
+            _, minted, due, before, attempt, now_us, *self.lost = raw
             self.reply = Claimed(_or_none(due), _or_none(before), int(attempt), int(now_us))
             return Granted(int(minted), 0)
-        _, why, claimed, ends_in, now_us = raw
+        _, why, claimed, ends_in, now_us, *self.lost = raw
         left = None if ends_in < 0 else int(ends_in)
         self.reply = NotClaimed(_WHY[why], _or_none(claimed), left, int(now_us))
         return Refused(left)
@@ -159,7 +170,9 @@ class TickCommands(RunCommands):
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        args = (token, self._retention(ttl_ms), self.outcome, json.dumps(self.detail), self._ask.redo)
+        ask = self._ask
+        detail = json.dumps(self.detail)
+        args = (token, self._retention(ttl_ms), self.outcome, detail, ask.redo, ask.definition)
         return Command(_RELEASE, self._keys, args, released, lane=token)
 
 
