@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Schedule, Session, Tick
+from aiolocks import Schedule, Session, Tick, TickRecord
 from aiolocks._primitives.schedule.runs import Claims
 from aiolocks._transport import clocks
 from tests.adversity.tools import Formed, Keys, begin, step
@@ -350,6 +350,207 @@ async def test_a_run_that_is_cut_off_is_cancelled_and_another_process_goes_on(
         through.hold_requests = False
         await end([keeping], [])
     assert len(set(cut.dues + crew.dues)) == len(cut.dues + crew.dues)
+
+
+def untold(crew: Crew, history: list[TickRecord], every: float) -> list[float]:
+    """The ticks between the first and the last run that nobody ran, and of which nothing tells."""
+    told = set(crew.dues)
+    for tick in crew.ticks:
+        told |= _before(tick.due, tick.missed, every)
+    for record in history:
+        assert record.due is not None
+        told |= _before(record.due, record.missed, every) | {round(record.due.timestamp(), 3)}
+    first, last = min(crew.dues), max(crew.dues)
+    return sorted(
+        {round(first + number * every, 3) for number in range(round((last - first) / every))} - told
+    )
+
+
+def _before(due: datetime, number: int, every: float) -> set[float]:
+    return {round(due.timestamp() - apart * every, 3) for apart in range(1, number + 1)}
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
+@pytest.mark.parametrize("misfire", ["all", "latest", "skip"])
+async def test_a_claim_without_an_answer_for_longer_than_its_ttl_loses_no_tick(
+    connect: Connect, through: Proxy, form: str, caplog, misfire: str, overlap: str
+) -> None:
+    """The server has granted it: it is given back, and run, unless it is too late by then (`skip`)."""
+    crew = Crew(every=0.3, ttl=0.4, misfire=misfire, overlap=overlap)
+    async with Session(connect(Formed(through, form)), command_timeout=0.5) as session:
+        keeping = begin(crew.of(session).run())
+        await crew.begun(2)
+        for seconds in (0.45, 0.7, 1.1):
+            await asyncio.sleep(max(0.0, crew.dues[-1] + 0.15 - time.time()))
+            through.drop_replies = True
+            await asyncio.sleep(seconds)
+            through.cut()
+            through.drop_replies = False
+            await crew.begun(len(crew.ticks) + 2)
+        await end([keeping], [])
+        history = await crew.of(session).history(100)
+    assert crew.ran_once()
+    assert untold(crew, history, 0.3) == []
+    assert {record.outcome for record in history} <= {"done", "stopped", "running", "skipped"}
+    if misfire == "all" and overlap != "skip":
+        assert {round(one - other, 3) for other, one in itertools.pairwise(crew.dues)} == {0.3}
+    assert "was lost: its process" not in caplog.text
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+@pytest.mark.parametrize("misfire", ["all", "latest", "skip"])
+@pytest.mark.parametrize("redo", [0, 1])
+async def test_a_claim_without_an_answer_is_never_lost_in_silence(
+    connect: Connect, proxy, server: Server, through: Proxy, caplog, misfire: str, overlap: str, redo: int
+) -> None:
+    """Another process claims the ticks after it meanwhile, or finds it lost when its lease has ended."""
+    arguments = {"every": 0.3, "misfire": misfire, "overlap": overlap, "redo": redo}
+    crew, slow = Crew(**arguments, ttl=0.4), await proxy(server)
+    slow.delay = 0.05  # the other process is the first to ask
+    async with Session(connect(slow)) as other, Session(connect(through), command_timeout=2) as session:
+        keeping = [begin(crew.of(one).run()) for one in (session, other)]
+        await crew.begun(3)
+        for seconds in (0.2, 0.5, 1.0):
+            await asyncio.sleep(max(0.0, crew.dues[-1] + 0.15 - time.time()))
+            through.drop_replies = True
+            await asyncio.sleep(seconds)
+            through.cut()
+            through.drop_replies = False
+            await crew.begun(len(crew.ticks) + 2)
+        await end(keeping, [])
+        history = await crew.of(other).history(100)
+    assert crew.ran_once() or redo
+    assert untold(crew, history, 0.3) == []
+    lost = [record for record in history if record.outcome == "lost"]
+    assert lost
+    assert len(lost) == caplog.text.count("was lost: its process")
+
+
+async def test_a_request_that_is_sent_again_after_its_lease_has_ended_runs_its_tick(
+    connect: Connect, through: Proxy, caplog
+) -> None:
+    """Within `command_timeout`: the server knows the token, and the process knows that it has run nothing."""
+    crew = Crew(every=1, ttl=0.3)
+    async with Session(connect(through), command_timeout=5) as session:
+        keeping = begin(crew.of(session).run())
+        await crew.begun(1)
+        through.drop_replies = True
+        await through.saw(CLAIM, count=through.count(CLAIM) + 1)
+        await asyncio.sleep(0.5)
+        through.cut()
+        through.drop_replies = False
+        await crew.begun(3)
+        await end([keeping], [])
+        assert {record.outcome for record in await crew.of(session).history()} <= {"done", "stopped"}
+    assert crew.ran_once()
+    assert {round(one - other, 3) for other, one in itertools.pairwise(crew.dues)} == {1.0}
+
+
+@killed
+async def test_who_finds_a_run_lost_says_so(
+    server: Server, workers: Workers, connect: Connect, caplog
+) -> None:
+    dead = await workers.start(keep, url=server.url, every=0.5, seconds=60, ttl=0.3)
+    report = await dead.told("began")
+    dead.kill()
+    await dead.finish(status=-9)
+    crew = Crew(every=0.5, ttl=0.3)
+    async with Session(connect()) as session:
+        keeping = begin(crew.of(session).run())
+        await eventually(lambda: "was lost" in caplog.text, within=AT_ONCE)
+        await end([keeping], [])
+        (record,) = [one for one in await crew.of(session).history() if one.outcome == "lost"]
+    assert record.due is not None
+    assert record.due.timestamp() == report["due"]
+    assert (
+        caplog.text.count(f"the run of {record.due} was lost: its process ({record.pid} on {record.host})")
+        == 1
+    )
+
+
+# -- a changed schedule --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("misfire", ["latest", "skip", "all"])
+async def test_a_changed_schedule_runs_no_tick_from_before_the_change(
+    client: Redis, caplog, misfire: str
+) -> None:
+    """It begins as a new one does; so does the former one, should it come back."""
+    for arguments in ({"every": 0.3}, {"every": 0.1}, {"every": 0.3}, {"cron": "* * * * * *", "every": None}):
+        crew = Crew(misfire=misfire, **arguments)
+        await asyncio.sleep(1.5)
+        began = time.time()
+        keeping = begin(crew.of(client).run())
+        await crew.begun(2)
+        await end([keeping], [])
+        assert crew.dues == sorted(set(crew.dues))
+        assert min(crew.dues) > began - 0.05
+        assert crew.ticks[0].missed == 0
+    assert {record.missed for record in await crew.of(client).history(100)} <= {0, 1}
+
+
+async def test_another_hour_or_time_zone_takes_effect_from_the_change_on(
+    skewed_server: SkewedServer, connect: Connect
+) -> None:
+    """A deployment at ten moves it from three to five o'clock, and at eleven to another zone."""
+    three = datetime.fromisoformat("2026-03-10T03:00:00Z").timestamp()
+    runs: list[float] = []
+    for cron, tz, hour, wanted in (
+        ("0 3 * * *", "UTC", 3, 0.0),
+        ("0 5 * * *", "UTC", 10, 26.0),
+        ("0 5 * * *", "Asia/Kathmandu", 35, 44.25),
+    ):
+        await skewed_server.set_offset(three + (hour - 3) * 3600 - 0.5 - time.time())
+        crew = Crew(cron=cron, tz=tz, every=None, misfire="all")
+        async with Session(connect(skewed_server.server)) as session:
+            keeping = begin(crew.of(session).run())
+            await asyncio.sleep(1.2)
+            assert len(crew.ticks) == (0 if wanted else 1)
+            await end([keeping], [])
+        if wanted:
+            await skewed_server.set_offset(three + wanted * 3600 - 0.5 - time.time())
+            async with Session(connect(skewed_server.server)) as session:
+                keeping = begin(crew.of(session).run())
+                await crew.begun(1)
+                await end([keeping], [])
+        assert [tick.missed for tick in crew.ticks] == [0]
+        runs += crew.dues
+    assert runs == [three, three + 26 * 3600, three + 44.25 * 3600]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+@pytest.mark.parametrize("misfire", ["latest", "all"])
+async def test_two_definitions_side_by_side_run_each_tick_of_theirs_once(
+    connect: Connect, misfire: str, overlap: str
+) -> None:
+    """As in a rolling update, in which the processes of both are replaced one by one."""
+    crews = [Crew(every=every, misfire=misfire, overlap=overlap) for every in (0.3, 0.4)]
+    sessions = [Session(connect()) for _ in range(4)]
+    keeping = [begin(crews[number % 2].of(session).run()) for number, session in enumerate(sessions)]
+    for crew in crews:
+        await crew.begun(8)
+    await end(keeping, sessions)
+    for crew, every in zip(crews, (0.3, 0.4), strict=True):
+        assert crew.ran_once()
+        assert {round(one - other, 3) for other, one in itertools.pairwise(crew.dues)} == {every}
+        assert {tick.missed for tick in crew.ticks} == {0}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"jitter": 0.01}, {"ttl": 5}, {"overlap": "queue"}, {"redo": 1}, {"tz": "Asia/Tokyo"}]
+)
+async def test_a_schedule_with_the_same_times_goes_on(client: Redis, changed: dict[str, Any]) -> None:
+    """What was missed is made up for, as `misfire` says."""
+    first, then = Crew(every=0.3, misfire="all"), Crew(**{"every": 0.3, "misfire": "all", **changed})
+    keeping = begin(first.of(client).run())
+    await first.begun(2)
+    await end([keeping], [])
+    await asyncio.sleep(1)
+    keeping = begin(then.of(client).run())
+    await then.begun(5)
+    await end([keeping], [])
+    dues = first.dues + then.dues
+    assert {round(one - other, 3) for other, one in itertools.pairwise(dues)} == {0.3}
 
 
 # -- cancelled -----------------------------------------------------------------------------------------------

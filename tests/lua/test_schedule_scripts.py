@@ -997,9 +997,7 @@ MUTATIONS = [
         "",
         "test_a_definition_is_forgotten_where_another_took_its_place",
     ),
-    Mutation(
-        CLAIM, "NOW <= expected or ", "", "test_a_definition_that_comes_back_after_another_begins_anew"
-    ),
+    Mutation(CLAIM, "NOW <= expected or ", "", "test_a_definition_that_comes_back_after_another_begins_anew"),
     Mutation(
         CLAIM,
         "(NOW <= expected or last_asked <= asked)",
