@@ -107,10 +107,11 @@ end
 -- A lost run is run again before the next tick if all ticks are run (w), or if no newer tick is due yet; else it has ended.
 local lost, run = collect_lost((has(flags, 'w') or due <= claimed) and redo or -1)
 if lost and not is_blocked() then
+  local minted = mint_for_run()
   if run.state == 'unbegun' then delete_run(lost) else end_unheld(lost, run) end
   -- Between two ticks of different definitions, nobody can count others.
   local since = string.find(run.holder, '"definition":"' .. definition .. '"', 1, true) and run.before or ''
-  return begin_run(run.due, times_begun(run) + 1, since)
+  return begin_run(minted, run.due, times_begun(run) + 1, since)
 end
 
 if due <= claimed then return turn_away('t', claimed) end
@@ -123,5 +124,6 @@ if is_blocked() then
   skip(claimed)
   return turn_away('s', due)
 end
+local granted = begin_run(mint_for_run(), due, 1, whole(claimed))
 set_claimed(due)
-return begin_run(due, 1, whole(claimed))
+return granted

@@ -9,4 +9,4 @@ local mine = earlier_grant()
 if mine then return mine end
 collect_lost(redo)
 if is_blocked() then return refuse(has(flags, 's') and 's' or 'b') end
-return begin_run(NOW, 0, '')
+return begin_run(mint_for_run(), NOW, 0, '')

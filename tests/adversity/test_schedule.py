@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from aiolocks import Schedule, Session, Tick, TickRecord
 from aiolocks._primitives.schedule.runs import Claims
 from aiolocks._transport import clocks
 from tests.adversity.tools import Formed, Keys, begin, step
+from tests.adversity.troubles import TROUBLES, Setting, Trouble
 from tests.conftest import Connect
 from tests.support.cancel import Shot, cancel_twice, sweep
 from tests.support.processes import Worker, Workers, tell
@@ -99,7 +102,7 @@ async def keep(
         await schedule.run()
 
 
-async def told(workers: list[Worker], event: str) -> list[dict[str, Any]]:
+async def reports_of(workers: list[Worker], event: str) -> list[dict[str, Any]]:
     """All that they have told of it, once they have ended."""
     for worker in workers:
         worker.kill()
@@ -120,7 +123,7 @@ async def test_whatever_the_clocks_say_each_tick_is_run_once(server: Server, wor
     began = time.time()
     await asyncio.sleep(2.5)
     ended = time.time()
-    reports = await told(running, "began")
+    reports = await reports_of(running, "began")
 
     runs = Counter(report["due"] for report in reports)
     assert set(runs.values()) == {1}
@@ -173,7 +176,7 @@ async def test_a_process_that_is_frozen_in_its_run_ends_it_when_it_goes_on(
     assert after["due"] > report["due"]
     frozen.cont()
     await asyncio.sleep(0.5)
-    runs = await told([frozen, other], "began")
+    runs = await reports_of([frozen, other], "began")
     assert max(Counter(run["due"] for run in runs).values()) == 1
     ended = {run["due"] for run in frozen.told_so_far if run["event"] == "ended"}
     assert report["due"] not in ended
@@ -192,7 +195,7 @@ async def test_a_process_that_was_frozen_before_its_claim_takes_nothing_twice(
             worker.stop()
             await asyncio.sleep(0.13)
             worker.cont()
-    runs = await told(crew, "began")
+    runs = await reports_of(crew, "began")
     assert max(Counter(run["due"] for run in runs).values()) == 1
     assert len(runs) >= 3
 
@@ -256,7 +259,69 @@ async def test_a_server_that_is_away_is_waited_for(own_server, connect: Connect,
     assert crew.ran_once()
     gaps = {round(later - earlier, 3) for earlier, later in itertools.pairwise(crew.dues)}
     assert gaps == {0.2}
-    assert caplog.text.count("cannot ask for its next tick") <= 2
+    assert told(caplog, logging.WARNING) == 0
+
+
+def told(caplog: pytest.LogCaptureFixture, level: int) -> int:
+    """How many lines of that level say that a schedule cannot ask, or can again."""
+    records = [one for one in caplog.records if one.name == "aiolocks.schedule" and one.levelno == level]
+    return sum("cannot ask" in one.message or "answers again" in one.message for one in records)
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
+@pytest.mark.parametrize("misfire", ["all", "latest"])
+async def test_a_schedule_outlives_whatever_the_server_refuses(
+    trouble: Trouble, setting: Setting, caplog, misfire: str
+) -> None:
+    """It goes on by itself, and leaves nothing out in silence. It warns only of what is no outage."""
+    _, client, lasting = setting
+    caplog.set_level(logging.DEBUG, "aiolocks.schedule")
+    crew = Crew(every=0.3, ttl=0.5, misfire=misfire)
+    async with Session(client, command_timeout=1) as session:
+        keeping = begin(crew.of(session).run())
+        await crew.begun(2)
+        async with lasting():
+            await asyncio.sleep(1.5)
+            assert not keeping.done()
+        await crew.begun(len(crew.ticks) + 3)
+        await end([keeping], [])
+        history = await crew.of(session).history(100)
+    assert crew.ran_once()
+    assert untold(crew, history, 0.3) == []
+    if trouble.transient:
+        assert told(caplog, logging.WARNING) == 0
+        assert told(caplog, logging.DEBUG) >= 2
+    elif trouble.name != "OOM":
+        assert (told(caplog, logging.WARNING), told(caplog, logging.INFO)) == (1, 1)
+
+
+async def test_an_outage_of_many_schedules_is_told_once(own_server, connect: Connect, caplog) -> None:
+    """By their session; each of them tells at `DEBUG`."""
+    server = await own_server()
+    caplog.set_level(logging.DEBUG, "aiolocks")
+    async with Session(connect(server)) as session:
+        schedules = [Schedule(session, str(number), every=0.5) for number in range(300)]
+        ran: set[str] = set()
+
+        async def job(tick: Tick) -> None:
+            ran.add(tick.name)
+
+        async with AsyncExitStack() as kept:
+            for schedule in schedules:
+                schedule(job)
+                await kept.enter_async_context(schedule)
+            await eventually(lambda: len(ran) == 300, within=AT_ONCE)
+            server.kill()
+            await eventually(lambda: told(caplog, logging.DEBUG) >= 300, within=AT_ONCE)
+            await server.start()
+            ran.clear()
+            await eventually(lambda: len(ran) == 300, within=AT_ONCE)
+    warnings = [one.message for one in caplog.records if one.levelno >= logging.INFO]
+    assert [
+        line for line in warnings if "chedule" in line and "confirm" not in line and "lost" not in line
+    ] == []
+    assert 0 < len([line for line in warnings if " is away" in line]) <= 2
 
 
 async def test_a_clock_of_the_server_that_steps_stops_nothing_for_long(

@@ -871,6 +871,23 @@ async def test_a_register_that_is_not_ours_is_refused(schedule) -> None:
         await schedule.claim(OTHER, 0)
 
 
+async def test_a_step_that_finds_a_fence_that_is_not_ours_claims_nothing(schedule) -> None:
+    """When the fence is put right, the tick is run."""
+    await schedule.begun(1)
+    await schedule.redis.set(schedule.fence, "mine")
+    with pytest.raises(ResponseError, match="FOREIGN 4"):
+        await schedule.claim(ME, 0)
+    assert await schedule.claimed() == await schedule.due(1)
+    await schedule.redis.delete(schedule.fence)
+    await schedule.claim(ME, 0, redo=1)
+    await schedule.end(ME)
+    await schedule.redis.set(schedule.fence, "mine")
+    with pytest.raises(ResponseError, match="FOREIGN 4"):
+        await schedule.claim(OTHER, 0, redo=1)
+    assert await schedule.unended() == {ME}
+    assert await schedule.records() == []
+
+
 async def test_a_history_that_is_not_ours_is_refused(schedule) -> None:
     await schedule.begun(1)
     await schedule.claim(ME, 0)
@@ -1130,6 +1147,12 @@ MUTATIONS = [
         "run.attempt <= tonumber(ARGV[5])",
         "true",
         "test_one_that_was_stopped_and_is_not_run_again_is_recorded_at_once",
+    ),
+    Mutation(
+        CLAIM,
+        "local granted = begin_run(mint_for_run(), due, 1, whole(claimed))\nset_claimed(due)",
+        "set_claimed(due)\nlocal granted = begin_run(mint_for_run(), due, 1, whole(claimed))",
+        "test_a_step_that_finds_a_fence_that_is_not_ours_claims_nothing",
     ),
     Mutation(TICKS, "run.attempt < 1 or ", "", "test_out_of_turn_nothing_is_run_again"),
     Mutation(

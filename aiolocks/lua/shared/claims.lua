@@ -39,8 +39,11 @@ local function earlier_grant()
   return run and (lease_of(token) and grant(run) or refuse('g'))
 end
 
-local function begin_run(due, attempt, before)
-  local minted = mint(fence, MICROSECONDS, ARGV[3])
+-- Mints the fencing token of a run. To be done before the step writes anything else: a fence that is foreign, or that the user
+-- of the server may not read, ends the step here, with the register as it was.
+local function mint_for_run() return mint(fence, MICROSECONDS, ARGV[3]) end
+
+local function begin_run(minted, due, attempt, before)
   local run = {state = 'running', due = due, attempt = attempt, before = before, minted = minted, holder = ARGV[4]}
   write_run(token, run)
   return grant(run)
