@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +21,8 @@ from tests.versions.worker import KINDS
 
 BEFORE = "706d907"
 """The last commit whose waiters poll although they hear."""
+WITHOUT_DEFINITIONS = "636dde1"
+"""Version 0.2.0, whose schedules know no definitions of their ticks."""
 HERE = Path(__file__)
 REPOSITORY = os.environ.get("AIOLOCKS_TEST_REPOSITORY") or str(HERE.parents[2])
 ROUNDS = 40
@@ -30,24 +33,33 @@ LONGEST_WAIT = 3.0
 @pytest.fixture(scope="session")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as it was."""
+    return package_of(BEFORE, tmp_path_factory.mktemp("before"))
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of version 0.2.0."""
+    return package_of(WITHOUT_DEFINITIONS, tmp_path_factory.mktemp("released"))
+
+
+def package_of(commit: str, path: Path) -> Path:
     archive = subprocess.run(
-        ["git", "-C", REPOSITORY, "archive", BEFORE, "aiolocks"], capture_output=True, check=False
+        ["git", "-C", REPOSITORY, "archive", commit, "aiolocks"], capture_output=True, check=False
     )
     if archive.returncode:
-        pytest.skip(f"this is no clone that has the commit {BEFORE}: AIOLOCKS_TEST_REPOSITORY may name one")
-    path = tmp_path_factory.mktemp("before")
+        pytest.skip(f"this is no clone that has the commit {commit}: AIOLOCKS_TEST_REPOSITORY may name one")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(path, filter="data")
     return path
 
 
-async def start(server: Server, kind: str, path: Path) -> asyncio.subprocess.Process:
+async def start(server: Server, kind: str, path: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         str(HERE.with_name("worker.py")),
         server.url,
         kind,
-        str(ROUNDS),
+        *(arguments or (str(ROUNDS),)),
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(path)},
     )
@@ -69,3 +81,70 @@ async def test_both_versions_exclude_and_wake_each_other(
     assert tokens == sorted(set(tokens))
     assert max(report["longest"] for report in reports) < LONGEST_WAIT
     await redis.delete("tokens", "inside")
+
+
+EVERY = 0.25
+
+
+async def runs_of(processes: list[asyncio.subprocess.Process]) -> list[list[tuple[float, int]]]:
+    reports = [json.loads((await process.communicate())[0]) for process in processes]
+    return [[(due, missed) for due, missed in report["runs"]] for report in reports]
+
+
+def gaps(dues: list[float]) -> set[float]:
+    return {round(one - other, 3) for other, one in itertools.pairwise(dues)}
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("misfire", ["latest", "all"])
+async def test_a_schedule_goes_on_in_an_update_and_when_that_is_taken_back(
+    server: Server, released: Path, misfire: str
+) -> None:
+    """The processes are replaced one by one, and then put back: each tick has one run, and none is missed."""
+    now = Path(aiolocks.__file__).parents[1]
+    options = json.dumps({"every": EVERY, "misfire": misfire, "ttl": 5})
+    processes = []
+    for path, seconds in ((released, 2.5), (released, 4), (now, 5), (now, 4), (released, 5), (released, 4)):
+        processes.append(await start(server, "schedule", path, str(seconds), options))
+        await asyncio.sleep(1.3)
+    runs = await runs_of(processes)
+
+    dues = sorted(due for one in runs for due, _ in one)
+    assert gaps(dues) == {EVERY}
+    assert {missed for one in runs for _, missed in one} == {0}
+    assert all(runs[number] for number in range(6))
+
+
+@pytest.mark.leaves_keys
+async def test_a_schedule_that_an_update_changes_runs_each_tick_at_most_once(
+    server: Server, released: Path
+) -> None:
+    """Neither those of the former times nor those of the new ones; and both go on."""
+    now = Path(aiolocks.__file__).parents[1]
+    former, latter = (json.dumps({"every": every, "misfire": "all", "ttl": 5}) for every in (0.25, 0.4))
+    processes = [await start(server, "schedule", released, "4", former) for _ in range(2)]
+    await asyncio.sleep(1.5)
+    processes += [await start(server, "schedule", now, "5", latter) for _ in range(2)]
+    runs = await runs_of(processes)
+
+    for ours, every in ((runs[:2], 0.25), (runs[2:], 0.4)):
+        dues = sorted(due for one in ours for due, _ in one)
+        assert len(dues) == len(set(dues))
+        assert len(dues) > 5
+        assert {round(due / every % 1, 3) % 1 for due in dues} == {0.0}
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("misfire", ["latest", "all"])
+async def test_what_was_missed_during_an_update_is_made_up_for(
+    server: Server, released: Path, misfire: str
+) -> None:
+    now = Path(aiolocks.__file__).parents[1]
+    options = json.dumps({"every": EVERY, "misfire": misfire, "ttl": 5})
+    runs = []
+    for path in (released, now, released):
+        runs += await runs_of([await start(server, "schedule", path, "1.5", options)])
+        await asyncio.sleep(0.8)
+    told = [due - apart * EVERY for one in runs for due, missed in one for apart in range(missed + 1)]
+    assert gaps(sorted(told)) == {EVERY}
+    assert (max(missed for one in runs for _, missed in one) > 0) is (misfire == "latest")

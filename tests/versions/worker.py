@@ -1,6 +1,7 @@
-"""A process that takes a lock again and again, with whatever version of aiolocks is on its path.
+"""A process that takes a lock again and again, or keeps a schedule, with whatever aiolocks is on its path.
 
 python worker.py URL KIND ROUNDS
+python worker.py URL schedule SECONDS OPTIONS
 """
 
 from __future__ import annotations
@@ -46,5 +47,23 @@ async def work(url: str, kind: str, rounds: int) -> None:
     sys.stdout.write(json.dumps({"version": aiolocks.__file__, "longest": longest}))
 
 
+async def keep(url: str, seconds: float, options: dict[str, Any]) -> None:
+    """Tells in the end of each run: when it was due, and how many ticks were missed before it."""
+    runs: list[tuple[float, int]] = []
+    async with Redis.from_url(url) as client, aiolocks.Session(client) as session:
+        schedule = aiolocks.Schedule(session, "a", **options)
+
+        @schedule
+        async def job(tick: Any) -> None:
+            runs.append((round(tick.due.timestamp(), 3), tick.missed))
+
+        async with schedule:
+            await asyncio.sleep(seconds)
+    sys.stdout.write(json.dumps({"version": aiolocks.__file__, "runs": runs}))
+
+
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    if sys.argv[2] == "schedule":
+        asyncio.run(keep(sys.argv[1], float(sys.argv[3]), json.loads(sys.argv[4])))
+    else:
+        asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))
