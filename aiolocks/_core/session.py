@@ -196,8 +196,8 @@ class Session(AsyncOnly, Operations):
         ```
 
         It may be made before there is an event loop, and used on several, one after the other, as tests do:
-        on each it has another client. In a process that was forked it begins anew. Once it is closed, `async
-        with` opens it again, and nothing else does.
+        on each it has another client. A forked process has another client, too. Once it is closed, only
+        `async with` opens it again.
 
         Args:
             url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_clients(url: str) -> tuple[Any, Sequence[Any]]:
-    """A client of what a URL names, and the clients of Sentinels that it uses: all are to be closed. No I/O.
+    """A client of what a URL names, and the clients of its Sentinels; the caller closes them. No I/O.
 
     Raises:
         ValueError: It is no such URL.

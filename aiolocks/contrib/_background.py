@@ -30,7 +30,7 @@ def checked(background: Any) -> tuple[Work, ...]:
     """
     if not isinstance(background, Iterable) or isinstance(background, str):
         raise TypeError(f"background is a list of functions of the session: [sweep], not {background!r}")
-    works = tuple(background)
+    works: tuple[Any, ...] = tuple(background)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - checked here
     for work in works:
         if not callable(work):
             if inspect.iscoroutine(work):
