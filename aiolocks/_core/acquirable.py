@@ -17,7 +17,7 @@ from .misuse import AsyncOnly
 from .naming import names_of_calls
 from .open_blocks import OpenBlocks
 from .options import Options
-from .pending import Pending
+from .pending import Pending, gives_pending
 from .sources import engine_of, source_of
 from .unknown_arguments import reject_unknown
 
@@ -98,6 +98,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
     # -- acquiring
 
+    @gives_pending
     def acquire(  # noqa: D417 - there are no unknown arguments to describe
         self,
         *positional: Never,
@@ -139,6 +140,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             timeout = optional_seconds("blocking_timeout", blocking_timeout)
         return Pending(functools.partial(self._acquire, timeout), of=self, call="acquire")
 
+    @gives_pending
     def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[LeaseT | None]:
         """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
 

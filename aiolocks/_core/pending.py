@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 import warnings
@@ -22,6 +23,18 @@ MYPY: Final[bool] = False
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 
 LeaseT_co = TypeVar("LeaseT_co", bound="Lease | None", covariant=True)
+
+
+CallT = TypeVar("CallT", bound=Callable[..., Any])
+
+
+def gives_pending(function: CallT) -> CallT:
+    """Marks a function that returns a `Pending` as a coroutine function, for asgiref and others who look."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    marked: Any = function
+    marked._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]  # noqa: SLF001  # pyright: ignore - what `asyncio.iscoroutinefunction` looks for
+    return function
 
 
 @final

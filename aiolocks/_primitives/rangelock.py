@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeVar, final
 from .._core.acquirable import AS_CONFIGURED
 from .._core.arguments import Metadata, Seconds, lock_name
 from .._core.options import OnLost, Options
-from .._core.pending import Pending
+from .._core.pending import Pending, gives_pending
 from .._core.sources import source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.spans import Span
@@ -72,6 +72,7 @@ class RangeUpgradableLease(RangeLease):
 
     __slots__ = ()
 
+    @gives_pending
     def upgrade(  # noqa: D417 - there are no unknown arguments to describe
         self,
         lo: Bound | None = None,

@@ -16,7 +16,7 @@ from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import OnLost, Options
-from .._core.pending import Pending
+from .._core.pending import Pending, gives_pending
 from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
@@ -116,6 +116,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         self._apart = owner is not None
         self._of_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Self] = weakref.WeakKeyDictionary()
 
+    @gives_pending
     def acquire(
         self,
         *positional: Never,
@@ -131,6 +132,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             *positional, blocking_timeout=blocking_timeout, steal=steal, **unknown
         )
 
+    @gives_pending
     def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[ReentrantLease | None]:
         """Acquires it for its owner at once or not at all. See `Lock.try_acquire`, also for its errors."""
         return super(ReentrantLock, self._of_owner()).try_acquire(*positional, **unknown)

@@ -12,7 +12,7 @@ from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import OnLost, Options
-from .._core.pending import Pending
+from .._core.pending import Pending, gives_pending
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.permits import PermitCommands
 
@@ -104,6 +104,7 @@ class Semaphore(Acquirable[Lease]):
         """Whether waiters get permits in the order in which they asked."""
         return self._fair
 
+    @gives_pending
     def acquire(  # noqa: D417 - there are no unknown arguments to describe
         self,
         n: int = 1,
@@ -136,6 +137,7 @@ class Semaphore(Acquirable[Lease]):
             *positional, blocking_timeout=blocking_timeout, steal=steal, **unknown
         )
 
+    @gives_pending
     def try_acquire(  # noqa: D417 - see above
         self, n: int = 1, *positional: Never, **unknown: Never
     ) -> Pending[Lease | None]:

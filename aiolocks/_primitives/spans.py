@@ -19,7 +19,7 @@ from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
 from .._core.options import Options
-from .._core.pending import Pending
+from .._core.pending import Pending, gives_pending
 from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
@@ -244,6 +244,7 @@ class UpgradableLease(SpanLease):
 
     __slots__ = ()
 
+    @gives_pending
     def upgrade(  # noqa: D417 - there are no unknown arguments to describe
         self, *positional: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **unknown: Never
     ) -> Pending[WriterLease]:

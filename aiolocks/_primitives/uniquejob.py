@@ -9,7 +9,7 @@ from typing import Any, Literal, Never, final, overload
 from .._core.arguments import Metadata, Seconds
 from .._core.lease import Lease
 from .._core.options import Options
-from .._core.pending import Pending
+from .._core.pending import Pending, gives_pending
 from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport.commands.jobs import TicketRun
@@ -104,6 +104,7 @@ class UniqueJob:
 
     # -- the worker's side alone
 
+    @gives_pending
     def run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease]:
         """Runs when fewer than `limit` others do: at once, or when it is its turn.
 
@@ -134,6 +135,7 @@ class UniqueJob:
         places, options = whole_places(waiting), self._settings.options_with(metadata)
         return Pending(lambda: self._run(Lease, options, waiting=places), of=self, call="run")
 
+    @gives_pending
     def try_run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease | None]:
         """As `run`, but a duplicate gives None, and raises nothing. It does wait if there is a place to wait.
 
@@ -215,6 +217,7 @@ class UniqueJob:
             return None
         raise DuplicateJobError(self.key, f"another ticket owns the key, for {left / 1000:.3f} s more")
 
+    @gives_pending
     def perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease]:
         """Runs the job of a ticket, unless it has been done or another ticket has its key.
 
@@ -248,6 +251,7 @@ class UniqueJob:
         decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: self._perform(decoded, options), of=self, call="perform")
 
+    @gives_pending
     def try_perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease | None]:
         """As `perform`, but a duplicate gives None, and raises nothing. It waits as `perform` does.
 

@@ -14,8 +14,18 @@ from importlib.metadata import version
 
 import anyio
 import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction
 
-from aiolocks import LeaseState, Lock, ReentrantLock, RWLock, Semaphore, UniqueJob
+from aiolocks import (
+    LeaseState,
+    Lock,
+    RangeUpgradableLease,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    UniqueJob,
+    UpgradableLease,
+)
 from tests.unit.fakes import generous, refuse
 
 ANYIO = tuple(map(int, version("anyio").split(".")[:2]))
@@ -32,6 +42,28 @@ async def test_can_be_awaited(lock) -> None:
     lease = await lock.acquire()
 
     assert lease.state is LeaseState.HELD
+
+
+def test_those_who_look_find_coroutine_functions(offline) -> None:
+    """As asgiref does, which would warn otherwise."""
+    calls = [
+        lock.acquire
+        for lock in (
+            Lock(offline, "a"),
+            ReentrantLock(offline, "a"),
+            Semaphore(offline, "a", 1),
+            RWLock(offline, "a").reader,
+            RWLock(offline, "a").upgradable,
+        )
+    ]
+    calls += [Lock(offline, "a").try_acquire, Semaphore(offline, "a", 1).try_acquire]
+    calls += [ReentrantLock(offline, "a").try_acquire]
+    job = UniqueJob(offline, "a")
+    calls += [job.run, job.try_run, job.perform, job.try_perform]
+    calls += [UpgradableLease.upgrade, RangeUpgradableLease.upgrade]
+    for call in calls:
+        assert iscoroutinefunction(call), call
+        async_to_sync(call)  # a warning is an error here
 
 
 async def test_can_be_entered(lock) -> None:
