@@ -8,7 +8,6 @@ import inspect
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, TypeVar, final
 
@@ -188,7 +187,7 @@ class Leadership(Acquirable[Term]):
         """
         _check_on_error(on_error)
         now = asyncio.get_running_loop().time
-        again = Again(log, f"Leadership {self._name!r}: main", sleep=self._sleep)
+        again = Again(log, f"Leadership {self._name!r}: main", sleep=lambda seconds: self._engine().sleep(seconds))
         while True:
             term, failed = await self._elected(), None
             began = now()
@@ -252,13 +251,7 @@ class Leadership(Acquirable[Term]):
                     raise
                 level = self._engine().log_level(error)
                 log.log(level, "Leadership %r: campaigning again: %s", self._name, error)
-                await self._sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleeps; raises `SessionClosedError` when the session is closed meanwhile."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._engine().waiter()
+                await self._engine().sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Term]:
         return self._rested(blocking_timeout)
