@@ -14,7 +14,7 @@ from .clock import milliseconds
 from .handle import Handle
 from .letting_go import LettingGo
 from .misuse import AsyncOnly
-from .scope import LossScope
+from .scope import BodyScope
 from .states import DETACHED, LeaseState
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ class Lease(AsyncOnly):
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
-        possession.scope = scope = LossScope(self._engine.loop, cancels=self._on_lost == "cancel")
+        possession.scope = scope = BodyScope(self._engine.loop, cancels=self._on_lost == "cancel")
         if possession.term.stopping:
-            scope.cancel()
+            scope.cancel(possession.stop_reason)
         if possession.watch is not None:
             self._engine.entered.add(scope.task, possession.watch)
             if self._engine.ward is not None and self._on_lost == "cancel":
@@ -228,7 +228,7 @@ class Lease(AsyncOnly):
         scope = self._possession.scope
         if scope is None:
             raise RuntimeError("this lease was not entered")
-        cancelled_by_us = scope.leave(exc_type)
+        cancelled_by_us = scope.leave(exc)
         self._engine.entered.remove(scope.task, self._possession)
         try:
             error = await self._release_on_exit(exc)

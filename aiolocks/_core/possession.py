@@ -24,7 +24,7 @@ from .term import Term
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .claim import Claim
-    from .scope import LossScope
+    from .scope import BodyScope
     from .target import Target
     from .watch import Watch
 
@@ -99,7 +99,7 @@ class Possession:
         )
         if engine.hears:
             self.term.ask_by(sent + _ARMED_AFTER)
-        self.scope: LossScope | None = None
+        self.scope: BodyScope | None = None
         self.stop_reason = ""
         self.watch: Watch | None = None
 
@@ -223,7 +223,7 @@ class Possession:
         self.term.stopping = True
         self.stop_reason = reason
         if self.scope is not None:
-            self.scope.cancel()
+            self.scope.cancel(f"{self.label} {self.name!r}: {reason}")
 
     def become(self, label: str) -> None:
         """Is less than it was, in place."""
@@ -256,7 +256,7 @@ class Possession:
         if self.scope is not None:
             if self.term.stopping and self.scope.unwinding:
                 self.engine.events.outlasted(self)
-            self.scope.cancel()
+            self.scope.cancel(f"{self.label} {self.name!r} was lost: {reason}")
         self.engine.events.lost(self, self.engine.now() - self.granted_at, reason)
 
     def released(self) -> None:

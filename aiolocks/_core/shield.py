@@ -46,7 +46,9 @@ async def wait_shielded(
             try:
                 await asyncio.wait((future,), timeout=left)
             except asyncio.CancelledError as error:
-                arrived = error
+                # The first of them is raised: of a loss and a cancellation from outside, a scope further out
+                # knows the second one by the count.
+                arrived = arrived or error
     if arrived is not None:
         vars(arrived)[_HELD_UP_UNTIL] = deadline
         raise arrived

@@ -187,7 +187,7 @@ class Leadership(Acquirable[Term]):
         """
         _check_on_error(on_error)
         now = asyncio.get_running_loop().time
-        again = Again(log, f"Leadership {self._name!r}: main", sleep=lambda seconds: self._engine().sleep(seconds))
+        again = Again(log, f"Leadership {self._name!r}: main", sleep=self._sleep)
         while True:
             term, failed = await self._elected(), None
             began = now()
@@ -225,6 +225,7 @@ class Leadership(Acquirable[Term]):
                 if error is raised and not term.ending:  # of another lock
                     raise
                 log.info("%s; campaigning again", error)
+                _raise_if_cancelled(term)
                 return None
             self._unconfirmed(error)
         except (BackendError, SessionClosedError) as error:
@@ -236,11 +237,15 @@ class Leadership(Acquirable[Term]):
             del raised  # which would keep this frame, and so itself
         if returned is None:
             log.info("Leadership %r: main returned after its term was to end; campaigning again", self._name)
+            _raise_if_cancelled(term)
         return returned
 
     def _unconfirmed(self, error: LockError) -> None:
         """The work of the term is done, and the term had not ended for this process when it was."""
         log.warning("Leadership %r: the end of the term was not confirmed: %s", self._name, error)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._engine().sleep(seconds)
 
     async def _elected(self) -> Term:
         while True:
@@ -251,7 +256,7 @@ class Leadership(Acquirable[Term]):
                     raise
                 level = self._engine().log_level(error)
                 log.log(level, "Leadership %r: campaigning again: %s", self._name, error)
-                await self._engine().sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
+                await self._sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Term]:
         return self._rested(blocking_timeout)
@@ -349,3 +354,13 @@ class Leadership(Acquirable[Term]):
             session=engine.session_id,
         )
         return Resource(commands, (KIND, self._name), _MANNER)
+
+
+def _raise_if_cancelled(term: Term) -> None:
+    """Raises `CancelledError` if others have cancelled `main` while it was told of the end of its term.
+
+    asyncio has made one of the two cancellations, and `main` has taken it for the end of its term.
+    """
+    scope = term._possession.scope  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if scope is not None and scope.cancelled_since:
+        raise asyncio.CancelledError

@@ -213,6 +213,7 @@ class Making:
         self.begun = True
         self._commands.tell_busy()
         began = self._engine.now()
+        before = task.cancelling()
         try:
             awaitable: object = self._fn()
             if not inspect.isawaitable(awaitable):
@@ -222,7 +223,7 @@ class Making:
                 )
             value = await awaitable
         except asyncio.CancelledError as error:
-            if task.cancelling():
+            if task.cancelling() > before:
                 raise
             # It came out of the function by itself. Nobody who waits was cancelled, or may believe it.
             ended = RuntimeError(f"the call of SingleFlight key {self._name!r} was cancelled from within")
@@ -230,7 +231,7 @@ class Making:
             return Outcome.of_error(ended)
         except Exception as error:
             # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
-            if task.cancelling() and (
+            if task.cancelling() > before and (
                 self.abandoned or lease.remaining() <= 0.0 or comes_of_cancellation(error)
             ):
                 # Its text about the cancellation is not for those who wait elsewhere.

@@ -25,6 +25,7 @@ from tests.support.cancel import Shot, cancel_twice, sweep, sweep_scopes
 from tests.support.processes import Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.spoiling import spoil
 from tests.support.waiting import eventually
 
 ACQUIRE = step("redis_py_acquire")
@@ -232,6 +233,35 @@ async def test_a_cancelled_release_still_releases(client: Redis, redis: Redis, m
 
     await lock.acquire()
     assert await sweep(lock.release, after=again, modes=(mode,))
+    await free(redis)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_only_a_release_that_a_cancellation_passes_is_cut_short(
+    client: Redis, redis: Redis, through: Proxy, cancelled: bool
+) -> None:
+    """Not one in a task in which a task group has failed before."""
+    began = asyncio.Event()
+
+    async def hold() -> None:
+        lock = Lock(client, "a", timeout=20)
+        await lock.acquire()
+        await spoil()
+        began.set()
+        try:
+            await asyncio.sleep(10 if cancelled else 0)
+        finally:
+            through.delay = 1.3
+            await lock.release()
+
+    holding = begin(hold())
+    await began.wait()
+    if cancelled:
+        await asyncio.sleep(0.01)
+        holding.cancel()
+    done, _ = await asyncio.wait({holding})
+    through.delay = 0
+    assert [type(task.exception()) for task in done] == [driver.TimeoutError if cancelled else type(None)]
     await free(redis)
 
 

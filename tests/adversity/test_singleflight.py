@@ -38,6 +38,7 @@ from tests.support.cancel import Shot, sweep, sweep_scopes
 from tests.support.processes import Workers, tell
 from tests.support.proxy import Match, Proxy, Request
 from tests.support.servers import Server
+from tests.support.spoiling import spoil
 from tests.support.waiting import eventually
 
 log = logging.getLogger(__name__)
@@ -626,6 +627,28 @@ async def test_who_has_lost_it_gets_what_another_has_made_meanwhile(start: Start
     assert await SingleFlight(there).do("k", theirs) == "theirs"
     assert await asyncio.wait_for(call, 5) == "theirs"
     assert (mine.begun, mine.cancelled) == (1, 1)
+
+
+@TRACKING
+async def test_a_loss_behind_a_task_group_that_has_failed_begins_another_run(
+    start: Start, redis: Redis
+) -> None:
+    session, runs = start(), 0
+
+    async def work() -> str:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await spoil()
+            await redis.delete(RUN % "k")
+            await asyncio.sleep(5)
+        if runs == 2:  # it is cancelled by nobody, whatever the first has left behind
+            raise asyncio.CancelledError
+        return "made"
+
+    with pytest.raises(RuntimeError, match="was cancelled from within"):
+        await asyncio.wait_for(SingleFlight(session, ttl=3).do("k", work), 10)
+    assert runs == 2
 
 
 @TRACKING

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from aiolocks import LeaseState, LockLostError, LockNotOwnedError, Session
 from tests.conformance.conftest import Kind, nothing_left, server_remaining
+from tests.support.spoiling import cancelling, spoil
 from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
@@ -64,6 +65,16 @@ async def test_children_are_ended_by_the_bodys_unwinding(kind: Kind, client: Red
                         children.start_soon(child)
                         children.start_soon(child)
     assert ended == 4
+
+
+async def test_body_in_which_a_task_group_has_failed_is_told(kind: Kind, client: Redis, keys: Keys) -> None:
+    with pytest.raises(LockLostError):
+        async with kind.make(client, "a", ttl=TTL):
+            await spoil()
+            left = cancelling()
+            await client.delete(*keys())
+            await asyncio.sleep(5)
+    assert cancelling() == left
 
 
 async def test_bodys_own_exception_wins(kind: Kind, client: Redis, keys: Keys) -> None:

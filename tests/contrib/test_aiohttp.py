@@ -19,6 +19,7 @@ from aiolocks.contrib._refusing import UNHEALTHY
 from aiolocks.contrib.aiohttp import LEASE, SESSION, health, locked, session_ctx
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import HalfClient, aiohttp_serves
+from tests.support.spoiling import spoil
 from tests.support.waiting import eventually
 
 
@@ -193,13 +194,20 @@ async def test_503_without_redis(
 # -- while the handler runs
 
 
+@pytest.mark.parametrize("path", ["runs", "runs?spoiled"])
 async def test_a_lost_lease_cancels_the_handler_and_answers(
-    app: web.Application, client: aiohttp.ClientSession, redis: Redis, keys: Callable[[], list[str]]
+    app: web.Application,
+    client: aiohttp.ClientSession,
+    redis: Redis,
+    keys: Callable[[], list[str]],
+    path: str,
 ) -> None:
     ended: list[BaseException] = []
 
     @locked("it", ttl=0.3)
     async def runs(request: web.Request) -> web.Response:
+        if "spoiled" in request.query:
+            await spoil()
         await redis.delete(*keys())  # somebody has freed it by force
         try:
             await asyncio.sleep(60)
@@ -215,7 +223,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
 
     app.add_routes([web.get("/runs", runs), web.get("/ends", ends)])
     async with aiohttp_serves(app) as url:
-        answer = await client.get(f"{url}/runs")
+        answer = await client.get(f"{url}/{path}")
         assert (answer.status, await answer.json()) == (
             500,
             {"detail": "This request was ended while it was worked on; some of it may have been done."},

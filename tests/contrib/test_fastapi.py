@@ -50,6 +50,7 @@ from aiolocks.contrib._refusing import UNHEALTHY
 from aiolocks.contrib.fastapi import Locked, current_session, health, session_lifespan, session_of
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import HalfClient, uvicorn_serves
+from tests.support.spoiling import spoil
 from tests.support.waiting import eventually
 
 
@@ -413,6 +414,11 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
     async def request() -> None:
         await run()
 
+    @app.post("/spoiled", dependencies=[Locked("it", ttl=0.3)])
+    async def spoiled() -> None:
+        await spoil()
+        await run()
+
     @app.post("/ends", dependencies=[Locked("it")])
     async def ends() -> None:
         await redis.delete(*keys())
@@ -423,7 +429,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
         return "done"
 
     async with uvicorn_serves(app) as url:
-        for path in ("function", "request"):
+        for path in ("function", "request", "spoiled"):
             answer = await http.post(f"{url}/{path}")
             assert answer.status_code == 500
             assert answer.json() == {

@@ -123,6 +123,16 @@ async def test_failures_and_refusals_to_come_again_are_not_kept(
 
 
 @each
+async def test_a_handler_that_fails_behind_a_task_group_that_has_failed_may_come_again(
+    serves: Serves, session: Session, http: httpx.AsyncClient
+) -> None:
+    till = Till()
+    async with serves(till, session) as url:
+        assert [(await sent(http, url, "spoil")).status_code for _ in range(2)] == [500, 500]
+        assert till.rung_up == 2
+
+
+@each
 async def test_keeps_chooses_what_is_kept(serves: Serves, session: Session, http: httpx.AsyncClient) -> None:
     till = Till()
     async with serves(till, session, keeps=lambda status: status != 404) as url:

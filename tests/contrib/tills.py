@@ -21,6 +21,7 @@ from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency.aiohttp import idempotency_middleware
 from aiolocks.contrib.idempotency.fastapi import idempotent_route
 from tests.contrib.serving import aiohttp_serves, uvicorn_serves
+from tests.support.spoiling import spoil
 
 Answer = tuple[int, list[tuple[str, str]], bytes | list[bytes]]
 CHUNK = b"0123456789" * 1000
@@ -45,7 +46,9 @@ class Till:
         if do in ("wait", "burn", "refuse"):
             await self.closed.wait()
         self.ended += 1
-        if do in ("raise", "burn"):
+        if do == "spoil":
+            await spoil()
+        if do in ("raise", "burn", "spoil"):
             raise RuntimeError("out of paper")
         headers = [
             ("Content-Type", "text/plain"),

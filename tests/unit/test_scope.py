@@ -14,7 +14,7 @@ import pytest
 
 from aiolocks import BackendError, Lease, LeaseState, Lock, LockLostError, LockNotOwnedError
 from aiolocks._core import process
-from aiolocks._core.scope import LossScope
+from aiolocks._core.scope import BodyScope
 from tests.unit.fakes import deny, generous, lose, turns
 
 LOST = "Lock 'name' was lost: the server no longer has it as the holder"
@@ -409,21 +409,21 @@ async def test_what_was_not_entered_cannot_be_left(lease) -> None:
 async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
     task = asyncio.current_task()
     assert task is not None
-    scope = LossScope(asyncio.get_running_loop(), cancels=True)
+    scope = BodyScope(asyncio.get_running_loop(), cancels=True)
     for _ in range(2):
-        asyncio.get_running_loop().call_soon(scope.cancel)
+        asyncio.get_running_loop().call_soon(scope.cancel, "why")
     with pytest.raises(asyncio.CancelledError) as caught:
         await asyncio.sleep(60)
     assert task.cancelling() == 1
 
-    assert scope.leave(caught.type)
-    asyncio.get_running_loop().call_soon(scope.cancel)
+    assert scope.leave(caught.value)
+    asyncio.get_running_loop().call_soon(scope.cancel, "why")
     await asyncio.sleep(0.01)
     assert task.cancelling() == 0
 
 
 async def test_a_scope_knows_whether_its_body_or_exit_is_still_at_work() -> None:
-    scope = LossScope(asyncio.get_running_loop(), cancels=True)
+    scope = BodyScope(asyncio.get_running_loop(), cancels=True)
     assert scope.running
 
     scope.leave(None)
@@ -440,7 +440,7 @@ def test_a_scope_belongs_to_a_task() -> None:
 
         def enter() -> None:
             try:
-                LossScope(asyncio.get_running_loop(), cancels=True)
+                BodyScope(asyncio.get_running_loop(), cancels=True)
             except RuntimeError as error:
                 raised.set_result(error)
 

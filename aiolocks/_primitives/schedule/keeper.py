@@ -86,7 +86,7 @@ class Keeper:
                 raise
             except BackendError as error:
                 # The session tells of a server that is away, once for all of its schedules.
-                level = self._engine.log_level(error)
+                level = logging.DEBUG if error.transient else logging.WARNING
                 if level > told:
                     log.log(level, "schedule %r: cannot ask for its next tick: %s", settings.name, error)
                     told = level

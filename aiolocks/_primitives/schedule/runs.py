@@ -14,6 +14,7 @@ from ..._core.clock import milliseconds
 from ..._core.engine import Engine
 from ..._core.lease import Lease
 from ..._core.options import Options
+from ..._core.scope import BodyScope
 from ..._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
 from ...errors import LockError, LockLostError
 from .clock import ServerClock
@@ -61,32 +62,37 @@ class Run:
             LockLostError: The lease was lost.
             BackendError: Redis did not confirm the end.
         """
-        limit = asyncio.timeout(at_most)
+        loop = self._engine.loop
         self.began()
         async with self.lease:
+            # Not asyncio.timeout: up to Python 3.12 it does not know its own cancellation any more once a
+            # task group has failed in the job.
+            limit = BodyScope(loop)
+            timer = None if at_most is None else loop.call_later(at_most, limit.cancel, "at_most has passed")
             try:
-                async with limit:
-                    result = await job(tick)
-            except asyncio.CancelledError as error:
-                outcome = self._why_cancelled()
-                self.ended(outcome, _described(error) if outcome == "failed" else "")
-                raise
+                result = await job(tick)
             except BaseException as error:
-                if limit.expired():
-                    self.ended("timeout")
-                else:
-                    self.ended("failed", _described(error))
+                too_long = limit.leave(error)
+                outcome = "timeout" if too_long else self._how_ended(error, limit)
+                self.ended(outcome, _described(error) if outcome == "failed" else "")
+                if too_long:
+                    raise TimeoutError from error
                 raise
+            finally:
+                limit.leave(None)
+                if timer is not None:
+                    timer.cancel()
             self.ended("done")
         return result
 
-    def _why_cancelled(self) -> Outcome:
+    def _how_ended(self, error: BaseException, limit: BodyScope) -> Outcome:
+        if not isinstance(error, asyncio.CancelledError):
+            return "timeout" if limit.told else "failed"
         if self._engine.closing:
             return "stopped"
         if self.lease.remaining() <= 0.0:
             return "lost"
-        task = asyncio.current_task()
-        return "stopped" if task is not None and task.cancelling() else "failed"
+        return "stopped" if limit.cancelled_by_others else "failed"
 
     async def call_logged(self, job: Job, tick: Tick, *, at_most: float | None) -> None:
         """The same where nobody waits for it: what goes wrong is logged."""
@@ -97,6 +103,10 @@ class Run:
             log.warning("%s was cancelled: %s", told, error)
         except LockError as error:
             log.warning("%s has ended, and Redis did not confirm it: %s", told, error)
+        except asyncio.CancelledError:
+            if self._commands.outcome == "failed":  # nobody has cancelled it
+                log.exception("%s failed", told)
+            raise
         except Exception:
             if self._commands.outcome == "timeout":
                 log.warning("%s was cancelled after at_most=%g s", told, at_most)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Final, final
 
 from ..._core.sources import log_level, prefix_of
+from ..._primitives.outcomes import comes_of_cancellation
 from ..._primitives.singleflight import SingleFlight
 from ..._primitives.turnstile import Turnstile
 from ...errors import (
@@ -190,7 +191,8 @@ class _Attempt:
             raise
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
+            if task is not None and task.cancelling() and comes_of_cancellation(error):
                 raise  # the event loop ends, and nobody knows how far the handler has come
             await self._uncount()
             raise Failed(error=error) from error
