@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, Self, TypeVar, cast, final
 
+from ..errors import LockNotOwnedError
 from .arguments import Seconds, flag, lock_name, optional_seconds
 from .binding import Binding
 from .handle import Handle
 from .lease import Lease
 from .misuse import AsyncOnly
 from .naming import names_of_calls
-from .open_blocks import OpenBlocks
+from .open_blocks import OpenBlocks, told_at_exit
 from .options import Options
 from .pending import Pending, gives_pending
 from .sources import engine_of, source_of
@@ -35,11 +36,15 @@ AS_CONFIGURED: Final[Any] = object()
 _NO_FUNCTION: Final[Any] = object()
 
 
+def _held(lease: Lease) -> bool:
+    return lease.remaining() > 0.0
+
+
 class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     """A description of something that can be held: cheap, immutable, shareable by any number of tasks.
 
     Invariant: nothing about a present holder is stored here, but the leases that `async with` on this very
-    object has entered, by task, so that its exit finds them.
+    object has entered, by block and task, so that its exit finds them.
     """
 
     __slots__ = ("__weakref__", "_binding", "_entered", "_name", "_options", "_source")
@@ -240,14 +245,20 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> Coroutine[Any, Any, None]:
+        loop = None if self._binding is None else self._binding.engine.loop
+        error: Exception
         try:
-            lease = self._entered.take(None if self._binding is None else self._binding.engine.loop)
+            lease = self._entered.take(loop, holds=_held)
         except LookupError:
-            raise RuntimeError(
-                f"cannot tell which lease to release: {self!r} was not entered in this task. Use "
-                "`async with lock.acquire()` where it is entered in one task and left in another"
-            ) from None
-        return lease.__aexit__(exc_type, exc, traceback)
+            error = RuntimeError(
+                f"cannot tell which lease to release: {self!r} was not entered in this task, nor has another "
+                "task entered one that must be meant. Use `async with lock.acquire()`, which keeps its lease"
+            )
+        else:
+            if lease is not None:
+                return lease.__aexit__(exc_type, exc, traceback)
+            error = LockNotOwnedError(self._label, self._name, "its block was left in another task")
+        return told_at_exit(error, exc)
 
     @final
     def __call__(

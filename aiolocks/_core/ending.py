@@ -9,11 +9,13 @@ last words.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import Final, final
 
 from .._transport import Transport
+from .entered import TURNS_TO_CLOSE
 from .resumption import Resumption
 
 UNWINDING: Final = 1.0
@@ -41,6 +43,12 @@ async def _close_at_end(transport: Transport, resumption: Resumption) -> AsyncGe
     grace = UNWINDING
     try:
         grace = yield
+    except GeneratorExit:
+        # When the loop shuts down it closes all generators at once. Those of users that hold a lease let go
+        # of it first.
+        for _ in range(TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
+        raise
     finally:
         resumption.close()
         await transport.aclose(grace)

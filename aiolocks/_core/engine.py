@@ -15,7 +15,7 @@ from ..errors import BackendError, SessionClosedError
 from .convoys import Convoys
 from .description import Description
 from .ending import UNWINDING, Ending
-from .entered import Entered
+from .entered import TURNS_TO_CLOSE, Entered
 from .events import Events
 from .guard import ward
 from .process import current_pid
@@ -183,6 +183,9 @@ class Engine:
             acquire.end_with(SessionClosedError("the session was closed while waiting"))
         self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
         self.bells.end()
+        # Who has read from a generator that was just left is not inside any more, and not to be cancelled.
+        for _ in range(TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
         held = self.watchdog.possessions()
         bodies = [possession.scope for possession in held if possession.scope is not None]
         for possession in held:

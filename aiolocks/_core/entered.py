@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 if TYPE_CHECKING:
     from .possession import Possession
+
+TURNS_TO_CLOSE: Final = 8
+"""Turns of the event loop after which generators that a task has left, also within each other, are closed: in
+tasks of their own. Until then the task seems to be inside."""
 
 Inside: TypeAlias = Sequence["weakref.ref[Possession]"]
 

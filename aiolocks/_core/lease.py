@@ -14,6 +14,7 @@ from .clock import milliseconds
 from .handle import Handle
 from .letting_go import LettingGo
 from .misuse import AsyncOnly
+from .open_blocks import told_at_exit
 from .scope import BodyScope
 from .states import DETACHED, LeaseState
 
@@ -228,6 +229,10 @@ class Lease(AsyncOnly):
         scope = self._possession.scope
         if scope is None:
             raise RuntimeError("this lease was not entered")
+        if scope.left:
+            label, name = self._possession.label, self.name
+            await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
+            return
         cancelled_by_us = scope.leave(exc)
         self._engine.entered.remove(scope.task, self._possession)
         try:

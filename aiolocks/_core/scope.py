@@ -31,10 +31,11 @@ class BodyScope:
 
     Attributes:
         ended: The exit is over, with its release.
+        left: The body has ended.
         told: The body was cancelled from here.
     """
 
-    __slots__ = ("_at_entry", "_before", "_cancels", "_left", "_loop", "_notice", "ended", "task", "told")
+    __slots__ = ("_at_entry", "_before", "_cancels", "_loop", "_notice", "ended", "left", "task", "told")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
@@ -48,7 +49,7 @@ class BodyScope:
         self._before = 0  # the count right before our own cancellation
         self._notice: _Notice | None = None
         self.told = False
-        self._left = False
+        self.left = False
 
     @property
     def entered_here(self) -> bool:
@@ -58,7 +59,7 @@ class BodyScope:
     @property
     def unwinding(self) -> bool:
         """Whether the body was told to stop and has not ended."""
-        return self._cancels and not self._left and not self.task.done()
+        return self._cancels and not self.left and not self.task.done()
 
     @property
     def running(self) -> bool:
@@ -97,13 +98,13 @@ class BodyScope:
         came between: of two requests for a task that is about to run, asyncio keeps the last message.
         """
         now = self.task.cancelling()
-        if now > count and not self._left:
+        if now > count and not self.left:
             self._loop.call_soon(self._cancel_when_quiet, why, now)
         else:
             self._cancel(why)
 
     def _cancel(self, why: str) -> None:
-        if self._left or self.told or self.task.done():
+        if self.left or self.told or self.task.done():
             return
         self.told = True
         self._before = self.task.cancelling()
@@ -112,9 +113,9 @@ class BodyScope:
 
     def leave(self, exc: BaseException | None) -> bool:
         """The body has ended so: whether by our own cancellation and nothing else."""
-        if self._left:
+        if self.left:
             return False
-        self._left = True
+        self.left = True
         if self._notice is None:
             return False
         self._notice.settled = True

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import weakref
+from types import TracebackType
 from typing import Any, final
 
 from .._core.arguments import Seconds, seconds
@@ -107,6 +108,18 @@ class Term(Lease):
         # The server tells all sessions but the one that has changed it.
         news = Observing(settings.prefix, self.name).news
         self._engine.bells.rung("local", (news,))
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(exc_type, exc, traceback)
+        finally:
+            scope = self._possession.scope
+            if exc is None and scope is not None and scope.cancelled_since:
+                # Of two cancellations at the same time asyncio makes one, and the body has taken it for the
+                # end of its term. `run` would campaign again.
+                raise asyncio.CancelledError
 
     async def step_down(self, *, cool_down: Seconds = 0.0) -> None:
         """Ends the term: the body is cancelled, and the next candidate leads once the body has unwound.

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from .._core.engine import Engine
-from .._core.entered import held
+from .._core.entered import TURNS_TO_CLOSE, held
 from .._core.lease import Lease
 from .._core.options import Options
 from .._core.term import NEVER
@@ -58,8 +58,13 @@ class Turn:
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise RuntimeError("a turn is entered once: call turn() again")
-        self._group = group = self._group_of()
-        self._lease = await group.enter()
+        self._group = self._group_of()
+        for _ in range(TURNS_TO_CLOSE):
+            if not self._group.is_inside():
+                break
+            await asyncio.sleep(0)
+            self._group = self._group_of()
+        self._lease = await self._group.enter()
         self._entered = True
         return self
 
@@ -103,20 +108,21 @@ class TurnGroup:
     async def enter(self) -> Lease | None:
         """The lease of the first; None for a caller that has waited for another to be through with it."""
         came_at = self._engine.now()
-        self._ensure_not_inside()
+        if self.is_inside():
+            raise DeadlockError("Turn", self._binding.name, held="that turn itself")
         if self._led and not await self._leads(came_at):
             return None
         self._led = True
         self._engine.in_progress[self._slot] = self
         return await self._lead(came_at)
 
-    def _ensure_not_inside(self) -> None:
-        """Raises if the task is first itself, and would wait for itself to be through with it."""
-        for possession in held(
-            self._engine.entered.by(asyncio.current_task(self._engine.loop)), lasting=True
-        ):
-            if possession.kind == "turn" and possession.name == self._binding.name:
-                raise DeadlockError("Turn", possession.name, held="that turn itself")
+    def is_inside(self) -> bool:
+        """Whether the task is first itself, and would wait for itself to be through with it."""
+        inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
+        return any(
+            possession.kind == "turn" and possession.name == self._binding.name
+            for possession in held(inside, lasting=True)
+        )
 
     async def _leads(self, came_at: float) -> bool:
         """Waits until it is one's own to lead, or (False) need not be."""

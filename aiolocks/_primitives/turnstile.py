@@ -9,7 +9,7 @@ from typing import Any, Final, Never, final
 from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, seconds
 from .._core.clock import milliseconds
 from .._core.engine import Engine
-from .._core.open_blocks import OpenBlocks
+from .._core.open_blocks import OpenBlocks, told_at_exit
 from .._core.releasing import Releasing
 from .._core.shield import wait_shielded
 from .._core.sources import engine_of, source_of
@@ -68,8 +68,7 @@ class Turnstile:
         self._source = source_of(client)
         self._name = lock_name(name)
         self._window = seconds("window", window, least=SHORTEST_TTL)
-        # The entries that `async with` on this very object has made, by task, so that its exit finds them;
-        # nothing else.
+        # The entries that `async with` on this very object has made, for its exits; nothing else.
         self._entered: OpenBlocks[_Passage] = OpenBlocks()
 
     @property
@@ -124,13 +123,16 @@ class Turnstile:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            passage = self._entered.take(None)
+            passage = self._entered.take(None, alike=_Passage.ends_nothing)
         except LookupError:
-            raise RuntimeError(
-                f"cannot tell which entry to end: {self!r} was not entered in this task. Leave it in the "
-                "task that entered it"
-            ) from None
-        if passage.place == _FIRST:
+            error = RuntimeError(
+                f"cannot tell which entry to end: {self!r} was not entered in this task, and of several "
+                "entries only the winner's ends the window. Leave it in the task that entered it"
+            )
+            await told_at_exit(error, exc)
+            return
+        # None: an exit in another task has ended it.
+        if passage is not None and passage.place == _FIRST:
             await passage.end(exc)
 
     def __repr__(self) -> str:
@@ -152,6 +154,10 @@ class _Passage:
         self._ending = ending
         self._over_at = over_at
         self.place = place
+
+    def ends_nothing(self) -> bool:
+        """Whether its exit changes nothing."""
+        return self.place != _FIRST
 
     async def end(self, body_raised: BaseException | None) -> None:
         """Ends the window; never masks what the body raised, nor holds up a cancellation for over 1 s."""

@@ -8,7 +8,7 @@ import inspect
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import LeaseState, Lock, RangeLock, RWLock
+from aiolocks import LeaseState, Lock, LockNotOwnedError, RangeLock, RWLock
 from tests.unit.fakes import generous
 
 
@@ -61,22 +61,24 @@ async def test_an_exit_in_another_task_takes_the_lease_whose_task_has_ended(lock
     assert not lock._entered
 
 
-async def test_an_exit_in_another_task_leaves_those_alone_that_are_still_inside(offline, transport) -> None:
-    transport.answer = generous
-    lock = Lock(offline, "name", on_lost="ignore")
-    inside = asyncio.Event()
+async def test_an_exit_in_another_task_takes_the_one_lease_although_its_task_is_inside(
+    lock, transport
+) -> None:
+    inside, leave = asyncio.Event(), asyncio.Event()
 
     async def body() -> None:
         async with lock:
             inside.set()
-            await asyncio.sleep(1)
+            await leave.wait()
 
     task = asyncio.create_task(body())
     await inside.wait()
+    await lock.__aexit__(None, None, None)
+    leave.set()
 
-    with pytest.raises(RuntimeError, match="cannot tell which lease to release"):
-        await lock.__aexit__(None, None, None)
-    await task
+    with pytest.raises(LockNotOwnedError, match="its block was left in another task"):
+        await task
+    assert transport.verbs == ["acquire", "release"]
 
 
 async def test_an_exit_that_was_not_entered_is_refused(lock) -> None:

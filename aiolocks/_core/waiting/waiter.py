@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 from ..._transport import BEHIND, IN_TURN, PASSING, SEATED, STAYING, TOLD, WAITING, Call, ignore
 from ...errors import LockTimeoutError, SessionClosedError
 from ..clock import seconds
+from ..entered import TURNS_TO_CLOSE
 from .patience import Patient
 from .stages import Grant, Stage
 
@@ -39,7 +40,7 @@ class Waiter(Patient):
     Invariant: in a stage other than `ASKING` it has no request under way whose answer it waits for.
     """
 
-    __slots__ = ("_ask_again", "_needless", "_sitting_down", "_told", "_warned", "seated")
+    __slots__ = ("_ask_again", "_needless", "_sitting_down", "_suspected", "_told", "_warned", "seated")
 
     def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
         super().__init__(target, claim, blocking_timeout)
@@ -47,6 +48,7 @@ class Waiter(Patient):
         self._sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
         self.seated = False  # it may have a seat of its own, where each waiter has one
         self._ask_again = False
+        self._suspected = False  # its own task seems to be in the way
         self._told = False
         self._warned = False  # of a refusal that no release ends
 
@@ -73,8 +75,7 @@ class Waiter(Patient):
         self._tell_waiting()
         if self._inside and self._deadline is None:
             self._gate.watch_for_itself(self)
-            if self.suspect():
-                return
+            self.suspect()
         self._listen_on()
 
     def take_turn(self, *, woken: bool, in_turn: bool) -> None:
@@ -153,10 +154,10 @@ class Waiter(Patient):
         if refusal.lasting and not self._warned:
             self._warned = True
             self._engine.events.stuck(self.target.kind, self.target.name, refusal.detail)
-        if not self.suspect():
-            self._go_on(call, now, until=until)
-            if refusal.first:
-                self._gate.goes_first(refusal.first)
+        self.suspect()
+        self._go_on(call, now, until=until)
+        if refusal.first:
+            self._gate.goes_first(refusal.first)
 
     def _be_seated(self) -> None:
         """The refusal has seated it. Any end of its wait from now on gives that up."""
@@ -177,14 +178,23 @@ class Waiter(Patient):
 
     # -- who is in the way
 
-    def suspect(self) -> bool:
-        """Ends a wait that would never end by itself, because the waiting task itself is in the way."""
-        if self.stage is Stage.ENDED or self._deadline is not None:
-            return self.stage is Stage.ENDED
-        deadlock = self._deadlock()
-        if deadlock is not None:
+    def suspect(self) -> None:
+        """Ends a wait that would never end by itself, because the waiting task itself is in the way.
+
+        A few turns of the loop later: it may have left a generator that holds it, which the loop closes.
+        """
+        if self._deadline is None and not self._suspected and self._deadlock() is not None:
+            self._suspected = True
+            self._engine.loop.call_soon(self._look_again, TURNS_TO_CLOSE)
+
+    def _look_again(self, turns: int) -> None:
+        deadlock = None if self.over else self._deadlock()
+        if deadlock is None:
+            self._suspected = False
+        elif turns:
+            self._engine.loop.call_soon(self._look_again, turns - 1)
+        else:
             self._give_up(deadlock)
-        return deadlock is not None
 
     def _have(self, grant: Grant, now: float) -> None:
         self._gate.gone(self)

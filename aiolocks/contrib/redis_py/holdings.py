@@ -30,6 +30,12 @@ class Holdings:
         if task is not None:
             self._by_task[task] = token
 
+    def took_over(self, token: Any) -> None:
+        """The running task leaves what another has entered with that, unless it has acquired one itself."""
+        task = asyncio.current_task()
+        if task is not None and token is not None:
+            self._by_task.setdefault(task, token)
+
     def meant(self, latest: Any) -> Any:
         """The token that the running task speaks of: the latest, or its own if that one is another task's.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable
 from types import TracebackType
@@ -12,6 +13,7 @@ import redis.exceptions as driver
 from redis.asyncio.lock import Lock as RedisPyLock
 
 from ..._core.arguments import flag
+from ..._core.open_blocks import OpenBlocks
 from ..._core.sources import engine_of
 from ..._transport import check_client
 from .holdings import Holdings
@@ -81,6 +83,7 @@ class Lock(RedisPyLock):
         self.auto_renew = flag("auto_renew", auto_renew)
         self.wakeups = flag("wakeups", wakeups)
         self._holdings = Holdings()
+        self._open: OpenBlocks[Any] = OpenBlocks()
         # Of tries under way, by token: whether nobody else can have it, and loop time at which they are over.
         self._tries: dict[bytes, tuple[bool, float | None, bool]] = {}
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
@@ -257,12 +260,17 @@ class Lock(RedisPyLock):
 
     async def __aenter__(self) -> Self:
         if await self.acquire():
+            task = asyncio.current_task()
+            assert task is not None
+            self._open.add(task, getattr(self.local, "token", None))
             return self
         raise driver.LockError("Unable to acquire lock within the time specified")
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with contextlib.suppress(LookupError):  # redis-py lets anybody leave it
+            self._holdings.took_over(self._open.take(None))
         try:
             await self.release()
         except driver.RedisError as error:
