@@ -9,8 +9,11 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from .._transport import (
+    PROTOCOLS,
     WAKEUPS,
+    Dialect,
     KeyspaceWakeup,
+    Protocol,
     Transport,
     check_client,
     open_quorum,
@@ -78,8 +81,8 @@ class Session(AsyncOnly, Operations):
     to a lock, `Session.of(client)` serves, which needs no close.
 
     Args:
-        client: `redis.asyncio.Redis` (RESP2 or RESP3, `decode_responses` either way) or `RedisCluster`; of
-            valkey-py, `valkey.asyncio.Valkey` or `ValkeyCluster`.
+        client: `redis.asyncio.Redis` (its own `protocol` and `decode_responses` do not matter) or
+            `RedisCluster`; of valkey-py, `valkey.asyncio.Valkey` or `ValkeyCluster`.
         prefix: The prefix with which every key begins; no braces. Locks of different prefixes do not know of
             each other.
         wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
@@ -87,6 +90,11 @@ class Session(AsyncOnly, Operations):
             the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
             notifications (RESP3), which must be on. `"poll"`: they sleep and try again, as `backoff` says.
             Where they hear, a request each 0.6 s finds what was not heard.
+        protocol: The version of RESP that the session speaks. None: RESP3 if the server has it. Where the
+            server refuses `HELLO 3`, closes the connection, or does not answer within 1 s, the session
+            connects again with RESP2, says so in the log once, and stays with RESP2; then waiters hear
+            nothing, as with `wakeup="poll"`. 2: `HELLO 3` is never sent. 3: a server without RESP3 is a
+            `ConfigurationError`.
         backoff: How long waiters sleep between two tries, where they do not hear that a lock is free.
         command_timeout: Seconds that a single request without a deadline of its own may take while the server
             is silent. Where the server cannot be reached, such a request fails at once.
@@ -119,7 +127,8 @@ class Session(AsyncOnly, Operations):
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
-        ConfigurationError: From the first use on, if a `wakeup` was asked for by name that is not available.
+        ConfigurationError: From the first use on, if a `wakeup` was asked for by name that is not available,
+            or `protocol=3`.
     """
 
     _elsewhere = "tasks can share it; in another process, make one with a client of that process"
@@ -130,6 +139,7 @@ class Session(AsyncOnly, Operations):
         *,
         prefix: str = PREFIX,
         wakeup: Wakeup = "auto",
+        protocol: Protocol = None,
         backoff: Backoff = _BACKOFF,
         command_timeout: Seconds = 5.0,
         fence_retention: Seconds = 600.0,
@@ -146,6 +156,8 @@ class Session(AsyncOnly, Operations):
         if wakeup not in WAKEUPS and not isinstance(wakeup, KeyspaceWakeup):
             allowed = ", ".join(map(repr, WAKEUPS))
             raise ValueError(f"wakeup must be one of {allowed} or a KeyspaceWakeup, not {wakeup!r}")
+        if protocol not in PROTOCOLS or isinstance(protocol, float):
+            raise ValueError(f"protocol must be 2, 3 or None, not {protocol!r}")
         if not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"backoff must be an aiolocks.Backoff, not {type(backoff).__name__}")
         if guard not in GUARD_MODES:
@@ -155,6 +167,7 @@ class Session(AsyncOnly, Operations):
         self._own = own
         self._given = client
         self._wakeup: Wakeup = wakeup
+        self._dialect = Dialect(protocol)
         self._settings = Settings(
             prefix=key_prefix(prefix),
             backoff=backoff,
@@ -294,10 +307,10 @@ class Session(AsyncOnly, Operations):
     def _open(self) -> bool:
         return not self._closed_unused if self._engine is None else self._engine.usable
 
-    def _begin(self, connect_to: Callable[..., Transport], clients: Any) -> Engine:
+    def _begin(self, connect_to: Callable[..., Transport]) -> Engine:
         """A new engine with the settings of this session."""
         loop, settings = asyncio.get_running_loop(), self._settings
-        connect = partial(connect_to, clients, loop, prefix=settings.prefix, wakeup=self._wakeup)
+        connect = partial(connect_to, loop=loop, prefix=settings.prefix, wakeup=self._wakeup)
         return Engine(loop, settings, self._events, connect)
 
     def _usable_engine(self) -> Engine:
@@ -307,7 +320,7 @@ class Session(AsyncOnly, Operations):
             self._own.forget()  # nothing of it can be closed any more
             self._begin_anew()
         if self._engine is None:
-            self._engine = self._begin(open_transport, self._client)
+            self._engine = self._begin(partial(open_transport, self._client, dialect=self._dialect))
         self._engine.check_usable()
         return self._engine
 
@@ -323,7 +336,8 @@ class Session(AsyncOnly, Operations):
             session._usable_engine()  # noqa: SLF001 - its own class, here and below
         engine = self._joint.led_for(sessions)
         if engine is None:
-            engine = self._begin(open_quorum, [session._client for session in sessions])  # noqa: SLF001
+            clients = [(session._client, session._dialect) for session in sessions]  # noqa: SLF001
+            engine = self._begin(partial(open_quorum, clients))
             self._joint.lead(sessions, engine)
             for session in sessions:
                 session._joint.all.add(engine)  # noqa: SLF001

@@ -34,6 +34,7 @@ from .requests.calls import Call, Command, ignore, several
 from .requests.scripts import Script
 from .requests.transport import Proof, Transport
 from .requests.undoing import take_back
+from .wire.dialect import PROTOCOLS, Dialect, Protocol
 from .wire.wakeups import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
 from .wire.wakeups import NAMES as WAKEUPS
 
@@ -49,6 +50,7 @@ __all__ = [
     "NO_END",
     "OWING",
     "PASSING",
+    "PROTOCOLS",
     "SEATED",
     "STAYING",
     "TOLD",
@@ -57,6 +59,7 @@ __all__ = [
     "Answer",
     "Call",
     "Command",
+    "Dialect",
     "Fault",
     "Granted",
     "Kept",
@@ -65,6 +68,7 @@ __all__ = [
     "LockCommands",
     "OnRung",
     "Proof",
+    "Protocol",
     "Refused",
     "Released",
     "Script",

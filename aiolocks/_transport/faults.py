@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -18,6 +19,7 @@ _TRANSIENT: Final = {
     "CLUSTERDOWN": "its cluster has no majority",
     "KILLED": "the script was killed by an administrator",
     "LOADING": "it is loading its data",
+    "MAXCLIENTS": "it has as many clients as it allows (maxclients)",
     "MASTERDOWN": "it is a replica that has lost its master",
     "MISCONF": "it cannot persist its data and refuses writes",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write",
@@ -60,6 +62,8 @@ _INNER_DENIAL: Final = re.compile(
 )
 # The texts of NOAUTH, where redis-py has taken its code away and kept it nowhere (before version 6.4).
 _NO_CREDENTIALS: Final = re.compile(r"Authentication required|HELLO must be called with")
+# With more words behind it in a cluster; for the text alone, redis-py has a connection error.
+_TOO_MANY: Final = "max number of clients"
 # The errors of a script that begins on a key that is here, and goes on to one that is not.
 _HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
 _CODES: Final = (
@@ -140,28 +144,8 @@ def failed(text: str, cause: BaseException | None, *, transient: bool, **more: b
 
 def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
     """The server answered with an error."""
-    text = _QUOTED_ARGUMENTS.sub("", str(error))
-    # redis-py strips the code from some errors and keeps it beside the text.
-    code = str(getattr(error, "status_code", None) or "")
-    if code not in _KNOWN:
-        found = _CODE.search(text)
-        code = found[1] if found else ""
-    if isinstance(error, driver.AuthenticationError):
-        code = code or ("NOAUTH" if _NO_CREDENTIALS.search(text) else "WRONGPASS")
-    elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL.search(text):
-        code = "NOPERM"
-    elif "Protocol error: unauthenticated" in text:
-        code = "NOAUTH"  # as it says to long requests
-    elif "killed by user" in text:
-        code = "KILLED"
-    elif isinstance(error, driver.OutOfMemoryError):
-        code = "OOM"
-    elif _HALF_WAY.search(text):
-        code = "TRYAGAIN"
-    elif "cluster support disabled" in text:
-        code = "NOCLUSTER"
-    else:
-        code = code or _code_of_class(error)
+    text = words_of(error)
+    code = _code_of(error, text)
     meaning = _KNOWN.get(code)
     # Of a wrong type, the server does not say which key has it; most scripts do.
     named = keys if code == "WRONGTYPE" else keys[:1]
@@ -182,6 +166,49 @@ def refused(error: Exception, keys: tuple[bytes, ...] = ()) -> Fault:
         foreign=code in ("FOREIGN", "WRONGTYPE"),
         state=code in _STATES,
     )
+
+
+def words_of(error: Exception) -> str:
+    """What the server said, without the arguments that it quotes."""
+    return _QUOTED_ARGUMENTS.sub("", str(error))
+
+
+def _code_of(error: Exception, text: str) -> str:
+    # redis-py strips the code from some errors and keeps it beside the text.
+    code = str(getattr(error, "status_code", None) or "")
+    if code not in _KNOWN:
+        found = _CODE.search(text)
+        code = found[1] if found else ""
+    if isinstance(error, driver.AuthenticationError):
+        code = code or ("NOAUTH" if _NO_CREDENTIALS.search(text) else "WRONGPASS")
+    elif isinstance(error, driver.NoPermissionError) or _INNER_DENIAL.search(text):
+        code = "NOPERM"
+    elif "Protocol error: unauthenticated" in text:
+        code = "NOAUTH"  # as it says to long requests
+    elif "killed by user" in text:
+        code = "KILLED"
+    elif isinstance(error, driver.OutOfMemoryError):
+        code = "OOM"
+    elif _HALF_WAY.search(text):
+        code = "TRYAGAIN"
+    elif _TOO_MANY in text:
+        code = "MAXCLIENTS"
+    elif "cluster support disabled" in text:
+        code = "NOCLUSTER"
+    else:
+        code = code or _code_of_class(error)
+    return code
+
+
+def refuses_hello(error: Exception, *, with_credentials: bool) -> bool:
+    """Whether an error that answers `HELLO 3` is about RESP3, and not about who asks, or about now."""
+    text = words_of(error)
+    code = _code_of(error, text)
+    if code == "NOAUTH":  # a proxy that takes credentials by AUTH only, and has them here
+        return with_credentials
+    if code == "WRONGPASS" or code in _TRANSIENT or code in _LASTING:
+        return False
+    return not text.startswith("DENIED")  # before anything was read: the server is in protected mode
 
 
 def _code_of_class(error: Exception) -> str:
@@ -308,14 +335,20 @@ def _answer(error: BaseException) -> Exception | None:
     return None
 
 
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it, what caused that, and so on."""
+    seen: set[int] = set()
+    # A stream raises the same error again and again, also from what it has caused itself.
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _disagreement(error: BaseException) -> BaseException | None:
     """The error because of which client and server do not agree on TLS, or on a certificate."""
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, (ssl.SSLCertVerificationError, TlsMismatchError)):
-            return link
-        link = link.__cause__ or link.__context__
-    return None
+    of_tls = (ssl.SSLCertVerificationError, TlsMismatchError)
+    return next((link for link in chain(error) if isinstance(link, of_tls)), None)
 
 
 def _said(error: BaseException) -> str:

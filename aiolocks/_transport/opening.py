@@ -17,6 +17,7 @@ from .commands.listening import trial
 from .requests.calls import Command
 from .requests.keys import key, parse
 from .requests.transport import Transport
+from .wire.dialect import Dialect
 from .wire.multiplexed import Multiplexed
 from .wire.outages import Outage, Outages
 from .wire.wakeups import OnRung, Wakeup, Wakeups
@@ -125,6 +126,7 @@ def open_transport(
     prefix: str,
     session: str,
     wakeup: Wakeup,
+    dialect: Dialect,
     on_rung: OnRung,
 ) -> Transport:
     """The best way to this client's server; connects when first needed.
@@ -133,10 +135,12 @@ def open_transport(
     tried out.
 
     Raises:
-        ConfigurationError: A wakeup was asked for by name that this client cannot have.
+        ConfigurationError: A wakeup was asked for by name that this client cannot have, or RESP3.
     """
     if is_cluster(client):
-        return _clustered(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung)
+        return _clustered(
+            client, loop, prefix=prefix, session=session, wakeup=wakeup, dialect=dialect, on_rung=on_rung
+        )
     outage = Outage(_label(client.connection_pool), Outages(loop))
     probe = key(prefix, "lock", session, "bell.probe")
     wakeups = Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung)
@@ -145,7 +149,8 @@ def open_transport(
         # close it.
         pool = client.connection_pool
         return Multiplexed(
-            lambda protocol: RawConnection.open(pool, protocol=protocol),
+            lambda protocol, patience: RawConnection.open(pool, protocol=protocol, patience=patience),
+            dialect,
             wakeups,
             lambda: _over_pool(pool, loop, outage),
             loop,
@@ -154,11 +159,12 @@ def open_transport(
             library=library_behind(pool),
         )
     wakeups.require_none(_not_driven(client))
+    dialect.require_any(_not_driven(client))
     return _over_pool(client.connection_pool, loop, outage)
 
 
 def open_quorum(
-    clients: Sequence[Any],
+    clients: Sequence[tuple[Any, Dialect]],
     loop: asyncio.AbstractEventLoop,
     *,
     prefix: str,
@@ -166,16 +172,24 @@ def open_quorum(
     wakeup: Wakeup,
     on_rung: OnRung,
 ) -> Transport:
-    """The way to several independent masters, each as by `open_transport`."""
+    """The way to several independent masters, each as by `open_transport`, with the dialect of each."""
     from .quorum.quorum import Quorum  # noqa: PLC0415 - few need it
 
     return Quorum(
         [
             (
                 master_label(client),
-                open_transport(client, loop, prefix=prefix, session=session, wakeup=wakeup, on_rung=on_rung),
+                open_transport(
+                    client,
+                    loop,
+                    prefix=prefix,
+                    session=session,
+                    wakeup=wakeup,
+                    dialect=dialect,
+                    on_rung=on_rung,
+                ),
             )
-            for client in clients
+            for client, dialect in clients
         ],
         loop,
     )
@@ -188,6 +202,7 @@ def _clustered(
     prefix: str,
     session: str,
     wakeup: Wakeup,
+    dialect: Dialect,
     on_rung: OnRung,
 ) -> Transport:
     from .client.connectors import NodeConnectors  # noqa: PLC0415
@@ -219,9 +234,13 @@ def _clustered(
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         connector = connectors.connector(address)
         node: Multiplexed = Multiplexed(
-            lambda protocol: RawConnection.open(
-                connector, protocol=protocol, check_slots=lambda rows: slots.members.check(rows, address)
+            lambda protocol, patience: RawConnection.open(
+                connector,
+                protocol=protocol,
+                patience=patience,
+                check_slots=lambda rows: slots.members.check(rows, address),
             ),
+            dialect,
             Wakeups(
                 wakeup,
                 trial=lambda turned_away: _trial(cluster.probes.key(node, probe, turned_away)),
@@ -239,6 +258,7 @@ def _clustered(
 
     if not connectors.drivable:
         Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung).require_none(_not_driven(client))
+        dialect.require_any(_not_driven(client))
         return pooled()
     return Clustered(slots, open_node, on_rung, loop, outage=outage)
 

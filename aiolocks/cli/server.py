@@ -23,6 +23,7 @@ from redis.exceptions import (
 )
 
 from .._transport.client.targets import FORMS, Kind, Target, target_of
+from .._transport.faults import chain
 from .exits import NO_SERVER, CommandError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -191,13 +192,11 @@ def _not_a_url() -> str:
 
 def _reason(error: BaseException) -> str:
     """The words of the system, if any: the driver's texts around them are long and repeat the address."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in chain(error):
         if isinstance(cause, ssl.SSLError):  # its errno is none of the system's
             return f"TLS failed: {getattr(cause, 'verify_message', '') or cause.reason or cause}"
         if isinstance(cause, OSError) and cause.errno is not None:
             return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
-        cause = cause.__cause__ or cause.__context__
     if "Cluster mode is not enabled" in str(error) or "cluster support disabled" in str(error):
         return "it is a single server, and no node of a cluster: write redis:// in its URL"
     if str(error).startswith("HELLO must be called with the client already authenticated"):

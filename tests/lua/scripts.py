@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 import aiolocks
-from aiolocks._transport.client.driver import RawConnection, reply_reader
+from aiolocks._transport.client.driver import RawConnection
 from aiolocks._transport.requests.keys import key
 
 LUA = Path(aiolocks.__file__).parent / "lua"
@@ -54,8 +54,6 @@ TELLING_OF_THIEVES = (
         for step in ("renew", "release")
     ),
 )
-
-_NOT_ENOUGH = object()
 
 
 @cache
@@ -774,7 +772,6 @@ class Ear(asyncio.Protocol):
 
     def __init__(self, raw: RawConnection) -> None:
         self._raw = raw
-        self._reader = reply_reader(_NOT_ENOUGH)
         self._replies: deque[asyncio.Future[Any]] = deque()
         self._pushes: list[Any] = []
         raw.transport.set_protocol(self)
@@ -806,8 +803,7 @@ class Ear(asyncio.Protocol):
         await self._raw.wait_closed()
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        while (reply := self._reader.gets()) is not _NOT_ENOUGH:
+        for reply in self._raw.replies.read(data):
             if type(reply) is hiredis.PushNotification:
                 self._pushes.append(list(reply))
             elif isinstance(reply, Exception):

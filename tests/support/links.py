@@ -7,7 +7,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote
 
 from hiredis import ProtocolError, PushNotification, Reader
@@ -20,6 +20,9 @@ Request = list[bytes]
 
 Match = bytes | Callable[[Request], bool]
 """Which requests are meant: those with these bytes in a word, or those for which it is true."""
+
+CLOSED: Final = b"closed"
+"""Instead of an answer: the connection is closed."""
 
 _NOTHING = object()  # no message complete; None and False are replies
 
@@ -139,8 +142,18 @@ class Link:
             if goes_on:
                 self._sent += _answers_due(request)
                 self._traps.extend((self._sent, trap) for trap in traps)
-        if goes_on:
+        if goes_on and not self._says_no(data):
             self.to_server.put(data, self._proxy.delay_requests)
+
+    def _says_no(self, data: bytes) -> bool:
+        """Whether the proxy itself has answered a request for RESP3. Clients send it alone, and wait."""
+        hello = self._proxy.hello
+        if hello is None or b"$5\r\nHELLO\r\n$1\r\n3\r\n" not in data:
+            return False
+        self._sent -= 1
+        if hello:
+            self._to_client.put(None if hello == CLOSED else hello, self._proxy.delay)
+        return True
 
     def replies_came(self, data: bytes) -> None:
         for reply in _messages(self._replies, data):
@@ -151,6 +164,8 @@ class Link:
                 self._traps.popleft()[1].sprung.set()
             self.cut()
         elif not self._drops_replies:
+            if self._proxy.reply is not None:
+                data = self._proxy.reply(data)
             self._to_client.put(data, self._proxy.delay_replies)
 
     def client_left(self) -> None:

@@ -11,12 +11,16 @@ Nothing is polled, and but for connecting there are no tasks: bytes are passed o
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 
 from tests.support.links import ClientSide, Link, Match, Request, Trap, matches, reset
+
+SILENT: Final = b""
+"""Instead of an answer: nothing."""
 
 
 class Proxy:
@@ -36,6 +40,10 @@ class Proxy:
         refuse: Reset new connections at once.
         rate: Bytes a second that each connection takes from its client; None for any number. Bytes beyond
             that wait with the client, as behind a slow line.
+        hello: What a client that sends ``HELLO 3`` is told instead of the answer of the server, which does
+            not see the request; `CLOSED` of `links` closes the connection, and `SILENT` says nothing. None:
+            the server answers.
+        reply: Changes what the server sends, piece by piece, before it goes on to the client.
         requests: Every request that came in, whatever became of it.
         connections: How many connections have been made.
     """
@@ -47,6 +55,8 @@ class Proxy:
         self.drop_replies = False
         self.refuse = False
         self.rate: float | None = None
+        self.hello: bytes | None = None
+        self.reply: Callable[[bytes], bytes] | None = None
         self.requests: list[Request] = []
         self.connections = 0
         self._upstream = upstream

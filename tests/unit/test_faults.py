@@ -10,7 +10,7 @@ import redis.exceptions as driver
 
 from aiolocks import BackendError
 from aiolocks._transport import faults
-from aiolocks._transport.client.driver import error_of, reply_reader
+from aiolocks._transport.client.replies import Replies, error_of
 
 KEYS = (b"aiolocks:lock:{n}", b"aiolocks:lock.fence:{n}")
 SHA = "54e326db3931fb63747c7aa9948eb6f30a449911"
@@ -376,15 +376,13 @@ def test_connecting_again_may_help(error) -> None:
 )
 def test_a_redirect_that_cannot_be_read_is_an_answer(redirect: str) -> None:
     """Of a server that lies, or of a proxy: the reader would raise in the middle of receiving."""
-    reader = reply_reader(None)
-    reader.feed(f"-{redirect}\r\n+OK\r\n".encode())
-    error = reader.gets()
+    error, after = Replies().read(f"-{redirect}\r\n+OK\r\n".encode())
     assert isinstance(error, driver.ResponseError)
     assert faults.redirect(error) is None
     fault = faults.refused(error, KEYS)
     assert not fault.transient
     assert "a redirect that cannot be read" in str(fault.error)
-    assert reader.gets() == b"OK"
+    assert after == b"OK"
 
 
 def test_a_redirect_for_once_says_what_it_is() -> None:

@@ -16,6 +16,7 @@ from aiolocks._transport.commands.listening import trial
 from aiolocks._transport.faults import Redirect
 from aiolocks._transport.requests.calls import Call, Command, ignore
 from aiolocks._transport.requests.keys import SLOTS, slot_of, tag_of
+from aiolocks._transport.wire.dialect import Dialect
 from aiolocks._transport.wire.multiplexed import Multiplexed
 from aiolocks._transport.wire.notifiers import ASKING
 from aiolocks._transport.wire.outages import Outage, Outages
@@ -39,11 +40,12 @@ class Unreached:
         )
 
     def open(self, address: Address, cluster: Clustered) -> Multiplexed:
-        async def never(_: int) -> Any:
+        async def never(*_: object) -> Any:
             await self._loop.create_future()
 
         self.nodes[address] = node = Multiplexed(
             never,
+            Dialect(),
             Wakeups("poll", trial=lambda _: trial(b""), on_rung=lambda _, __: None),
             cast("Any", None),
             self._loop,

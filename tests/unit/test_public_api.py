@@ -325,6 +325,7 @@ def test_session_takes_what_the_contract_says() -> None:
     assert parameters(Session) == {
         "prefix": "aiolocks",
         "wakeup": "auto",
+        "protocol": None,
         "backoff": Backoff(),
         "command_timeout": 5.0,
         "fence_retention": 600.0,

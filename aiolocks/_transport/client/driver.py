@@ -2,7 +2,7 @@
 
 redis-py opens the connection with the class and the arguments of the client's own pool, so that
 credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. These parts
-are private: `_reader`, `_writer` and `_parser` of a connection, the stream's `_buffer`, and the table of
+are private: `_reader` and `_writer` of a connection, the stream's `_buffer`, and (in `replies`) the table of
 error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `RawConnection.open`
 at the object; where either is not as expected, the pooled transport serves.
 
@@ -13,21 +13,25 @@ the two libraries differ stand in `libraries`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast, final
+from typing import Any, Final, Self, cast, final
 
 import hiredis
 import redis.exceptions as driver
-from redis._parsers.base import BaseParser
 from redis.asyncio.client import Redis
 from redis.asyncio.connection import ConnectionPool
 
+from .. import faults
 from ..requests.calls import Words
 from .libraries import REDIS, Library, library_of
+from .replies import PushNotification, Replies
 from .tls import Connecting, connected
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds for one attempt to connect; attempts go on for as long as somebody waits."""
+HELLO_TIMEOUT: Final = 1.0
+"""Seconds for the answer to `HELLO 3`."""
 
 # Maintenance pushes and caches are for the pool's connections, and none is of use to a lock.
 _POOL_MATTERS: Final = (
@@ -36,20 +40,11 @@ _POOL_MATTERS: Final = (
     "maint_notifications_config",
     "maint_notifications_pool_handler",
 )
-# Before redis-py 6, only the parser of a cluster's client knew them.
-_CLUSTER_ANSWERS: Final[dict[str, type[driver.ResponseError]]] = {
-    "ASK": driver.AskError,
-    "CLUSTERDOWN": driver.ClusterDownError,
-    "CROSSSLOT": driver.ClusterCrossSlotError,
-    "MASTERDOWN": driver.MasterDownError,
-    "MOVED": driver.MovedError,
-    "TRYAGAIN": driver.TryAgainError,
-}
-
 # Its stub knows only tuples of one word.
 pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 """Makes the bytes of a request."""
-PushNotification: Final = hiredis.PushNotification
+
+_PIECE: Final = 65_536
 
 Address = tuple[str, int]
 MakeWords = Callable[[], Words]
@@ -57,12 +52,20 @@ MakeWords = Callable[[], Words]
 cluster before the library connects to the node. Raises if the request must not be sent any more."""
 
 
-class UnreadableRedirectError(driver.ResponseError):
-    """A node named no slot, host and port of the node that it redirects to."""
-
-
 class NotDrivableError(Exception):
     """The connection is not made of asyncio streams that can be taken over."""
+
+
+class NoResp3Error(Exception):
+    """The server has not agreed to RESP3. The text says how.
+
+    Attributes:
+        said: It said so in words. A connection that was closed, or silence, may have another cause.
+    """
+
+    def __init__(self, how: str, *, said: bool) -> None:
+        super().__init__(how)
+        self.said = said
 
 
 class NotConnectedError(Exception):
@@ -104,12 +107,13 @@ def library_behind(connector: Connecting) -> Library:
 class RawConnection:
     """An authenticated stream to the server, taken out of redis-py's hands."""
 
-    __slots__ = ("_beneath", "_writer", "database", "leftover", "protocol", "transport")
+    __slots__ = ("_beneath", "_writer", "database", "leftover", "protocol", "replies", "transport")
 
     def __init__(
         self,
         writer: asyncio.StreamWriter,
         transport: asyncio.Transport,
+        replies: Replies,
         leftover: bytes,
         *,
         protocol: int,
@@ -119,49 +123,60 @@ class RawConnection:
         self._writer = writer
         self._beneath: Any = transport.get_protocol()
         self.transport = transport
+        self.replies = replies
         self.leftover = leftover
         self.protocol = protocol
         self.database = database
 
     @classmethod
     async def open(
-        cls, pool: Connecting, *, protocol: int, check_slots: Callable[[Any], object] | None = None
+        cls,
+        pool: Connecting,
+        *,
+        protocol: int,
+        patience: float = HELLO_TIMEOUT,
+        check_slots: Callable[[Any], object] | None = None,
     ) -> RawConnection:
         """Connects as the pool would, but not out of the pool: none of its places is taken.
 
-        `check_slots` is given the table of slots that this node has, and raises if the node must not be used.
+        A connection with RESP2 is asked for a sign of life: the library may have asked nothing at all.
+
+        Args:
+            pool: Has the class of the connections, and their arguments.
+            protocol: 2 or 3, whatever the client speaks.
+            patience: Seconds for the answer to `HELLO 3`.
+            check_slots: Is given the table of slots that this node has, and raises if the node must not be
+                used.
 
         Raises:
             NotDrivableError: The stream is not one of asyncio's.
+            NoResp3Error: The server has not agreed to RESP3.
             redis.exceptions.RedisError, OSError, TimeoutError: As from redis-py; nothing is left open.
         """
         arguments = arguments_of(pool)
         arguments.update(protocol=protocol, decode_responses=False)
         connection: Any = pool.connection_class(**arguments)
+        library = library_behind(pool)
         try:
-            with library_behind(pool).errors():
+            with _Handshake(connection, library, patience) as handshake, library.errors():
                 async with asyncio.timeout(CONNECT_TIMEOUT):
-                    await connected(pool, connection.connect())
+                    await connected(pool, handshake.done())
                     if check_slots is not None:
                         check_slots(await cluster_slots(connection))
-            return cls._take_over(connection, protocol, int(arguments.get("db") or 0))
+            return cls._take_over(connection, handshake, int(arguments.get("db") or 0))
         finally:
             close_now(connection)  # does nothing once the stream was taken over
 
     @classmethod
-    def _take_over(cls, connection: Any, protocol: int, database: int) -> RawConnection:
+    def _take_over(cls, connection: Any, handshake: _Handshake, database: int) -> RawConnection:
         reader, writer = connection._reader, connection._writer
-        if not isinstance(writer, asyncio.StreamWriter) or not isinstance(reader, asyncio.StreamReader):
-            raise NotDrivableError(f"{type(connection).__name__} does not use asyncio's streams")
         transport: Any = writer.transport
         if not hasattr(transport, "set_protocol"):
             raise NotDrivableError(f"{type(transport).__name__} cannot change its protocol")
-        parser_reader = getattr(connection._parser, "_reader", None)
-        if parser_reader is not None and parser_reader.has_data():
-            raise driver.ConnectionError("a reply was cut in two while connecting")
-        leftover = bytes(reader._buffer)  # type: ignore[attr-defined]  # pushes that came early
+        leftover = bytes(reader._buffer)  # pushes that came early
         connection._reader = connection._writer = None
-        return cls(writer, transport, leftover, protocol=protocol, database=database)
+        protocol = handshake.protocol
+        return cls(writer, transport, handshake.replies, leftover, protocol=protocol, database=database)
 
     def lost(self, error: Exception | None) -> None:
         """Tells the protocol that stood there before, which is what `wait_closed` waits for."""
@@ -170,6 +185,111 @@ class RawConnection:
     async def wait_closed(self) -> None:
         """Waits until the transport has closed."""
         await self._writer.wait_closed()
+
+
+@final
+class _Handshake:
+    """What the library says on a new connection, and hears.
+
+    The replies are read here. The library's parsers do not know all that a server may send, and of the answer
+    to `HELLO 3` they do not tell whether it was a yes.
+
+    Attributes:
+        protocol: The version of RESP that the server speaks on it: 3 once it has agreed.
+        replies: The reader of the connection, which it keeps.
+    """
+
+    def __init__(self, connection: Any, library: Library, patience: float) -> None:
+        self.protocol = 2
+        self._connection = connection
+        self._send = connection.send_command
+        self._library = library
+        self._patience = patience
+        self._stream: object = None
+        self._heard: deque[Any] = deque()
+        self._hello: tuple[Any, ...] = ()  # asked, and not answered yet
+        self.replies = Replies(library)
+
+    def __enter__(self) -> Self:
+        self._connection.send_command, self._connection.read_response = self._say, self._hear
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The connection and this object would keep each other alive.
+        del self._connection.send_command, self._connection.read_response
+
+    async def done(self) -> None:
+        """Connects, and asks what the library asks.
+
+        Raises:
+            NoResp3Error: As `RawConnection.open`.
+        """
+        await self._connection.connect()
+        if self.protocol < 3:  # also where a `redis_connect_func` of the user's asks nothing
+            await self._say("PING")
+            try:
+                await self._hear()
+            except driver.ResponseError as error:
+                if faults.refused(error).transient:
+                    raise
+        if self._heard:
+            raise driver.InvalidResponse("a reply to nothing that was asked")
+
+    async def _say(self, *words: Any, **options: Any) -> None:
+        if words[0] == "HELLO":
+            self._hello = words
+        await self._send(*words, **options)
+
+    async def _hear(self, *_: object, **__: object) -> Any:
+        hello, self._hello = self._hello, ()
+        reply = await (self._answer_to(hello) if hello else self._reply())
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def _answer_to(self, hello: tuple[Any, ...]) -> Any:
+        try:
+            async with asyncio.timeout(self._patience):
+                reply = await self._reply()
+        except TimeoutError:
+            how = f"the server does not answer HELLO 3 within {self._patience:.2g} s"
+        except driver.InvalidResponse:
+            how = "the server answers HELLO 3 with what cannot be read"
+        except driver.ConnectionError:
+            how = "the server closes the connection on which HELLO 3 comes"
+        else:
+            if isinstance(reply, Exception):
+                if not faults.refuses_hello(reply, with_credentials="AUTH" in hello):
+                    return reply
+                how = f"the server refuses HELLO 3: {faults.words_of(reply)}"
+            elif not isinstance(reply, dict) or reply.get(b"proto", 3) != 3:
+                how = "the server answers HELLO 3 without RESP3"
+            else:
+                self.protocol = 3
+                return reply
+            raise NoResp3Error(how, said=True)
+        raise NoResp3Error(how, said=False)
+
+    async def _reply(self) -> Any:
+        reader = self._connection._reader
+        if not isinstance(reader, asyncio.StreamReader) or not isinstance(
+            self._connection._writer, asyncio.StreamWriter
+        ):
+            raise NotDrivableError(f"{type(self._connection).__name__} does not use asyncio's streams")
+        if self._stream is not reader:  # of another server, behind Sentinel
+            self._stream, self.replies, self.protocol = reader, Replies(self._library), 2
+            self._heard.clear()
+        while not self._heard:
+            try:
+                data = await reader.read(_PIECE)
+            except OSError as error:
+                raise driver.ConnectionError(f"Error while reading: {error}") from None
+            if not data:
+                raise driver.ConnectionError("Connection closed by server.")
+            self._heard.extend(
+                reply for reply in self.replies.read(data) if type(reply) is not PushNotification
+            )
+        return self._heard.popleft()
 
 
 def arguments_of(pool: Connecting) -> dict[str, Any]:
@@ -194,13 +314,20 @@ async def cluster_slots(connection: Any) -> Any:
 
 @final
 class Executor:
-    """Executes single requests, each once, over a few connections like those of a pool, beside it."""
+    """Executes single requests, each once, over a few connections like those of a pool, beside it.
+
+    They speak RESP2, which every server has: nothing is told on them between replies.
+    """
 
     __slots__ = ("_library", "_pool")
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._library = library_behind(pool)
-        self._pool: Any = self._library.pool(connection_class=pool.connection_class, **arguments_of(pool))
+        cls: Any = pool.connection_class
+        arguments = arguments_of(pool)
+        if isinstance(cls, type) and issubclass(cls, self._library.connection):
+            arguments["protocol"] = 2
+        self._pool: Any = self._library.pool(connection_class=cls, **arguments)
 
     async def __call__(self, make: MakeWords) -> Any:
         try:
@@ -218,25 +345,3 @@ class Executor:
 
     async def aclose(self) -> None:
         await self._pool.aclose()
-
-
-def error_of(text: str) -> Exception:
-    """The exception for an error reply, of the same class whatever the version of redis-py."""
-    code, _, rest = text.partition(" ")
-    if code in _CLUSTER_ANSWERS:
-        try:
-            return _CLUSTER_ANSWERS[code](rest)
-        except ValueError:  # as redis-py takes a redirect apart
-            return UnreadableRedirectError(f"a redirect that cannot be read: {rest!r}")
-    parse: Any = BaseParser.parse_error
-    error: Exception = parse(text)
-    return error
-
-
-def reply_reader(not_enough: object, library: Library = REDIS) -> hiredis.Reader:
-    """A parser of replies that gives bytes, and errors as exceptions of redis-py and of the library."""
-    return hiredis.Reader(
-        protocolError=driver.InvalidResponse,
-        replyError=error_of if library is REDIS else lambda text: library.own(error_of(text)),
-        notEnoughData=not_enough,
-    )

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import redis.exceptions as driver
 
-from ..faults import TlsMismatchError
+from ..faults import TlsMismatchError, chain
 from .libraries import REDIS, library_of
 
 T = TypeVar("T")
@@ -92,14 +92,13 @@ def _is_broken(error: BaseException | None) -> bool:
     """Whether a connection was made, and then broke or carried something that cannot be read."""
     if isinstance(error, (driver.AuthenticationError, driver.BusyLoadingError)):
         return False  # an answer
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
+    for link in chain(error):
+        if isinstance(link, ssl.SSLCertVerificationError):
             return False
-        if isinstance(error, (ConnectionResetError, BrokenPipeError, ssl.SSLError, driver.InvalidResponse)):
+        if isinstance(link, (ConnectionResetError, BrokenPipeError, ssl.SSLError, driver.InvalidResponse)):
             return True
-        if isinstance(error, driver.ConnectionError) and "closed by server" in str(error):
+        if isinstance(link, driver.ConnectionError) and "closed by server" in str(link):
             return True
-        error = error.__cause__ or error.__context__
     return False
 
 

@@ -29,7 +29,7 @@ class Connector(OnDemandTask):
     one that refuses connections.
 
     Args:
-        establish: Connects with a protocol version, 3 or (where the server knows no other) 2.
+        establish: Connects.
         needed: Whether somebody still waits for a connection.
         gave_up: Told why it will not succeed.
         failed: Told of each attempt that failed at once, and not because the server is silent.
@@ -40,14 +40,14 @@ class Connector(OnDemandTask):
         refusal: How the last attempt has failed, if it failed at once.
     """
 
-    __slots__ = ("_again_at", "_establish", "_failed", "_outage", "_pause", "_protocol", "refusal")
+    __slots__ = ("_again_at", "_establish", "_failed", "_outage", "_pause", "refusal")
 
     _task_name = "aiolocks-connect"
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        establish: Callable[[int], Awaitable[None]],
+        establish: Callable[[], Awaitable[None]],
         needed: Callable[[], bool],
         gave_up: Callable[[BaseException], None],
         *,
@@ -58,7 +58,6 @@ class Connector(OnDemandTask):
         self._establish = establish
         self._failed = failed
         self._outage = outage
-        self._protocol = 3
         self._pause = _FIRST
         self._again_at = 0.0  # loop time before which no other attempt is made
         self.refusal: BaseException | None = None
@@ -76,14 +75,11 @@ class Connector(OnDemandTask):
             began = self._loop.time()
             self.refusal = None
             try:
-                await self._establish(self._protocol)
+                await self._establish()
             except faults.CONNECTING as error:
-                if not faults.is_final(error):
-                    self._try_again(error, began)
-                elif self._protocol == 3 and "HELLO" in str(error).upper():
-                    self._protocol = 2
-                else:
+                if faults.is_final(error):
                     raise
+                self._try_again(error, began)
             else:
                 self.trouble = None
                 self._rest(began)

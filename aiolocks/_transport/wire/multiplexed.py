@@ -91,6 +91,7 @@ class Multiplexed(Reconnecting):
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_raw,
+            self._dialect,
             Wakeups("poll", trial=lambda _: bare(()), on_rung=lambda _, __: None),
             self._make_fallback,
             self._loop,

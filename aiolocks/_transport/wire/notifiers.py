@@ -86,10 +86,12 @@ class Tracking(Notifier):
         return (CACHING,)
 
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
-        if push[0] != b"invalidate":
+        if push[:1] != [b"invalidate"]:
             return ()
-        keys: list[bytes] | None = push[1]  # None: the server has forgotten everything
-        return keys
+        keys: Any = push[1] if len(push) > 1 else None
+        if not isinstance(keys, list):  # null: the server has forgotten everything
+            return None
+        return [key for key in keys if isinstance(key, bytes)]
 
 
 @final
@@ -187,10 +189,10 @@ class Keyspace(Notifier):
         return (("UNSUBSCRIBE", self._channel + bell),)
 
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
-        if push[0] != b"message":
+        if push[:1] != [b"message"] or not all(isinstance(part, bytes) for part in push) or len(push) != 3:
             return ()
         _, channel, event = push
-        if event in _UNHEEDED:
+        if event in _UNHEEDED or not channel.startswith(self._channel):
             return ()
         bell = channel[len(self._channel) :]
         if bell == self._probe:
@@ -200,5 +202,13 @@ class Keyspace(Notifier):
 
 
 def _pair(reply: Any) -> tuple[str, str]:
-    name, value = next(iter(reply.items())) if isinstance(reply, dict) else reply
-    return name.decode(), value.decode()
+    """The setting and its value.
+
+    Raises:
+        ValueError: The reply is another one.
+    """
+    match [*reply.items()] if isinstance(reply, dict) else reply:
+        case [(bytes() as name, bytes() as value)] | [bytes() as name, bytes() as value]:
+            return name.decode(), value.decode()
+        case _:
+            raise ValueError(f"{reply!r} is no setting")

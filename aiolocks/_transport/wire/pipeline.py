@@ -20,8 +20,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import clocks, faults
-from ..client.driver import PushNotification, pack
+from ..client.driver import pack
 from ..client.errors import UnknownScriptError, UnreadableReplyError
+from ..client.replies import PushNotification, Replies
 from ..requests.calls import FREED, LONG, NOT_HELD, Call, Command, Words, ignore
 from .notifiers import CACHING
 from .residue import Residue
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aiolocks.transport")
 
-NOT_ENOUGH: Final = object()
-"""Given by the reader where a reply is not complete yet."""
-_REPLIES_AS_PUSHES: Final = (b"subscribe", b"unsubscribe")
+_SUBSCRIPTIONS: Final = {b"subscribe": "SUBSCRIBE", b"unsubscribe": "UNSUBSCRIBE"}
+"""The pushes that are replies, and to what."""
 _CACHING: Final = pack(CACHING)
 STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
@@ -69,11 +69,11 @@ class Pipeline(asyncio.Protocol, ABC):
         self._fallback: Transport | None = None
         self._queue: deque[Call[Any]] = deque()  # not written yet
         self._inflight: deque[Call[Any]] = deque()  # written, reply to come
-        # Stands for each request whose reply says nothing; its time is that of the last one.
+        # Stands for each CACHING, whose reply says nothing; its time is that of the last one.
         self._unheeded: Call[Any] = Call(bare(()), ignore, ignore, until=math.inf)
         self._unheeded.done = True
         self._raw: RawConnection | None = None
-        self._reader: Any = None
+        self._replies = Replies()
         self._ready = False  # the queue may be written
         self._useful = False  # a caller's request was answered on the present connection
         self._unproven = True  # that is not so, or the server has refused what it was asked
@@ -155,10 +155,8 @@ class Pipeline(asyncio.Protocol, ABC):
                 continue
             # A request that is asked elsewhere for once comes right after its ASKING.
             if heard := call.command.bells or (() if call.elsewhere else call.command.watched):
-                for words in self._wakeups.before_arming(heard):
-                    self._unheeded.sent = now
-                    self._inflight.append(self._unheeded)
-                    parts.append(_CACHING if words is CACHING else pack(words))
+                arming = self._wakeups.before_arming(heard)
+                parts.extend(self._put_before(words, now, steady) for words in arming)
             self._put(call, now, steady)
             parts.append(request)
             last = call
@@ -182,6 +180,17 @@ class Pipeline(asyncio.Protocol, ABC):
             call.until = math.inf
         self._inflight.append(call)
 
+    def _put_before(self, words: Words, now: float, steady: float) -> bytes:
+        """What makes the server tell of bells is on its way; its bytes."""
+        if words is CACHING:
+            self._unheeded.sent = now
+            self._inflight.append(self._unheeded)
+            return _CACHING
+        subscription: Call[Any] = Call(bare(words), ignore, ignore, until=math.inf)
+        subscription.done = True
+        self._put(subscription, now, steady)
+        return pack(words)
+
     def _write_out(self, data: bytes) -> None:
         assert self._raw is not None
         if not self._alone or len(data) <= LONG:
@@ -200,11 +209,10 @@ class Pipeline(asyncio.Protocol, ABC):
     # -- receiving
 
     def data_received(self, data: bytes) -> None:
-        reader, answered = self._reader, False
+        replies, answered = self._replies, False
         try:
-            reader.feed(data)
-            while (reply := reader.gets()) is not NOT_ENOUGH:
-                if type(reply) is PushNotification and reply[0] not in _REPLIES_AS_PUSHES:
+            for reply in replies.read(data):
+                if type(reply) is PushNotification and not self._confirms(reply):
                     self._wakeups.pushed(reply)
                     continue
                 answered = True
@@ -223,11 +231,19 @@ class Pipeline(asyncio.Protocol, ABC):
             log.warning("the server's reply cannot be read (%r): connecting again", error)
             self._abort()
         # Pushes do not show that the server hears this side: a connection may be open in one direction only.
-        if answered or reader.has_data():
+        if answered or replies.partial:
             self._heard = self._loop.time()
         if self._alone and self._ready and not self._inflight:
             self._outflow = None
             self._flush()
+
+    def _confirms(self, push: list[Any]) -> bool:
+        """Whether a push is the reply that is due next: with RESP3, subscriptions have no other one."""
+        word = _SUBSCRIPTIONS.get(push[0]) if push and isinstance(push[0], bytes) else None
+        if word is None or not self._inflight:
+            return False
+        command = self._inflight[0].command
+        return command.script is None and command.args[:1] == (word,)
 
     def _handed_over(self, release: Call[Any], acquire: Call[Any], reply: Any) -> None:
         """The reply to a release and an acquire that went in one request.

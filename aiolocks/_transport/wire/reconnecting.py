@@ -15,11 +15,11 @@ import asyncio
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import faults
-from ..client.driver import NotDrivableError, RawConnection, pack, reply_reader
+from ..client.driver import NotDrivableError, RawConnection, pack
 from ..client.errors import closed, silent
 from ..client.libraries import REDIS, Library
 from ..requests.calls import LONG, Call
@@ -27,9 +27,10 @@ from ..requests.transport import Transport
 from .blame import MOST_CLOSED, Blame
 from .connecting import Connector
 from .deadlines import Deadlines
+from .dialect import Dialect, OpenRaw
 from .identity import Identity, identify, warn_of_eviction
 from .outages import Outage
-from .pipeline import NOT_ENOUGH, STALL, Pipeline, bare
+from .pipeline import STALL, Pipeline, bare
 from .wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Reconnecting(Pipeline):
     """A pipeline whose connection is made when a request needs it, and again when it has broken.
 
     Args:
-        open_raw: Connects with the given protocol version (3, or 2 where the server knows no other).
+        open_raw: Connects with the given version of the protocol.
+        dialect: Which version that is.
         fallback: Makes the transport that serves when the connection cannot be driven.
         outage: The log of the times when the server is away.
         router: Told of what other connections may serve; None where there are no others.
@@ -57,7 +59,8 @@ class Reconnecting(Pipeline):
 
     def __init__(
         self,
-        open_raw: Callable[[int], Awaitable[RawConnection]],
+        open_raw: OpenRaw,
+        dialect: Dialect,
         wakeups: Wakeups,
         fallback: Callable[[], Transport],
         loop: asyncio.AbstractEventLoop,
@@ -75,6 +78,7 @@ class Reconnecting(Pipeline):
         self._router = router
         self._fence = fence
         self._open_raw = open_raw
+        self._dialect = dialect
         self._make_fallback = fallback
         self.outage = outage
         self._connector = Connector(
@@ -112,11 +116,12 @@ class Reconnecting(Pipeline):
             fault = faults.of_driver(error, call.command.keys)
             call.fault(faults.withdrawn(fault) if before else fault)
 
-    async def _establish(self, protocol: int) -> None:
+    async def _establish(self) -> None:
         try:
-            raw = await self._open_raw(protocol)
+            raw = await self._dialect.open(self._open_raw, label=self.outage.label)
         except NotDrivableError as reason:
             self._wakeups.require_none(str(reason))
+            self._dialect.require_any(str(reason))
             log.warning("%s: the pooled transport serves this session", reason)
             self._give_way()
             return
@@ -131,7 +136,7 @@ class Reconnecting(Pipeline):
             raise
 
     async def _introduce(self, raw: RawConnection) -> None:
-        self._reader = reply_reader(NOT_ENOUGH, self._library)
+        self._replies = raw.replies
         raw.transport.set_protocol(self)
         if raw.leftover:
             self.data_received(raw.leftover)
@@ -140,7 +145,8 @@ class Reconnecting(Pipeline):
             raise self._broken("closed by the server while connecting")
         identity, before = await identify(self._ask), self._identity
         await self._residue.drop(self._ask, identity)
-        await self._wakeups.begin(self._ask, protocol=raw.protocol, database=raw.database)
+        why = self._dialect.why or "by the client's own way of connecting"
+        await self._wakeups.begin(self._ask, protocol=raw.protocol, database=raw.database, why=why)
         if self._raw is not raw:  # it broke right after its last answer
             raise self._connector.trouble or self._broken("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.

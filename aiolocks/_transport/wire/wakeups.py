@@ -78,8 +78,15 @@ class Wakeups:
         self._notifier: Notifier = NO_NOTIFIER
         self.name = ""
 
-    async def begin(self, ask: Ask, *, protocol: int, database: int) -> None:
+    async def begin(self, ask: Ask, *, protocol: int, database: int, why: str = "") -> None:
         """Opens the hearing on a new connection.
+
+        Args:
+            ask: Sends a command on it.
+            protocol: The version of RESP that the connection speaks: with 2, nothing can be told between
+                replies.
+            database: Its number.
+            why: Why it speaks RESP2.
 
         Raises:
             ConfigurationError: The way that was asked for by name is not there.
@@ -87,15 +94,15 @@ class Wakeups:
         troubles: list[str] = []
         self._notifier = NO_NOTIFIER
         chosen = NO_NOTIFIER.name
-        for way in self._ways:
+        if protocol < 3 and self._ways:
+            troubles.append(f"RESP2 is spoken, {why}")
+        for way in self._ways if protocol >= 3 else ():
             try:
-                if protocol < 3:
-                    raise UnavailableError("the connection speaks RESP2, and this needs RESP3")
                 self._notifier = way  # hears its own trial
                 await way.open(ask, database)
-            except UnavailableError as why:
+            except UnavailableError as error:
                 self._notifier = NO_NOTIFIER
-                troubles.append(f"{way.name}: {why}" if self._wanted == "auto" else str(why))
+                troubles.append(f"{way.name}: {error}" if self._wanted == "auto" else str(error))
             else:
                 chosen = way.name
                 break
