@@ -19,6 +19,7 @@ from aiolocks import (
     Backoff,
     ConfigurationError,
     FairLock,
+    KeyspaceWakeup,
     Lock,
     MultiLock,
     Redlock,
@@ -29,7 +30,7 @@ from aiolocks import (
     Tick,
 )
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
-from tests.adversity.tools import in_within, warm
+from tests.adversity.tools import PATIENT, in_within, warm
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clients import with_own_connections
 from tests.support.clusters import Cluster
@@ -69,7 +70,7 @@ async def open_session(connect: Connect) -> AsyncIterator[Callable[..., Session]
     async with AsyncExitStack() as sessions:
 
         def open_session(to: Any, **options: Any) -> Session:
-            session = Session(connect(to), backoff=QUICK, **options)
+            session = Session(connect(to), **{"backoff": QUICK, **options})
             sessions.push_async_callback(session.aclose)
             return session
 
@@ -265,6 +266,81 @@ async def test_where_resp2_serves_no_better_resp3_is_asked_for_again(
     through.cut()
     await warming
     assert await hears(session)
+
+
+# -- keyspace notifications, on a second connection ----------------------------------------------------------
+
+
+@pytest.fixture
+async def notifying(own_server: OwnServer, proxy: OpenProxy) -> Proxy:
+    """The way to a server without RESP3 that tells of its keys."""
+    through = await proxy(await own_server(arguments=("--notify-keyspace-events", "Kgx")))
+    through.hello = NO["unsupported"]
+    return through
+
+
+async def woken(one: Session, other: Session) -> str:
+    """How a waiter of the other session was woken, who would sleep for long otherwise."""
+    for _ in range(5):  # a heartbeat may come first
+        before = other.statistics().wakeups
+        lease = await Lock(one, "a").acquire()
+        waiting = asyncio.create_task(Lock(other, "a").acquire())
+        await eventually(lambda: sleeps(other), within=5)
+        await asyncio.sleep(0.05)
+        await lease.release()
+        await (await in_within(2, waiting)).release()
+        after = other.statistics().wakeups
+        (way,) = [way for way in after if after[way] > before[way]]
+        if way != "poll":
+            break
+    return way
+
+
+@pytest.mark.parametrize("wanted", ["auto", "keyspace", KeyspaceWakeup(configure=True)])
+async def test_waiters_hear_by_keyspace_notifications(
+    notifying: Proxy, open_session: OpenSession, caplog: pytest.LogCaptureFixture, wanted: Any
+) -> None:
+    one, other = (open_session(notifying, wakeup=wanted, backoff=PATIENT) for _ in range(2))
+    assert await woken(one, other) == "keyspace"
+    assert len(said(caplog, "keyspace serves", level=logging.WARNING)) == (2 if wanted == "auto" else 0)
+    for _ in range(2):  # both connections are made again
+        notifying.cut()
+        assert await woken(one, other) == "keyspace"
+
+
+async def test_where_the_second_connection_ends_both_are_made_again(
+    own_server: OwnServer, open_session: OpenSession
+) -> None:
+    server = await own_server(arguments=("--notify-keyspace-events", "Kgx"))
+    one, other = (open_session(server, protocol=2, wakeup="keyspace", backoff=PATIENT) for _ in range(2))
+    assert await woken(one, other) == "keyspace"
+    async with server.client() as admin:
+        await admin.client_kill_filter(_type="pubsub")
+    assert await woken(one, other) == "keyspace"
+
+
+async def test_notifications_that_are_not_heard(
+    own_server: OwnServer, proxy: OpenProxy, open_session: OpenSession
+) -> None:
+    through = await proxy(await own_server())
+    session = open_session(through, protocol=2, wakeup="keyspace")
+    with pytest.raises(ConfigurationError, match="notify-keyspace-events must have at least 'Kg'"):
+        await Lock(session, "a").acquire()
+    session = open_session(through, protocol=2, wakeup=KeyspaceWakeup(configure=True))
+    assert await hears(session)
+    await eventually(lambda: through.open_connections == 2)
+
+
+@pytest.mark.parametrize("how", [CLOSED, SILENT, b"-ERR unknown command 'SUBSCRIBE'\r\n"])
+async def test_a_proxy_without_subscriptions_is_left_to_the_poll(
+    own_server: OwnServer, proxy: OpenProxy, open_session: OpenSession, how: bytes
+) -> None:
+    through = await proxy(await own_server(arguments=("--notify-keyspace-events", "Kgx")))
+    through.subscribe = how
+    session = open_session(through, protocol=2)
+    assert not await hears(session)
+    await eventually(lambda: through.open_connections == 1)
+    assert through.count(b"SUBSCRIBE") == 1
 
 
 # -- the version that was asked for --------------------------------------------------------------------------

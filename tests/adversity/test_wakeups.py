@@ -290,10 +290,12 @@ async def test_t_w_1_resp2_alone_is_left_to_the_poll(
     assert [("poll serves" in text, "RESP2" in text) for text in warnings(caplog)] == [(True, True)]
 
 
-@pytest.mark.parametrize("wanted", ["tracking", "keyspace", KeyspaceWakeup(configure=True)])
-async def test_t_w_1_resp2_alone_and_asked_for_by_name(resp2_alone: Proxy, start: Start, wanted: Any) -> None:
+@pytest.mark.parametrize(("wanted", "why"), [("tracking", "RESP2"), ("keyspace", NOTIFICATIONS)])
+async def test_t_w_1_resp2_alone_and_asked_for_by_name(
+    resp2_alone: Proxy, start: Start, wanted: Any, why: str
+) -> None:
     session = start(wakeup=wanted, to=resp2_alone)
-    with pytest.raises(ConfigurationError, match="RESP2"):
+    with pytest.raises(ConfigurationError, match=why):
         await Lock(session, "a").acquire()
 
 

@@ -146,13 +146,16 @@ class Link:
             self.to_server.put(data, self._proxy.delay_requests)
 
     def _says_no(self, data: bytes) -> bool:
-        """Whether the proxy itself has answered a request for RESP3. Clients send it alone, and wait."""
-        hello = self._proxy.hello
-        if hello is None or b"$5\r\nHELLO\r\n$1\r\n3\r\n" not in data:
+        """Whether the proxy answers in place of the server. Clients send this alone, and wait."""
+        if b"$5\r\nHELLO\r\n$1\r\n3\r\n" in data:
+            answer = self._proxy.hello
+        else:
+            answer = self._proxy.subscribe if b"$9\r\nSUBSCRIBE\r\n" in data else None
+        if answer is None:
             return False
         self._sent -= 1
-        if hello:
-            self._to_client.put(None if hello == CLOSED else hello, self._proxy.delay)
+        if answer:
+            self._to_client.put(None if answer == CLOSED else answer, self._proxy.delay)
         return True
 
     def replies_came(self, data: bytes) -> None:

@@ -43,6 +43,7 @@ class Proxy:
         hello: What a client that sends ``HELLO 3`` is told instead of the answer of the server, which does
             not see the request; `CLOSED` of `links` closes the connection, and `SILENT` says nothing. None:
             the server answers.
+        subscribe: The same for ``SUBSCRIBE``, on a connection with RESP2.
         reply: Changes what the server sends, piece by piece, before it goes on to the client.
         requests: Every request that came in, whatever became of it.
         connections: How many connections have been made.
@@ -56,6 +57,7 @@ class Proxy:
         self.refuse = False
         self.rate: float | None = None
         self.hello: bytes | None = None
+        self.subscribe: bytes | None = None
         self.reply: Callable[[bytes], bytes] | None = None
         self.requests: list[Request] = []
         self.connections = 0

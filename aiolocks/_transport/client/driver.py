@@ -182,6 +182,10 @@ class RawConnection:
         """Tells the protocol that stood there before, which is what `wait_closed` waits for."""
         self._beneath.connection_lost(error)
 
+    def abort(self) -> None:
+        """Ends it at once; what was not sent is lost."""
+        self.transport.abort()
+
     async def wait_closed(self) -> None:
         """Waits until the transport has closed."""
         await self._writer.wait_closed()

@@ -66,7 +66,7 @@ class Dialect:
         raw = await open_raw(2, HELLO_TIMEOUT)
         try:
             if not no.said and (better := await self._asked_again(open_raw, loop.time() - began)) is not None:
-                raw.transport.abort()
+                raw.abort()
                 return better
             if self._wanted == 3:
                 raise ConfigurationError(
@@ -74,7 +74,7 @@ class Dialect:
                     "and in proxies between, or leave out protocol=3"
                 )
         except BaseException:
-            raw.transport.abort()
+            raw.abort()
             raise
         if not self.why:  # another connection may have learned it meanwhile
             self.why = f"for {no}"

@@ -213,13 +213,14 @@ class Multiplexed(Reconnecting):
             self._closed = True
             await self._connector.aclose()
         finally:
+            ear = self._ear
             self.close()
-        if (raw := self._raw) is not None:
+        for raw in [raw for raw in (self._raw, ear) if raw is not None]:
             try:
                 async with asyncio.timeout(1.0):
                     await raw.wait_closed()
             except (OSError, TimeoutError):
-                raw.transport.abort()
+                raw.abort()
 
     async def _drain(self, deadline: float) -> None:
         # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
@@ -237,6 +238,8 @@ class Multiplexed(Reconnecting):
         self._cancel_timers()
         if self._raw is not None:
             self._raw.transport.close()
+        if self._ear is not None:
+            self._ear.close()
         for call in (*self._inflight, *self._queue):
             call.fault(faults.session_closed())
         self._queue.clear()

@@ -19,6 +19,8 @@ CACHING: Final = ("CLIENT", "CACHING", "YES")
 _UNHEEDED: Final = frozenset({b"set", b"expire", b"zadd", b"hset", b"hincrby"})
 """Events that tell of no end: what was hung up or renewed, by this session or another one."""
 _SETTING: Final = "notify-keyspace-events"
+_PATIENCE: Final = 1.0
+"""Seconds for the answer to the first SUBSCRIBE on a second connection: some proxies never give it."""
 _TRIALS: Final = 8
 """How many slots of a node of a cluster are tried before the connection is given up."""
 
@@ -71,7 +73,7 @@ class Tracking(Notifier):
 
     name: ClassVar[str] = "tracking"
 
-    async def open(self, ask: Ask, database: int) -> None:
+    async def open(self, ask: Ask) -> None:
         replies = [
             ask("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"),
             ask("CLIENT", "CACHING", "YES"),  # it can be refused by itself
@@ -105,16 +107,20 @@ class Keyspace(Notifier):
         self._probe = b""
         self._configure = configure
         self._turned_away = turned_away
+        self._hear: Ask | None = None  # where the messages come on another connection
         self._channel = b""  # the prefix of the channels
         self._bells: set[bytes] = set()
         self._heard_probe = False
 
-    async def open(self, ask: Ask, database: int) -> None:
+    async def open(self, ask: Ask, database: int, hear: Ask | None = None) -> None:
         """Tries it out: whether an event arrives says more than the setting, which may be hidden.
+
+        Where `hear` is given, it subscribes on that connection instead of the one of the requests.
 
         A node of a cluster is not tried out while all its slots that could be are being moved away: leases in
         them are to live. Until they have moved, the heartbeat of its bells finds what the node does not tell.
         """
+        self._hear = hear
         self._channel = f"__keyspace@{database}__:".encode()
         self._bells.clear()
         turned_away: list[bytes] = []
@@ -151,7 +157,14 @@ class Keyspace(Notifier):
     async def _try_out(self, ask: Ask, trial: Command[int]) -> bool:
         self._probe = trial.keys[0]
         self._heard_probe = False
-        replies = [ask("SUBSCRIBE", self._channel + self._probe)]
+        hear = self._hear or ask
+        replies = [hear("SUBSCRIBE", self._channel + self._probe)]
+        if self._hear is not None:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await replies[0]
+            except TimeoutError:
+                raise UnavailableError("the server does not answer SUBSCRIBE") from None
         # An event comes before the reply to the next command: there is nothing to wait for.
         for words in (trial.words(as_eval=True), ("DEL", self._probe)):
             if self._turned_away is not None:
@@ -159,6 +172,8 @@ class Keyspace(Notifier):
             replies.append(ask(*words))
         for reply in replies:
             await reply
+        if self._hear is not None:
+            await self._hear("PING")  # its reply comes behind the event
         return self._heard_probe
 
     async def _silence(self, ask: Ask) -> str:
@@ -180,13 +195,21 @@ class Keyspace(Notifier):
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         new = [bell for bell in bells if bell not in self._bells]
         self._bells.update(new)
-        return [("SUBSCRIBE", self._channel + bell) for bell in new]
+        return self._of_connection([("SUBSCRIBE", self._channel + bell) for bell in new])
 
     def after(self, bell: bytes) -> Iterable[Words]:
         if bell not in self._bells:
             return ()
         self._bells.remove(bell)
-        return (("UNSUBSCRIBE", self._channel + bell),)
+        return self._of_connection([("UNSUBSCRIBE", self._channel + bell)])
+
+    def _of_connection(self, subscriptions: list[Words]) -> Iterable[Words]:
+        """Those that go over the connection of the requests; the others are sent here."""
+        if self._hear is None:
+            return subscriptions
+        for words in subscriptions:
+            self._hear(*words)
+        return ()
 
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
         if push[:1] != [b"message"] or not all(isinstance(part, bytes) for part in push) or len(push) != 3:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import faults
-from ..client.driver import NotDrivableError, RawConnection, pack
+from ..client.driver import HELLO_TIMEOUT, NotDrivableError, RawConnection, pack
 from ..client.errors import closed, silent
 from ..client.libraries import REDIS, Library
 from ..requests.calls import LONG, Call
@@ -28,7 +28,9 @@ from .blame import MOST_CLOSED, Blame
 from .connecting import Connector
 from .deadlines import Deadlines
 from .dialect import Dialect, OpenRaw
+from .ear import Ear
 from .identity import Identity, identify, warn_of_eviction
+from .notifiers import Ask, UnavailableError
 from .outages import Outage
 from .pipeline import STALL, Pipeline, bare
 from .wakeups import Wakeups
@@ -89,6 +91,7 @@ class Reconnecting(Pipeline):
             failed=self._away,
             outage=outage,
         )
+        self._ear: Ear | None = None
         self._identity: Identity | None = None  # of the last connection that carried requests
         self._stall = STALL
         self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
@@ -132,7 +135,7 @@ class Reconnecting(Pipeline):
             await self._introduce(raw)
         except BaseException:
             if not self._ready:
-                raw.transport.abort()
+                raw.abort()
             raise
 
     async def _introduce(self, raw: RawConnection) -> None:
@@ -146,7 +149,12 @@ class Reconnecting(Pipeline):
         identity, before = await identify(self._ask), self._identity
         await self._residue.drop(self._ask, identity)
         why = self._dialect.why or "by the client's own way of connecting"
-        await self._wakeups.begin(self._ask, protocol=raw.protocol, database=raw.database, why=why)
+        await self._wakeups.begin(
+            self._ask, protocol=raw.protocol, database=raw.database, why=why, ear=self._open_ear
+        )
+        if self._ear is not None and not self._wakeups.hears:
+            self._ear.close()
+            self._ear = None
         if self._raw is not raw:  # it broke right after its last answer
             raise self._connector.trouble or self._broken("closed by the server while connecting")
         # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
@@ -159,6 +167,23 @@ class Reconnecting(Pipeline):
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
         elif before is None:
             await warn_of_eviction(self._ask)
+
+    async def _open_ear(self) -> Ask:
+        try:
+            raw = await self._open_raw(2, HELLO_TIMEOUT)
+        except faults.CONNECTING as error:
+            raise UnavailableError(f"no second connection was made ({error})") from error
+        self._ear = Ear(
+            raw, self._loop, silence=STALL, pushed=self._wakeups.pushed, ended=self._hears_no_more
+        )
+        if self._raw is None or self._closed:
+            self._ear.close()
+        return self._ear.ask
+
+    def _hears_no_more(self) -> None:
+        """The second connection has ended: both are made again, so that waiters know what they hear."""
+        if self._ready:
+            self._abort()
 
     def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
         """A bare command on this very connection, ahead of the queue."""
@@ -241,7 +266,7 @@ class Reconnecting(Pipeline):
     def _abort(self) -> None:
         if self._raw is not None:
             self._hung_up = True
-            self._raw.transport.abort()
+            self._raw.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         raw, self._raw = self._raw, None
@@ -249,6 +274,9 @@ class Reconnecting(Pipeline):
             self._residue.add(self._identity, self._inflight)
         self._ready = False
         self._wakeups.end()
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
         if raw is not None:
             raw.lost(exc)
         if exc is not None:

@@ -6,15 +6,16 @@ A bell is a key. The script that makes room for a waiter deletes it, and then th
 - `keyspace`: what happens to the key, on a channel of its own (keyspace notifications);
 - `poll`: nobody tells.
 
-All of it on the session's one connection, in order with its commands: what arms the bell is heard from then
-on, with nothing to wait for and no second connection that could fall silent unnoticed. A push only ever
-shortens a sleep; when it stays away, the poll finds the same a little later.
+With RESP3 all of it comes on the session's one connection, in order with its commands: what arms the bell is
+heard from then on, with nothing to wait for and no second connection that could fall silent unnoticed. With
+RESP2 there is only `keyspace`, on a second connection. A push only ever shortens a sleep; when it stays away,
+the poll finds the same a little later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -24,6 +25,8 @@ from .notifiers import NO_NOTIFIER, Ask, Keyspace, Notifier, Tracking, Trial, Tu
 
 log = logging.getLogger("aiolocks.transport")
 
+OpenEar = Callable[[], Awaitable[Ask]]
+"""Makes a second connection; gives what asks on it. Raises `UnavailableError`."""
 OnRung = Callable[[str, Iterable[bytes] | None], None]
 """Told by which way, and which bells were rung; None: possibly any."""
 
@@ -78,7 +81,9 @@ class Wakeups:
         self._notifier: Notifier = NO_NOTIFIER
         self.name = ""
 
-    async def begin(self, ask: Ask, *, protocol: int, database: int, why: str = "") -> None:
+    async def begin(
+        self, ask: Ask, *, protocol: int, database: int, why: str = "", ear: OpenEar | None = None
+    ) -> None:
         """Opens the hearing on a new connection.
 
         Args:
@@ -87,6 +92,7 @@ class Wakeups:
                 replies.
             database: Its number.
             why: Why it speaks RESP2.
+            ear: With RESP2, makes the second connection.
 
         Raises:
             ConfigurationError: The way that was asked for by name is not there.
@@ -94,12 +100,15 @@ class Wakeups:
         troubles: list[str] = []
         self._notifier = NO_NOTIFIER
         chosen = NO_NOTIFIER.name
-        if protocol < 3 and self._ways:
-            troubles.append(f"RESP2 is spoken, {why}")
-        for way in self._ways if protocol >= 3 else ():
+        for way in self._ways:
             try:
+                if protocol < 3 and (isinstance(way, Tracking) or ear is None):
+                    raise UnavailableError(f"RESP2 is spoken, {why}")
                 self._notifier = way  # hears its own trial
-                await way.open(ask, database)
+                if isinstance(way, Tracking):
+                    await way.open(ask)
+                else:
+                    await way.open(ask, database, await ear() if ear is not None and protocol < 3 else None)
             except UnavailableError as error:
                 self._notifier = NO_NOTIFIER
                 troubles.append(f"{way.name}: {error}" if self._wanted == "auto" else str(error))
