@@ -91,7 +91,7 @@ async def connected(url: str, *, ailing: bool = False) -> AsyncGenerator[Server,
 
     Args:
         url: As `--redis` takes it.
-        ailing: Whether a server serves too that answers with a refusal, or that does not know RESP3.
+        ailing: Whether a server serves too that answers with a refusal.
 
     Raises:
         CommandError: There is no such server, or it does not let us in; within a few seconds.
@@ -102,9 +102,8 @@ async def connected(url: str, *, ailing: bool = False) -> AsyncGenerator[Server,
         return
     try:
         # No retry: what the first try says is what there is to say. Locks have their own policy anyway.
-        protocol = {"protocol": 2} if ailing else {}
         target = target_of(url)
-        client, asked = target.open(retry=Retry(NoBackoff(), 0), **protocol)
+        client, asked = target.open(retry=Retry(NoBackoff(), 0))
     except (ValueError, TypeError):
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
         raise CommandError(_not_a_url(), NO_SERVER) from None
@@ -199,6 +198,4 @@ def _reason(error: BaseException) -> str:
             return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     if "Cluster mode is not enabled" in str(error) or "cluster support disabled" in str(error):
         return "it is a single server, and no node of a cluster: write redis:// in its URL"
-    if str(error).startswith("HELLO must be called with the client already authenticated"):
-        return "Authentication required."  # as it says to those who do not ask for protocol 3
     return str(error) or type(error).__name__

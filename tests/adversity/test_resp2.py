@@ -30,13 +30,14 @@ from aiolocks import (
     Tick,
 )
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
+from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import PATIENT, in_within, warm
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clients import with_own_connections
 from tests.support.clusters import Cluster
 from tests.support.links import CLOSED, Request
 from tests.support.proxy import SILENT, Proxy
-from tests.support.servers import Server
+from tests.support.servers import Server, ServerKind
 from tests.support.waiting import eventually, sleeps
 
 NO = {
@@ -389,6 +390,24 @@ def test_another_version_is_refused(wrong: Any) -> None:
 # -- everywhere ----------------------------------------------------------------------------------------------
 
 WORDS_OR_NOT = pytest.mark.parametrize("way", ["unsupported", "closed", "silent"])
+
+
+async def test_a_unix_socket(server_kind: ServerKind) -> None:
+    """Over which redis-py makes a connection error of whatever is raised while it connects."""
+    if server_kind.executable is None or server_kind.is_simulated:
+        pytest.skip(f"not with {server_kind}: it starts a server of its own")
+    # Not `own_server`, whose keys are looked at with RESP3.
+    arguments = ("--rename-command", "HELLO", "")
+    async with (
+        EmbeddedServer(executable=server_kind.executable, arguments=arguments) as server,
+        server.client() as client,
+    ):
+        assert "path" in client.connection_pool.connection_kwargs
+        async with Session(client) as session:
+            await warm(session)
+        async with Session(client, protocol=3) as session:
+            with pytest.raises(ConfigurationError, match=r"refuses HELLO 3: .*leave out protocol=3"):
+                await Lock(session, "a").acquire()
 
 
 @WORDS_OR_NOT

@@ -27,8 +27,10 @@ from tests.cli.conftest import Aiolocks
 from tests.cli.several import several
 from tests.conftest import OwnServer
 from tests.docs.markdown import read
+from tests.support.links import CLOSED
 from tests.support.processes import ROOT
-from tests.support.servers import ServerKind
+from tests.support.proxy import SILENT, Proxy
+from tests.support.servers import Server, ServerKind
 from tests.support.skew import SkewedServer
 
 COMPLETE = (
@@ -153,8 +155,8 @@ SPOILT = {
     "no RESP3": Spoilt(
         "resp3",
         Level.WARNING,
-        "the server refuses RESP3 (HELLO 3)",
-        "remove rename-command HELLO",
+        "there is no RESP3, for the server refuses HELLO 3",
+        "no rename-command HELLO",
         arguments=("--rename-command", "HELLO", ""),
         others=("trial",),
     ),
@@ -202,6 +204,35 @@ async def test_a_spoilt_server_is_named_with_what_mends_it(
     assert spoilt.says in finding.says
     assert spoilt.mend in finding.mend
     assert amiss(findings) == {spoilt.check, *spoilt.others}
+
+
+@pytest.mark.parametrize(
+    ("hello", "says"),
+    [
+        (b"-ERR unsupported command\r\n", "the server refuses HELLO 3: unsupported command"),
+        (CLOSED, "the server closes the connection on which HELLO 3 comes"),
+        (SILENT, "the server does not answer HELLO 3 within 1 s"),
+    ],
+)
+async def test_a_proxy_without_resp3_and_what_that_costs(
+    own_server: OwnServer, proxy: Callable[[Server], Awaitable[Proxy]], hello: bytes, says: str
+) -> None:
+    server = await own_server()
+    through = await proxy(server)
+    through.hello = hello
+    findings = await found(server, url=through.url)
+    assert amiss(findings) == {"resp3", "trial"}
+    assert says in findings["resp3"].says
+    assert "a lock lies free for up to 64 ms after its release" in findings["resp3"].says
+    assert "each process that waits sends 31 requests a second for each name" in findings["resp3"].says
+    assert "notify-keyspace-events Kgx" in findings["trial"].mend
+
+    async with server.client() as admin:
+        await admin.config_set("notify-keyspace-events", "Kgx")
+    findings = await found(server, url=through.url)
+    assert amiss(findings) == {"resp3"}
+    assert "hears of free locks on a second connection" in findings["resp3"].says
+    assert "the waiter was woken by keyspace" in findings["trial"].says
 
 
 async def test_nearly_as_many_clients_as_there_may_be(own_server: OwnServer) -> None:

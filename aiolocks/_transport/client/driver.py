@@ -228,7 +228,14 @@ class _Handshake:
         Raises:
             NoResp3Error: As `RawConnection.open`.
         """
-        await self._connection.connect()
+        try:
+            await self._connection.connect()
+        except driver.ConnectionError as error:  # in which some ways of connecting wrap all that is raised
+            own = (NoResp3Error, NotDrivableError)
+            ours = next((link for link in faults.chain(error) if isinstance(link, own)), None)
+            if ours is None:
+                raise
+            raise ours from None
         if self.protocol < 3:  # also where a `redis_connect_func` of the user's asks nothing
             await self._say("PING")
             try:

@@ -98,8 +98,11 @@ class Target:
 
 
 def _bounded_by_us(*options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those arguments, where later ones count, without a time-out of the driver unless one is among them."""
-    bounded: dict[str, Any] = {"socket_timeout": None}
+    """Those arguments, where later ones count; without a time-out of the driver unless one is among them.
+
+    The client speaks RESP2, which every server and proxy has. Sessions ask for RESP3 by themselves.
+    """
+    bounded: dict[str, Any] = {"socket_timeout": None, "protocol": 2}
     for some in options:
         bounded |= some
     return bounded

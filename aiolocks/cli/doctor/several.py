@@ -60,7 +60,9 @@ async def _whole(
         facts = await learn(client)
         findings = list(settings.about(facts))
         if not facts.number("loading"):  # or else it refuses all the rest
-            of_user = _of_user(client, other, user=target.user, prefix=prefix, name=name, wakeup=wakeup)
+            of_user = _of_user(
+                client, other, facts, user=target.user, prefix=prefix, name=name, wakeup=wakeup
+            )
             findings += [found async for found in of_user]
             if wakeup == "keyspace":
                 findings.append(trial.keyspace(facts))
@@ -70,13 +72,13 @@ async def _whole(
 
 
 async def _of_user(
-    client: Redis, other: Redis, *, user: str, prefix: str, name: str, wakeup: str
+    client: Redis, other: Redis, facts: Facts, *, user: str, prefix: str, name: str, wakeup: str
 ) -> AsyncGenerator[Finding, None]:
     """The rights of this user. The name is nobody's, and its keys are on this server."""
     async for finding in access.allowed(client, prefix=prefix, name=name, user=user):
         yield finding
     if wakeup in ("auto", "tracking"):
-        async for finding in trial.pushes(other, user=user):
+        async for finding in trial.pushes(other, facts, user=user):
             yield finding
 
 
@@ -174,7 +176,7 @@ async def _master(
         name = _name_on(cluster, node, prefix)
         if not facts.number("loading") and name is not None:
             async for finding in _of_user(
-                client, other, user=target.user, prefix=prefix, name=name, wakeup=wakeup
+                client, other, facts, user=target.user, prefix=prefix, name=name, wakeup=wakeup
             ):
                 yield finding
 

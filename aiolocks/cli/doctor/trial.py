@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
@@ -11,16 +10,18 @@ from typing import Any, Final
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
-from ... import ConfigurationError, Lock, LockError, LockEvent, Session
+from ... import Backoff, ConfigurationError, Lock, LockError, LockEvent, Session
+from ..._transport import Dialect
+from ..._transport.client.driver import RawConnection
+from ..._transport.faults import CONNECTING
 from ..._transport.requests.keys import key
-from ..exits import CommandError
+from ..exits import NO_SERVER, CommandError
 from .facts import PATIENCE, Facts, ask
 from .findings import Finding, Level
 
 _TTL: Final = 5.0
 _SHORT: Final = 0.5
 _KEYSPACE: Final = "notify-keyspace-events"
-_OF_PROTOCOL: Final = re.compile("hello|proto", re.IGNORECASE)
 _REASONS: Final = {
     "maxmemory": "CONFIG SET maxmemory <more>, or remove keys that are not needed",
     "replica": "connect to the master, and see min-replicas-to-write",
@@ -47,26 +48,23 @@ class _Waiting:
         self.begun.set()
 
 
-async def pushes(client: Redis, *, user: str) -> AsyncGenerator[Finding, None]:
+async def pushes(client: Redis, facts: Facts, *, user: str) -> AsyncGenerator[Finding, None]:
     """Whether the server offers RESP3 and tracking, by which it tells waiters that it is their turn.
 
     Args:
         client: A client with RESP3 and one connection, which this closes.
+        facts: Of the server.
         user: The name by which the server knows the user.
     """
     try:
-        try:
-            await ask(client, "CLIENT", "TRACKING", "OFF")
-        except (ResponseError, CommandError) as error:
-            # RESP2 has just been served. When HELLO is refused, redis-py drops the connection.
-            if isinstance(error, CommandError) or _OF_PROTOCOL.search(str(error)):
-                yield Finding(
-                    Level.WARNING,
-                    "resp3",
-                    "the server refuses RESP3 (HELLO 3), so waiters are not woken and ask again and again",
-                    "remove rename-command HELLO from its configuration, or a proxy that speaks RESP2 only",
-                )
-                return
+        if why := await _no_resp3(client):
+            yield Finding(
+                Level.WARNING,
+                "resp3",
+                f"there is no RESP3, {why}: {_cost(facts)}",
+                "allow HELLO 3 in the server (no rename-command HELLO) and in proxies between",
+            )
+            return
         yield Finding(Level.OK, "resp3", "the server speaks RESP3")
         denied: list[str] = []
         for words in (("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"), ("CLIENT", "CACHING", "YES")):
@@ -92,12 +90,43 @@ async def pushes(client: Redis, *, user: str) -> AsyncGenerator[Finding, None]:
             await client.aclose()
 
 
+async def _no_resp3(client: Redis) -> str:
+    """Why a session would speak RESP2 here; empty where it speaks RESP3."""
+    dialect, pool = Dialect(), client.connection_pool
+    try:
+        async with asyncio.timeout(3 * PATIENCE):
+            raw = await dialect.open(
+                lambda protocol, patience: RawConnection.open(pool, protocol=protocol, patience=patience),
+                label="the server",
+            )
+    except CONNECTING as error:
+        raise CommandError(f"the server has gone away: {error}", NO_SERVER) from None
+    raw.abort()
+    return dialect.why
+
+
+def _cost(facts: Facts) -> str:
+    if not _missing(facts.settings.get(_KEYSPACE, "")):
+        return "each session hears of free locks on a second connection, by keyspace notifications"
+    longest = Backoff().maximum
+    return (
+        f"waiters ask again and again, so a lock lies free for up to {longest * 1000:g} ms after its "
+        f"release, each process that waits sends {2 / longest:.0f} requests a second for each name, and a "
+        "loss is known at the next renewal"
+    )
+
+
+def _missing(value: str) -> list[str]:
+    """The events that `wakeup='keyspace'` needs, and that are not told."""
+    return [flag for flag in "Kgx" if flag not in value and not (flag in "gx" and "A" in value)]
+
+
 def keyspace(facts: Facts) -> Finding:
     """Whether keyspace notifications are on, which `--wakeup keyspace` needs."""
     value = facts.settings.get(_KEYSPACE)
     if value is None:
         return Finding(Level.NOTE, "keyspace", f"the user may not read {_KEYSPACE}", "see the trial")
-    missing = [flag for flag in "Kgx" if flag not in value and not (flag in "gx" and "A" in value)]
+    missing = _missing(value)
     if not missing:
         return Finding(Level.OK, "keyspace", f"{_KEYSPACE} is {value!r}")
     return Finding(
