@@ -56,6 +56,7 @@ class SessionOptions(TypedDict, total=False):
 
     prefix: str
     wakeup: Wakeup
+    protocol: Protocol
     backoff: Backoff
     command_timeout: Seconds
     fence_retention: Seconds
