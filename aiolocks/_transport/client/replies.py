@@ -174,7 +174,8 @@ class Replies:
                 return head == b"t"
             case b"_":
                 return None
-        raise ValueError(f"a reply of a sort {sort!r}")
+            case _:
+                raise ValueError(f"a reply of a sort {sort!r}")
 
     def _line(self, at: int) -> tuple[bytes, bytes, int]:
         end = self._rest.find(b"\r\n", at)
