@@ -10,7 +10,7 @@ from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - a
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from .._transport import Command, Transport, clocks
+from .._transport import Command, Transport, clocks, closed_loops
 from ..errors import BackendError, SessionClosedError
 from .convoys import Convoys
 from .description import Description
@@ -170,6 +170,7 @@ class Engine:
         """Ends it; see `Session.aclose`."""
         if self.loop.is_closed():
             self.closing = self.closed = True
+            closed_loops.sweep()
             return
         if self._closing_task is None:
             # A task of its own: the caller may be one of the bodies that closing cancels.

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from .._transport.closed_loops import finalized
 from .process import current_pid
 
 _ABSOLUTE_AND_CANCELLED: Final = 0b11  # TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET
@@ -38,17 +39,18 @@ class Resumption:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._pid = current_pid()
-        self._timer: int | None = None
+        self._timer: _Timer | None = None
 
     def listen(self, told: Callable[[], object]) -> None:
         """Calls that method, held weakly, each time. Without effect where the kernel does not tell."""
-        timer = _open()
-        if timer is None:
+        number = _open()
+        if number is None:
             return
+        timer = _Timer(number, self._loop)
         try:
-            self._loop.add_reader(timer, _resumed, timer, weakref.WeakMethod(told))
+            self._loop.add_reader(number, _resumed, timer, weakref.WeakMethod(told))
         except NotImplementedError:
-            os.close(timer)
+            timer.close()
         else:
             self._timer = timer
 
@@ -58,13 +60,27 @@ class Resumption:
         if timer is None:
             return
         if self._pid == current_pid() and not self._loop.is_closed():  # a fork shares its parent's selector
-            self._loop.remove_reader(timer)
-        os.close(timer)
+            self._loop.remove_reader(timer.number)
+        timer.close()
 
 
-def _resumed(timer: int, told: weakref.WeakMethod[Callable[[], object]]) -> None:
+@final
+class _Timer:
+    """A timer of the kernel, which is closed with this object at the latest.
+
+    A loop that watches it keeps it, so that its number is not given to another file meanwhile.
+    """
+
+    __slots__ = ("__weakref__", "close", "number")
+
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        self.close = finalized(loop, self, os.close, number)
+
+
+def _resumed(timer: _Timer, told: weakref.WeakMethod[Callable[[], object]]) -> None:
     with contextlib.suppress(OSError):  # ECANCELED is how it tells
-        os.read(timer, _TICKS)
+        os.read(timer.number, _TICKS)
     method = told()
     if method is not None:
         method()

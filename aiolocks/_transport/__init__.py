@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import clocks
+from . import clocks, closed_loops
 from .commands.base import whereabouts
 from .commands.listening import Listener, listening, one_request_each
 from .commands.lock import LockCommands, a_question
@@ -79,6 +79,7 @@ __all__ = [
     "check_client",
     "check_master",
     "clocks",
+    "closed_loops",
     "ignore",
     "listening",
     "master_label",

@@ -283,7 +283,7 @@ def _not_driven(client: object) -> str:
 
 
 def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop, outage: Outage) -> Transport:
-    executor = Executor(pool)
+    executor = Executor(pool, loop)
     return _pooled(executor, executor.aclose, loop, outage=outage)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -43,6 +43,7 @@ async def run(
     script: str,
     url: str,
     *options: str,
+    arguments: Sequence[str] = (),
     while_running: Callable[[asyncio.subprocess.Process], Awaitable[None]] | None = None,
 ) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
@@ -51,6 +52,7 @@ async def run(
         "-c",
         PREAMBLE + textwrap.dedent(script),
         url,
+        *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -66,7 +66,7 @@ async def _cluster_epoch(connection: Any) -> int | None:
     await connection.send_command("CLUSTER", "INFO")
     try:
         with (library_of(type(connection)) or REDIS).errors():
-            info: bytes = await connection.read_response(disable_decoding=True)
+            info: bytes = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
     except driver.ResponseError:
         return None
     epoch = fields(info).get(b"cluster_current_epoch")

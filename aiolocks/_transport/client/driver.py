@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import cache
 from typing import Any, Final, Self, cast, final
 
 import hiredis
@@ -23,6 +25,7 @@ from redis.asyncio.client import Redis
 from redis.asyncio.connection import ConnectionPool
 
 from .. import faults
+from ..closed_loops import finalized
 from ..requests.calls import Words
 from .libraries import REDIS, Library, library_of
 from .replies import PushNotification, Replies
@@ -121,6 +124,7 @@ class RawConnection:
     ) -> None:
         # The writer is kept for as long as the transport: a collected writer closes it.
         self._writer = writer
+        finalized(asyncio.get_running_loop(), transport, _silenced(transport))
         self._beneath: Any = transport.get_protocol()
         self.transport = transport
         self.replies = replies
@@ -183,8 +187,9 @@ class RawConnection:
         self._beneath.connection_lost(error)
 
     def abort(self) -> None:
-        """Ends it at once; what was not sent is lost."""
-        self.transport.abort()
+        """Closes it at once, also where the loop is closed; what was not sent is lost."""
+        with suppress(RuntimeError):
+            self.transport.abort()
 
     async def wait_closed(self) -> None:
         """Waits until the transport has closed."""
@@ -314,13 +319,49 @@ def arguments_of(pool: Connecting) -> dict[str, Any]:
 def close_now(connection: Any) -> None:
     """Closes a connection of redis-py without waiting; some versions have no method for it."""
     writer, connection._writer, connection._reader = connection._writer, None, None
-    if writer is not None:
+    if writer is None:
+        return
+    try:
         writer.close()
+    except RuntimeError:  # the loop is closed
+        _silenced(writer.transport)()
+
+
+def _silenced(transport: Any) -> Callable[[], object]:
+    """Has a transport say nothing when it is collected, as the user has not opened it and cannot close it.
+
+    Returns:
+        Closes its socket, where the loop is closed: asyncio closes a transport by a call of its loop. It does
+        not keep the transport.
+    """
+    beneath = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
+    if not type(beneath).__module__.startswith("asyncio."):  # uvloop closes what is open together with itself
+        return bool
+    for one in (transport, beneath):
+        one.__class__ = _silent(cast("Hashable", type(one)))
+    close: Callable[[], object] = beneath._sock.close
+    return close
+
+
+@cache
+def _silent(of: Any) -> type:
+    """The class of transports like these that say nothing."""
+
+    def is_closing(transport: Any) -> bool:  # a writer warns otherwise
+        loop = transport._loop
+        return loop is None or loop.is_closed() or of.is_closing(transport)
+
+    def say_nothing(_: object) -> None:
+        pass
+
+    members = {"__module__": of.__module__, "__del__": say_nothing, "is_closing": is_closing}
+    return type(of.__name__, (of,), {"__slots__": (), **members})
 
 
 async def cluster_slots(connection: Any) -> Any:
     await connection.send_command("CLUSTER", "SLOTS")
-    return await connection.read_response(disable_decoding=True)
+    # Its caller closes it, also where no loop runs any more.
+    return await connection.read_response(disable_decoding=True, disconnect_on_error=False)
 
 
 @final
@@ -330,15 +371,16 @@ class Executor:
     They speak RESP2, which every server has: nothing is told on them between replies.
     """
 
-    __slots__ = ("_library", "_pool")
+    __slots__ = ("__weakref__", "_library", "_pool")
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
         self._library = library_behind(pool)
         cls: Any = pool.connection_class
         arguments = arguments_of(pool)
         if isinstance(cls, type) and issubclass(cls, self._library.connection):
             arguments["protocol"] = 2
         self._pool: Any = self._library.pool(connection_class=cls, **arguments)
+        finalized(loop, self, _close_pool, self._pool, loop)
 
     async def __call__(self, make: MakeWords) -> Any:
         try:
@@ -356,3 +398,11 @@ class Executor:
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+
+
+def _close_pool(pool: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """Closes its connections if the loop is closed; else they are closed in order, by the loop."""
+    if not loop.is_closed():
+        return
+    for connection in (*pool._available_connections, *pool._in_use_connections):
+        close_now(connection)

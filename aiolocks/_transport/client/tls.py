@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 import redis.exceptions as driver
 
+from ..closed_loops import background
 from ..faults import TlsMismatchError, chain
 from .libraries import REDIS, library_of
 
@@ -66,7 +67,7 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
 
 
 async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T:
-    trying = asyncio.ensure_future(attempt)
+    trying = background(asyncio.get_running_loop(), attempt, name="aiolocks-tls")
     trying.add_done_callback(hear_out)
     try:
         await asyncio.wait((trying,), timeout=_SUSPICIOUS)
@@ -77,7 +78,7 @@ async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T
             )
         return await trying
     finally:
-        if not trying.done():
+        if not trying.done() and not trying.get_loop().is_closed():
             trying.cancel()
             await asyncio.wait((trying,))
 

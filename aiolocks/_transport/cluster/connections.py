@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from ..client.driver import Address
+from ..closed_loops import background
 from ..requests.calls import Call, Command, ignore
 from ..wire.multiplexed import Multiplexed
 
@@ -77,7 +78,7 @@ class NodeConnections:
         """Closes one that is not needed; it is made again when it is."""
         node = self.by_address.pop(address)
         self._former_commands += node.commands_sent
-        closing = self._loop.create_task(node.aclose(0.0), name="aiolocks-leave")
+        closing = background(self._loop, node.aclose(0.0), name="aiolocks-leave")
         self._leaving.add(closing)
         closing.add_done_callback(self._leaving.discard)
 

@@ -12,6 +12,7 @@ from .. import faults
 from ..client.connectors import NodeConnectors
 from ..client.driver import Address
 from ..client.tls import hear_out
+from ..closed_loops import background
 from ..requests.keys import SLOTS, slot_of
 from .members import Members
 
@@ -86,10 +87,11 @@ class Slots:
         left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
         asked: list[asyncio.Task[_Table]] = []
         trouble: BaseException | None = None
+        loop = asyncio.get_running_loop()
         try:
             while left or asked:
                 if left:
-                    question = asyncio.create_task(self._ask(left.pop()), name="aiolocks-slots")
+                    question = background(loop, self._ask(left.pop()), name="aiolocks-slots")
                     question.add_done_callback(hear_out)
                     asked.append(question)
                 await asyncio.wait(
@@ -106,9 +108,9 @@ class Slots:
             assert trouble is not None
             raise trouble
         finally:
-            for task in asked:
-                task.cancel()
-            if asked:
+            if asked and not loop.is_closed():
+                for task in asked:
+                    task.cancel()
                 await asyncio.wait(asked)
 
     async def _ask(self, address: Address) -> _Table:

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from ..closed_loops import background
+
 
 class OnDemandTask(ABC):
     """One task, for as long as somebody needs what it does.
@@ -45,7 +47,7 @@ class OnDemandTask(ABC):
 
     def start(self) -> None:
         if self._task is None and not self._closed and not self._loop.is_closed():
-            self._task = self._loop.create_task(self._work(), name=self._task_name)
+            self._task = background(self._loop, self._work(), name=self._task_name)
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final, final
 from .. import clocks, faults
 from ..client.driver import MakeWords, NotConnectedError
 from ..client.errors import UNANSWERED, BrokenError, UnknownScriptError
+from ..closed_loops import background
 from ..faults import Fault
 from ..requests.calls import LONG, Call, Words
 from ..requests.sagas import SagaCommand, Sagas
@@ -136,7 +137,7 @@ class Pooled:
 
     def _hire(self) -> None:
         if self._ready and len(self._workers) < _WIDTH and not self._closed:
-            worker = self._loop.create_task(self._work(), name="aiolocks-pooled")
+            worker = background(self._loop, self._work(), name="aiolocks-pooled")
             self._workers.add(worker)
             worker.add_done_callback(self._retire)
 
