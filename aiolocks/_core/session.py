@@ -232,7 +232,10 @@ class Session(AsyncOnly, Operations):
         """The default session of a client: the same object for the same client on the same event loop.
 
         Made on first use, with default arguments. It needs no close: its connection ends with the loop or
-        with the client, whichever comes first.
+        with the client, whichever comes first. `asyncio.run` ends a loop in order, and so do
+        `loop.shutdown_asyncgens()` and `loop.close()` together. `loop.close()` alone tells nobody: the
+        connection is closed then, but what is still held ends with its ttl only. Threads with a loop each
+        may use one client.
 
         Raises:
             TypeError: It is not a client.

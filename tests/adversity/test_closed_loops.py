@@ -155,13 +155,13 @@ async def none_stays_open(job: str, url: str, *arguments: str, number: int = 25)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-async def test_no_file_stays_open(own_server: OwnServer, job: str) -> None:
+async def test_t_c_20_no_file_stays_open(own_server: OwnServer, job: str) -> None:
     server = await own_server(port=0)
     async with tls_front(server, trustme.CA(), "127.0.0.1") as port:
         await none_stays_open(job, server.url, str(port))
 
 
-async def test_more_loops_than_files_may_be_open(server: Server) -> None:
+async def test_t_c_20_more_loops_than_files_may_be_open(server: Server) -> None:
     status, _, err = await run(
         """
         import resource
@@ -182,7 +182,7 @@ async def test_more_loops_than_files_may_be_open(server: Server) -> None:
     assert (status, err) == (0, "")
 
 
-async def test_no_file_stays_open_after_the_last_loop(server: Server) -> None:
+async def test_t_c_20_no_file_stays_open_after_the_last_loop(server: Server) -> None:
     """Nothing is made afterwards that could look after it: the session has gone, and that is enough."""
     status, _, err = await run(
         """
@@ -206,7 +206,7 @@ async def test_no_file_stays_open_after_the_last_loop(server: Server) -> None:
     assert (status, err) == (0, "")
 
 
-async def test_no_file_stays_open_in_threads_with_a_loop_each(server: Server) -> None:
+async def test_t_c_20_no_file_stays_open_in_threads_with_a_loop_each(server: Server) -> None:
     status, _, err = await run(
         f"""
         NUMBER, FEW = 15, {FEW * 2}
@@ -230,7 +230,7 @@ async def test_no_file_stays_open_in_threads_with_a_loop_each(server: Server) ->
     assert (status, err) == (0, "")
 
 
-async def test_no_file_stays_open_in_a_cluster(cluster: Cluster) -> None:
+async def test_t_c_20_no_file_stays_open_in_a_cluster(cluster: Cluster) -> None:
     address = cluster.masters[0].server.url
     job = """
         from redis.asyncio import RedisCluster
@@ -244,7 +244,7 @@ async def test_no_file_stays_open_in_a_cluster(cluster: Cluster) -> None:
     await none_stays_open(job, address)
 
 
-async def test_no_file_stays_open_behind_sentinel(tmp_path: Path, server_kind: Any) -> None:
+async def test_t_c_20_no_file_stays_open_behind_sentinel(tmp_path: Path, server_kind: Any) -> None:
     async with Watched(tmp_path) as watched:
         job = f"""
             from redis.asyncio.sentinel import Sentinel
@@ -260,7 +260,7 @@ async def test_no_file_stays_open_behind_sentinel(tmp_path: Path, server_kind: A
         await none_stays_open(job, watched.master.url)
 
 
-async def test_no_file_stays_open_of_independent_masters(own_server: OwnServer) -> None:
+async def test_t_c_20_no_file_stays_open_of_independent_masters(own_server: OwnServer) -> None:
     servers = [await own_server(port=0) for _ in range(3)]
     job = f"""
         from aiolocks import Redlock
