@@ -43,6 +43,8 @@ def _held(lease: Lease) -> bool:
 class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     """A description of something that can be held: cheap, immutable, shareable by any number of tasks.
 
+    With a client, not a session, also by those of several threads with a loop each.
+
     Invariant: nothing about a present holder is stored here, but the leases that `async with` on this very
     object has entered, by block and task, so that its exit finds them.
     """
@@ -245,7 +247,9 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> Coroutine[Any, Any, None]:
-        loop = None if self._binding is None else self._binding.engine.loop
+        # Another thread with a loop of its own may have used it last.
+        engine = None if self._binding is None else self._binding.engine
+        loop = engine.loop if engine is not None and engine.serves else None
         error: Exception
         try:
             lease = self._entered.take(loop, holds=_held)

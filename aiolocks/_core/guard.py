@@ -214,22 +214,22 @@ class _Guard:
     Invariant: a lease that needs a look before `looks_at` has rung the bell, and so the thread looks at once.
     """
 
-    __slots__ = ("_bell", "_thread", "looks_at", "wards")
+    __slots__ = ("_bell", "_to_start", "looks_at", "wards")
 
     def __init__(self) -> None:
         self.wards: weakref.WeakSet[Ward] = weakref.WeakSet()
         self.looks_at = _NEVER  # when the thread looks next; infinity also while it looks
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._to_start = threading.Lock()  # whoever takes it starts the thread; it is never given back
 
     def look_now(self) -> None:
         """Called in any thread."""
         self.looks_at = -_NEVER  # others need not ring as well
         self._bell.put(None)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="aiolocks-guard", daemon=True)
+        if self._to_start.acquire(blocking=False):
+            thread = threading.Thread(target=self._run, name="aiolocks-guard", daemon=True)
             try:
-                self._thread.start()
+                thread.start()
             except RuntimeError as error:
                 log.warning("the guard is off, for it cannot start its thread: %s", error)
 

@@ -107,11 +107,13 @@ class OpenBlocks(Generic[T]):
 
     def _clear_one(self, holds: Callable[[T], bool], alike: Callable[[T], bool]) -> T:
         """The one that must be meant, or any of those that are alike: first one whose task has ended."""
-        every = [(task, entry) for task, entries in self._of.items() for entry in entries]
+        here = asyncio.get_running_loop()  # a thread with another loop may have entered it as well
+        mine = [(task, entries) for task, entries in self._of.copy().items() if task.get_loop() is here]
+        every = [(task, entry) for task, entries in mine for entry in entries]
         found = [one for one in every if holds(one[1].entered)] or every
         if not found or (len(found) > 1 and not all(alike(entry.entered) for _, entry in found)):
-            for task in [task for task in self._of if task.done()]:
-                for entry in tuple(self._of[task]):
+            for task, entry in every:
+                if task.done():
                     self._remove(task, entry)
             raise LookupError
         task, entry = max(found, key=lambda one: (one[0].done(), one[1].number))

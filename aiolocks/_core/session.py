@@ -242,15 +242,18 @@ class Session(AsyncOnly, Operations):
             RuntimeError: There is no running event loop.
         """
         loop = asyncio.get_running_loop()
-        sessions: dict[asyncio.AbstractEventLoop, Session] | None = getattr(client, DEFAULT_SESSIONS, None)
-        if sessions is None:
+        # Threads with a loop each share them: each step is one of a dictionary, and an entry is of one thread
+        # until its loop is closed.
+        if not hasattr(client, DEFAULT_SESSIONS):
             check_client(client)
-            sessions = {}
-            setattr(client, DEFAULT_SESSIONS, sessions)
+            attributes: dict[str, Any] = vars(client)
+            attributes.setdefault(DEFAULT_SESSIONS, {})
+        sessions: dict[asyncio.AbstractEventLoop, Session] = getattr(client, DEFAULT_SESSIONS)
         session = sessions.get(loop)
         if session is None or not session._open():  # noqa: SLF001 - its own class
-            for ended in [other for other in sessions if other.is_closed()]:
-                del sessions[ended]
+            for other in sessions.copy():
+                if other.is_closed():
+                    sessions.pop(other, None)
             session = sessions[loop] = cls(client)
         return session
 

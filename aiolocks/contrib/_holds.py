@@ -48,7 +48,4 @@ _of_sessions: Final[weakref.WeakKeyDictionary[Session, Holds]] = weakref.WeakKey
 
 def holds_of(session: Session) -> Holds:
     """Those of the handlers that use this session."""
-    found = _of_sessions.get(session)
-    if found is None:
-        found = _of_sessions[session] = Holds()
-    return found
+    return _of_sessions.get(session) or _of_sessions.setdefault(session, Holds())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
@@ -120,23 +121,25 @@ class _Metrics(Collector):
 
 _registered: Final[weakref.WeakKeyDictionary[CollectorRegistry, _Metrics]] = weakref.WeakKeyDictionary()
 """Where there are metrics of ours already."""
+_registering: Final = threading.Lock()
 
 
 def _metrics_of(registry: object, buckets: tuple[tuple[float, ...], tuple[float, ...]]) -> _Metrics:
     if not isinstance(registry, CollectorRegistry):
         raise TypeError(f"registry must be a CollectorRegistry, not {type(registry).__name__}")
-    metrics = _registered.get(registry)
-    if metrics is None or not _stands_in(registry, metrics):
-        metrics = _Metrics(buckets)
-        try:
-            registry.register(metrics)
-        except ValueError as error:
-            raise ValueError(
-                "the registry has metrics whose names begin with aiolocks_, and they are not those of a "
-                "PrometheusListener: give another registry"
-            ) from error
-        _registered[registry] = metrics
-    elif metrics.buckets != buckets:
+    with _registering:
+        metrics = _registered.get(registry)
+        if metrics is None or not _stands_in(registry, metrics):
+            metrics = _Metrics(buckets)
+            try:
+                registry.register(metrics)
+            except ValueError as error:
+                raise ValueError(
+                    "the registry has metrics whose names begin with aiolocks_, and they are not those of a "
+                    "PrometheusListener: give another registry"
+                ) from error
+            _registered[registry] = metrics
+    if metrics.buckets != buckets:
         raise ValueError(
             "the registry has these metrics already, with other buckets: give the same, or another registry"
         )

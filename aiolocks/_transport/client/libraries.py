@@ -120,8 +120,7 @@ def _both(cls: type[Exception], package: str) -> type[Exception]:
     )
     # redis-py's own text shows less, and an attribute that is missing here.
     members = {"__module__": cls.__module__, "__repr__": BaseException.__repr__}
-    made = _made[cls, package] = type(cls.__name__, (cls, counterpart), members)
-    return made
+    return _made.setdefault((cls, package), type(cls.__name__, (cls, counterpart), members))
 
 
 @cache

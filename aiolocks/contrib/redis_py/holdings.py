@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Iterator
 from typing import Any, final
 
 from .renewal import Renewal
@@ -16,6 +17,9 @@ class Holdings:
 
     redis-py keeps one token, the latest. Of tasks that share the object, one whose time had passed would
     then release what another has acquired since.
+
+    The tasks may be of several threads with a loop each: each step is one of a dictionary, which no other
+    thread comes between.
     """
 
     __slots__ = ("_by_task", "_renewals")
@@ -43,19 +47,27 @@ class Holdings:
         """
         task = _task()
         own = None if task is None else self._by_task.get(task)
-        if own is not None and own != latest and latest in tuple(self._by_task.values()):
+        if own is not None and own != latest and any(token == latest for _, token in self._all()):
             return own
         return latest
 
     def forget(self, token: Any) -> None:
         """It was released, or lost."""
-        for task, acquired in tuple(self._by_task.items()):
+        for task, acquired in self._all():
             if acquired == token:
-                del self._by_task[task]
+                self._by_task.pop(task, None)
+
+    def _all(self) -> Iterator[tuple[asyncio.Task[Any], bytes]]:
+        for reference in self._by_task.keyrefs():
+            task = reference()
+            if task is not None and (token := self._by_task.get(task)) is not None:
+                yield task, token
 
     def renew(self, wire: Wire, token: bytes, timeout: float) -> None:
         """Renews it from now on."""
-        self._renewals = {old: renewal for old, renewal in self._renewals.items() if renewal.active}
+        for old, renewal in self._renewals.copy().items():
+            if not renewal.active:
+                self._renewals.pop(old, None)
         self._renewals[token] = Renewal(wire, token, timeout)
 
     def stop_renewing(self, token: Any) -> None:
