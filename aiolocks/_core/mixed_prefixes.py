@@ -22,7 +22,7 @@ _TOLD: Final = "_aiolocks_apart_told"
 def opened(client: Any, session: object, prefix: str) -> None:
     """A session of this client has another prefix than its default session."""
     if not hasattr(client, _SESSIONS):
-        attributes: dict[str, Any] = vars(client)
+        attributes = cast("dict[str, Any]", vars(client))
         attributes.setdefault(_SESSIONS, weakref.WeakKeyDictionary())
     sessions: weakref.WeakKeyDictionary[object, str] = getattr(client, _SESSIONS)
     sessions[session] = prefix

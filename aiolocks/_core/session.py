@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, cast, final
 
 from .._transport import (
     PROTOCOLS,
@@ -246,7 +246,7 @@ class Session(AsyncOnly, Operations):
         # until its loop is closed.
         if not hasattr(client, DEFAULT_SESSIONS):
             check_client(client)
-            attributes: dict[str, Any] = vars(client)
+            attributes = cast("dict[str, Any]", vars(client))
             attributes.setdefault(DEFAULT_SESSIONS, {})
         sessions: dict[asyncio.AbstractEventLoop, Session] = getattr(client, DEFAULT_SESSIONS)
         session = sessions.get(loop)
