@@ -270,14 +270,14 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorates a coroutine function: each call of it holds the lock.
 
-        The name may be a template of the function's parameters, such as `"order:{order_id}"`: then each call
-        holds the lock of its own arguments. They are percent-encoded in the name: letters, digits and `_.-~`
-        stay as they are. If the function has none of the fields in braces as a parameter, the lock of just
-        that name is held.
+        The name is a template of the function's parameters, such as `"order:{order_id}"`: each call holds the
+        lock of its own arguments. They are percent-encoded in the name: letters, digits and `_.-~` stay as
+        they are. `{{` and `}}` are braces of the name itself, as of a hash tag.
 
         Raises:
-            TypeError: It is not a coroutine function, or has only some of the fields as parameters. From a
-                call: the value of a field has no text that is the same in every process.
+            TypeError: It is not a coroutine function, or a field is none of its parameters, or these are
+                hidden: by a decorator without `functools.wraps`, or an `AsyncMock`. From a call: the value of
+                a field has no text that is the same in every process.
             ValueError: The template is not as it should be. From a call: its name is empty or too long.
         """
         if function is _NO_FUNCTION:

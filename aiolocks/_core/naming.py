@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import inspect
-import re
 import string
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast, final
@@ -48,7 +47,9 @@ class NameTemplate:
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise ValueError(f"name {text!r} is not a template: {error}") from None
+            raise ValueError(
+                f"name {text!r} is not a template: {error}; double the braces that belong to the name"
+            ) from None
         between = None  # nothing stands before the first field
         for literal, field, format_spec, conversion in parsed:
             if field is not None and (not field.isidentifier() or format_spec or conversion):
@@ -57,7 +58,7 @@ class NameTemplate:
                 )
                 raise ValueError(
                     f"a field of the name must be the name of a parameter in braces, not {shown}: "
-                    f"{otherwise} for anything else"
+                    f"{otherwise} for anything else, and double the braces that belong to the name"
                 )
             between = literal if between is None else between + literal
             if field is not None:
@@ -128,6 +129,8 @@ class CallNames:
             TypeError: An argument is missing or one too many, or has no text of its own.
             ValueError: A name is empty, or longer than a name may be.
         """
+        if not self._fields:
+            return tuple(template.fill({}) for template in self._templates)
         # Only the arguments that a name needs must be there: another decorator may add the others.
         given = self._signature.bind_partial(*args, **kwargs).arguments
         values = {field: self._text(field, given) for field in self._fields}
@@ -146,59 +149,65 @@ class CallNames:
         return text_of(value)
 
 
-def names_of_calls(
-    names: tuple[str, ...], function: Callable[..., Any], *, all_fields: bool = False
-) -> CallNames | None:
+def names_of_calls(names: tuple[str, ...], function: Callable[..., Any]) -> CallNames | None:
     """The names of a lock that decorates a function, as they depend on its arguments.
 
-    If the function has all the fields in braces as parameters, the names are templates. If it has none of
-    them, a lock of just those names is held: any str is a good name, and `{user}` may be a hash tag.
+    Each name is a template, whose fields are parameters of the function. A field that is none would be one
+    lock for all calls; so it is an error, and braces of the name itself are doubled.
 
     Args:
         names: The names.
         function: The function that the lock decorates.
-        all_fields: Every field has to be a parameter.
 
     Returns:
-        None where the names do not depend on the arguments.
+        None where the names are no templates: they have no braces.
 
     Raises:
-        TypeError: It has some of the fields, but not all of them; or one is no parameter but looks like one.
+        TypeError: A field is no parameter, or several values; or the parameters cannot be seen.
         ValueError: A template is not as it should be.
     """
-    fields = {field: name for name in names for field in _fields(name)}
-    if not fields:
+    if not any(brace in name for name in names for brace in "{}"):
         return None
-    signature = inspect.signature(function)
-    parameters = signature.parameters
     called = f"{getattr(function, '__qualname__', repr(function))}()"
-    missing = [field for field in fields if field not in parameters]
-    if len(missing) < len(fields) or all_fields:
-        if missing:
-            raise TypeError(
-                f"the name {fields[missing[0]]!r} has a field {missing[0]!r}, but {called} has no such "
-                f"parameter: double the braces where they belong to the name, as in {{{{{missing[0]}}}}}"
-            )
-        for field, name in fields.items():
-            if parameters[field].kind in _SEVERAL:
-                raise TypeError(f"the name {name!r} has a field {field!r}, but that is several values")
-        otherwise = "make the name in the function, and acquire the lock there,"
-        templates = [NameTemplate(name, otherwise=otherwise) for name in names]
-        return CallNames(templates, signature, called)
-    import difflib  # noqa: PLC0415 - names with braces that are no fields are rare
-
+    templates = [
+        NameTemplate(name, otherwise="make the name in the function, and acquire the lock there,")
+        for name in names
+    ]
+    fields = {field: template.text for template in templates for field in template.fields}
+    if not fields:
+        return CallNames(templates, inspect.Signature(), called)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the name {next(iter(fields.values()))!r} has fields, but the parameters of {called} cannot be "
+            f"seen: {error}"
+        ) from None
     for field, name in fields.items():
-        if alike := difflib.get_close_matches(field, parameters, n=1, cutoff=_ALIKE):
+        parameter = signature.parameters.get(field)
+        if parameter is None:
             raise TypeError(
-                f"the name {name!r} has {{{field}}}, and {called} has no such parameter; did you mean "
-                f"{{{alike[0]}}}? To hold just that name, acquire the lock in the function"
+                f"the name {name!r} has a field {field!r}, but {called} has no such parameter: "
+                f"{_remedy(field, signature)}double the braces that belong to the name, as in "
+                f"{{{{{field}}}}}"
             )
-    return None
+        if parameter.kind in _SEVERAL:
+            raise TypeError(f"the name {name!r} has a field {field!r}, but that is several values")
+    return CallNames(templates, signature, called)
 
 
-def _fields(name: str) -> list[str]:
-    """The word after each opening brace, also in a text that is no template."""
-    return re.findall(r"\{\s*([^\W\d]\w*)", name.replace("{{", ""))
+def _remedy(field: str, signature: inspect.Signature) -> str:
+    """What may be meant by a field that is no parameter."""
+    import difflib  # noqa: PLC0415 - of mistakes only
+
+    parameters = signature.parameters
+    if alike := difflib.get_close_matches(field, parameters, n=1, cutoff=_ALIKE):
+        return f"did you mean {{{alike[0]}}}? Otherwise "
+    hiding = [str(one).partition(":")[0] for one in parameters.values() if one.kind in _SEVERAL]
+    if hiding:
+        hide = ", ".join(hiding)
+        return f"{hide} hide the parameters of a function beneath, which functools.wraps shows; or "
+    return ""
 
 
 def _has_text(value: object) -> bool:

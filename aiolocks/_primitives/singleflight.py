@@ -205,8 +205,8 @@ class SingleFlight:
             key: The key that calls must have in common to share a run. Each field in braces is the value of
                 that parameter, percent-encoded: letters, digits and `_.-~` stay as they are. Put every
                 parameter into it on which the result depends; `1` and `"1"` have the same text, as have None
-                and `""`. Without fields all calls share. The key does not say which function it is for: two
-                functions need two keys.
+                and `""`. `{{` and `}}` are braces of the key itself. Without fields all calls share. The key
+                does not say which function it is for: two functions need two keys.
             blocking_timeout: As for `do`; so for the others.
             keep: As of the `SingleFlight`, which gives the default; so for the others.
             stale: As of the `SingleFlight`.
@@ -214,8 +214,9 @@ class SingleFlight:
             jitter: As of the `SingleFlight`.
 
         Raises:
-            TypeError: It is not a coroutine function, or a field is none of its parameters. From a call: the
-                value of a field has no text that is the same in every process.
+            TypeError: It is not a coroutine function, or a field is none of its parameters, or these are
+                hidden: by a decorator without `functools.wraps`, or an `AsyncMock`. From a call: the value of
+                a field has no text that is the same in every process.
             ValueError: An argument is not as it should be. From a call: the key is empty or too long.
         """
         if callable(key):
@@ -230,7 +231,7 @@ class SingleFlight:
         def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
             if not inspect.iscoroutinefunction(function):
                 raise TypeError(f"SingleFlight decorates a coroutine function (async def), not {function!r}")
-            names = names_of_calls((name,), function, all_fields=True)
+            names = names_of_calls((name,), function)
 
             @functools.wraps(function)
             async def sharing(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from redis.asyncio import Redis
@@ -25,6 +26,7 @@ from aiolocks import (
     RWLock,
     Semaphore,
     Session,
+    SingleFlight,
 )
 from tests.unit.fakes import generous
 
@@ -200,25 +202,87 @@ def test_redlock_keeps_its_masters() -> None:
     assert (renamed.name, renamed._sources, renamed._node_timeout) == ("x", made._sources, 0.2)
 
 
-# -- names that are no templates
+# -- names without fields
 
 
 @pytest.mark.parametrize(
-    "name", ["{user}:cart", "{user:42}:cart", "{{x}}", "{}", "{0}", "a}b{c", "{", "{order"]
+    ("name", "held"),
+    [
+        ("nightly", "nightly"),
+        ("{{user}}:cart", "{user}:cart"),
+        ("{{number}}", "{number}"),
+        ("{{}}", "{}"),
+        ("a}}b{{c", "a}b{c"),
+        ("{{{{x}}}}", "{{x}}"),
+    ],
 )
-async def test_a_name_of_which_nothing_is_a_parameter_is_just_that_name(session, acquired, name) -> None:
+async def test_doubled_braces_belong_to_the_name(session, acquired, name, held) -> None:
     @Lock(session, name)
     async def function(number: int, **more: int) -> int:
         return number
 
     assert await function(3) == 3
-    assert acquired == [name]
+    assert acquired == [held]
+
+
+async def test_a_function_whose_signature_is_hidden_can_hold_a_name_without_fields(session, acquired) -> None:
+    for name in ("nightly", "{{tag}}:nightly"):
+        assert await Lock(session, name)(AsyncMock(return_value=7))(1, two=2) == 7
+    assert acquired == ["nightly", "{tag}:nightly"]
 
 
 # -- mistakes, when decorating
 
 
 async def with_parameters(order_id: int, user: str = "", *args: int, **kwargs: int) -> None: ...
+
+
+def counted(function: Any) -> Any:
+    """A decorator that forgets `functools.wraps`."""
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [counted(with_parameters), AsyncMock(), functools.partial(counted(with_parameters), 1)],
+    ids=["without wraps", "AsyncMock", "partial"],
+)
+def test_a_hidden_signature_is_refused_when_decorating(hidden: Any) -> None:
+    with pytest.raises(TypeError, match=r"no such parameter: \*args, \*\*kwargs hide .* functools\.wraps"):
+        lock()(hidden)
+    with pytest.raises(TypeError, match=r"functools\.wraps"):
+        SingleFlight(Redis())("order:{order_id}")(hidden)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_refuses_a_field_that_is_no_parameter(offline, kind) -> None:
+    async def function(a: int) -> None: ...
+
+    with pytest.raises(TypeError, match=r"a field 'b', but .*function\(\) has no such parameter"):
+        KINDS[kind](offline)(function)
+    with pytest.raises(TypeError, match=r"functools\.wraps"):
+        KINDS[kind](offline)(counted(function))
+
+
+def test_a_function_without_a_signature_is_refused_when_decorating() -> None:
+    async def function(order_id: int) -> None: ...
+
+    function.__signature__ = "unknown"  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"has fields, but the parameters of .*function\(\) cannot be seen"):
+        lock()(function)
+
+
+async def test_a_signature_that_is_told_is_seen(session, acquired) -> None:
+    @Lock(session, "order:{order_id}")
+    @functools.wraps(with_parameters)
+    async def wrapper(*args: Any, **kwargs: Any) -> None: ...
+
+    await wrapper(7)
+    assert acquired == ["order:7"]
 
 
 @pytest.mark.parametrize(
@@ -229,8 +293,12 @@ async def with_parameters(order_id: int, user: str = "", *args: int, **kwargs: i
             TypeError,
             r"has a field 'tenant', but with_parameters\(\) has no such parameter: .* as in \{\{tenant\}\}",
         ),
-        ("{oder_id}", TypeError, r"has \{oder_id\}, and .* no such parameter; did you mean \{order_id\}\?"),
+        ("{tenant}:cart", TypeError, r"has a field 'tenant'"),
+        ("{oder_id}", TypeError, r"a field 'oder_id', but .* no such parameter: did you mean \{order_id\}\?"),
         ("{order_ids}", TypeError, r"did you mean \{order_id\}\?"),
+        ("{user:42}:cart", ValueError, r"a parameter in braces, not \{user:42\}: .* double the braces"),
+        ("{}", ValueError, r"a parameter in braces, not \{\}"),
+        ("a}b{c", ValueError, "is not a template: .* double the braces"),
         ("{args}", TypeError, "a field 'args', but that is several values"),
         ("{kwargs}", TypeError, "a field 'kwargs', but that is several values"),
         (

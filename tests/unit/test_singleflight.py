@@ -151,7 +151,7 @@ def test_what_it_decorates() -> None:
 @pytest.mark.parametrize("key", ["of:{users}", "of:{user}:{day}", "of:{anything}"])
 def test_each_field_of_a_key_is_a_parameter(key: str) -> None:
     """Else all calls would share what one of them has made."""
-    with pytest.raises(TypeError, match="has no such parameter: double the braces"):
+    with pytest.raises(TypeError, match=r"has no such parameter: .*double the braces"):
         SingleFlight(REDIS)(key)(of_user)
     SingleFlight(REDIS)(key.replace("{", "{{").replace("}", "}}"))(of_user)
 
