@@ -194,6 +194,8 @@ class LockLostError(LockError):
 class LockNotOwnedError(LockError):
     """Raised by release, extend or adopt of a lease that is not held, or no longer.
 
+    Also by the end of an `async with` whose lease an exit in another task has released.
+
     Attributes:
         name: Name of the lock.
         reason: Why it is not held.

@@ -184,7 +184,7 @@ class Engine:
             acquire.end_with(SessionClosedError("the session was closed while waiting"))
         self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
         self.bells.end()
-        # Who has read from a generator that was just left is not inside any more, and not to be cancelled.
+        # A task that has just left a generator is not inside any more, and must not be cancelled.
         for _ in range(TURNS_TO_CLOSE):
             await asyncio.sleep(0)
         held = self.watchdog.possessions()

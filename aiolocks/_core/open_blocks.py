@@ -1,4 +1,4 @@
-"""What `async with` has entered on one shared object, so that each exit finds what it belongs to.
+"""The entries that `async with` has made on one shared object, so that each exit finds its own.
 
 A block is known by its frame: that of a coroutine or generator stays the same, whichever task runs it. An
 async generator that its consumer leaves, for one, is closed by the event loop in a task of its own; and a
@@ -53,7 +53,7 @@ class OpenBlocks(Generic[T]):
         return len(self._of)
 
     def add(self, task: asyncio.Task[Any], entered: T) -> None:
-        """The caller's caller has entered: to be called by `__aenter__` itself."""
+        """The block of the caller's caller has entered: to be called by `__aenter__` itself."""
         block = _block_of_caller()
         self._number += 1
         entries = self._of.get(task)
@@ -69,7 +69,7 @@ class OpenBlocks(Generic[T]):
         holds: Callable[[T], bool] = _anything,
         alike: Callable[[T], bool] = _anything,
     ) -> T | None:
-        """What the exit of the caller's caller belongs to: to be called by `__aexit__` itself.
+        """The entry of the block that the caller's caller leaves: to be called by `__aexit__` itself.
 
         None: the block is open no more, for an exit in another task has taken its entry.
 
@@ -143,7 +143,7 @@ class OpenBlocks(Generic[T]):
 
 
 async def told_at_exit(error: Exception, body_raised: BaseException | None) -> None:
-    """Raises it. What the body has raised wins, and has it as a note; a cancellation, above all."""
+    """Raises the error, or notes it on the exception of the body, which wins: above all a cancellation."""
     if body_raised is None or isinstance(body_raised, GeneratorExit):  # that one is shown to nobody
         raise error
     body_raised.add_note(f"aiolocks: {error}")

@@ -66,8 +66,8 @@ class Wire:
         engine = self.engine
         until = engine.now() + engine.settings.command_timeout
         releasing = Releasing(engine, self.commands.release(token), until=until, on_end=ended)
-        # What the caller unwinds from, if anything. The count of its task says nothing: up to Python 3.12 a
-        # TaskGroup that has failed leaves it raised.
+        # The exception that the caller handles tells whether a cancellation waits for this. The count of its
+        # task does not: up to Python 3.12 a TaskGroup that has failed leaves it raised.
         handled = sys.exception()
         cancelled_by = handled if isinstance(handled, asyncio.CancelledError) else None
         await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
