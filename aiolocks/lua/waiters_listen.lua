@@ -10,7 +10,8 @@
 --       sets of deadlines, keys of marks, and keys beside them, which last as long as queues; the ttl of the marks, ms;
 --       and all these keys
 -- Returns for each bell: ms until the first lease ends that may be in its way, -1 when none has an end, -2 when its owner
--- must ask now, -3 when the bell was rung, -4 when bell or seat are gone, -5 when another program has written there
+-- must ask now, -3 when the bell was rung, -4 when bell or seat are gone, -5 when the server refuses what is done with
+-- them, as where another program has written there, or where it takes no writes
 --
 -- Invariant: an error with one bell changes the answer for that bell only.
 local at = 4

@@ -201,6 +201,21 @@ async def test_nothing_that_is_gone_is_made_anew(listening) -> None:
         await gone_is_told(listening, gone)
 
 
+async def test_a_bell_that_cannot_hang_is_not_told_to_be_gone(own_server, connect, prefix) -> None:
+    """A replica takes no writes: the session must not ask, and listen, again and again."""
+    listening = ListeningScripts(connect(await own_server()), prefix)
+    await listening.sit("x")
+    await listening.sit("y")
+    await listening.redis.delete(listening.bell("x"))
+    await listening.redis.zrem(listening.queue, listening.bell("y"))
+    both = [listening.simple("x"), listening.simple("y")]
+    assert await listening.listen(*both) == [GONE, GONE]
+
+    await listening.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+
+    assert await listening.listen(*both) == [NOT_OURS, NOT_OURS]
+
+
 async def gone_is_told(listening: ListeningScripts, gone: str) -> None:
     listener = listening.simple("x")
     await listening.sit("x")
@@ -479,6 +494,8 @@ MUTATIONS = [
         "test_what_is_wrong_with_one_is_told_of_that_one_alone",
     ),
 ]
+ELSEWHERE = ["redis.call('DEL', bell)  -- changes nothing: only the server's leave is asked for"]
+"""Lines that matter on a server that takes no writes: a test above has one of its own."""
 ENDLESS = ["asks, rank = true, rank - 1"]
 """Lines without which the script does not come to its end."""
 READ_AGAIN = (
@@ -498,7 +515,7 @@ async def test_each_guard_is_needed(redis, prefix, mutation: Mutation) -> None:
 async def test_each_line_is_needed(request, redis, prefix, file: str) -> None:
     tracks_all_keys = any(server in request.node.name for server in ("redis-6", "redis-7.0"))
     not_needed = [READ_AGAIN] if tracks_all_keys else []
-    mutants = [(name, file, text) for name, text in lines_left_out(file, [*ENDLESS, *not_needed])]
+    mutants = [(name, file, text) for name, text in lines_left_out(file, [*ENDLESS, *ELSEWHERE, *not_needed])]
     living = await compiled(ListeningScripts, redis, prefix, STEP, mutants)
     assert living
     assert await unnoticed(ListeningScripts, redis, prefix, living, among=CHECKS) == []

@@ -37,7 +37,13 @@ def one(
 
 
 def crew(
-    wakeup: str, delays: Delays, *rounds: Round, poll: float = 5.0, rate: float = 1.0, busy: float = 0.0
+    wakeup: str,
+    delays: Delays,
+    *rounds: Round,
+    poll: float = 5.0,
+    rate: float = 1.0,
+    busy: float = 0.0,
+    first_poll: float = 0.004,
 ) -> Crew:
     """The tasks of one process."""
     workers = tuple(
@@ -45,7 +51,16 @@ def crew(
         for part, own in groupby(rounds, lambda one: one.part.rpartition(".")[0])
     )
     part = rounds[0].part.partition(".")[0]
-    return Crew(part=part, delays=delays, wakeup=wakeup, poll=poll, rate=rate, workers=workers, busy=busy)
+    return Crew(
+        part=part,
+        delays=delays,
+        wakeup=wakeup,
+        poll=poll,
+        first_poll=first_poll,
+        rate=rate,
+        workers=workers,
+        busy=busy,
+    )
 
 
 def fault(what: str, target: str, at: float, lasts: float = 0.0, amount: float = 0.0) -> Fault:

@@ -269,16 +269,33 @@ async def test_what_cannot_be_listened_for_is_polled(session, transport) -> None
     await end(task)
 
 
-async def test_where_no_bell_hangs_it_polls_in_the_end(session, transport) -> None:
-    """Each time that it listens right behind a refusal, its bell is gone: the server does not let it hang."""
-    task = await one_asleep(session, transport)
+@pytest.mark.parametrize("kind", [Lock, FairLock])
+async def test_however_often_it_was_rung_before_it_listened_it_asks_at_once(session, transport, kind) -> None:
+    """A quick task elsewhere lets go of the lock between each refusal and the request that listens."""
+    task = await one_asleep(session, transport, kind=kind)
     (await transport.asked("listen")).reply([GONE])
+    began = now()
+
+    for _ in range(20):
+        refuse(await transport._untaken.get())
+        (await transport.asked("listen")).reply([GONE])
+
+    await turns()
+    assert len(transport.unasked) == 1
+    assert now() == began
+    await end(task)
+
+
+async def test_where_no_bell_hangs_it_polls_in_the_end(session, transport) -> None:
+    """Each time that it listens right behind a refusal, the server refuses to let its bell hang."""
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([NOT_OURS])
     asked = 0
     began = now()
     while now() == began:
         refuse(await transport.asked("acquire"))
         asked += 1
-        (await transport.asked("listen")).reply([GONE])
+        (await transport.asked("listen")).reply([NOT_OURS])
         await turns()
         if transport.unasked == []:
             break

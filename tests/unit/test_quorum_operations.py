@@ -241,6 +241,19 @@ def test_refused_without_end_where_too_many_say_so() -> None:
     assert operation.outcome.remaining_ms == 50  # type: ignore[union-attr]
 
 
+def test_it_is_seated_by_a_majority_that_has_refused_it_and_by_no_smaller_number() -> None:
+    operation = acquiring(THREE)
+    operation.replied(0, VOTE, Refused(50))
+    operation.replied(1, VOTE, Refused(50))
+    assert operation.outcome.seated  # type: ignore[union-attr]
+
+    operation = acquiring(THREE)
+    operation.replied(0, VOTE, Refused(50))
+    operation.failed(1, VOTE, CUT)
+    grant(operation, c=7)
+    assert not operation.outcome.seated  # type: ignore[union-attr]
+
+
 def test_a_grant_that_was_lost_again_is_a_refusal() -> None:
     operation = acquiring(THREE)
     grant(operation, a=7, b=8)
@@ -516,6 +529,8 @@ def test_given_back_where_there_is_no_majority() -> None:
         ([NOT_OURS, BELL_RUNG, 5000], GONE),
         ([SILENT, 5000, 4000], 5000),
         ([SILENT, GONE, 4000], GONE),
+        ([NOT_OURS, NOT_OURS, GONE], NOT_OURS),  # however often it asks, no majority hangs its bell
+        ([SILENT, NOT_OURS, 4000], NOT_OURS),
     ],
 )
 def test_it_is_to_ask_when_a_majority_may_be_free(told, outcome) -> None:

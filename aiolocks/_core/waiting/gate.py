@@ -76,6 +76,7 @@ class Gate(Stand):
         if self.awaited or self._beside:
             self.refusal = refusal
         self.refused_until = until
+        self._seated = refusal.seated
         for acquisition in tuple(self._suspects):
             acquisition.suspect()
 

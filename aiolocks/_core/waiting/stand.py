@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .waiter import Waiter
 
 _UNSEATED: Final = 3
-"""The times in a row that a bell may be gone as soon as it is listened for: it was rung. Or else the server
-does not let it hang, and its waiters poll."""
+"""The times in a row that the head asks at once where its bell does not hang after a refusal, and nothing says
+that it was rung. Then its waiters poll until the next heartbeat."""
 
 
 class Stand:
@@ -50,6 +50,7 @@ class Stand:
         "_head",
         "_queue",
         "_resource",
+        "_seated",
         "_turns",
         "_unseated",
         "here",
@@ -66,7 +67,8 @@ class Stand:
         self.place_kept = False  # an undo has left it standing, for others waited here
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
-        self._unseated = 0  # the times in a row that it did not hang after a refusal
+        self._seated = False  # the last refusal has hung it up
+        self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
         self.here = Here(exclusive=resource.manner.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
         self._head: Waiter | None = None
@@ -222,7 +224,7 @@ class Stand:
         if not self._armed:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
-            self._missed()
+            self._missed(rung=answer == GONE and self._seated)
             return
         self._answered = True
         self._unseated = 0
@@ -263,10 +265,15 @@ class Stand:
             for acquisition in tuple(self._queue):
                 acquisition.sit_down()
 
-    def _missed(self) -> None:
-        """The bell does not hang, and the news of why was lost, or is on its way."""
-        if self._answered or self._unseated < _UNSEATED:
-            self._unseated += not self._answered
+    def _missed(self, *, rung: bool) -> None:
+        """The bell does not hang, and the news of why was lost, or is on its way.
+
+        Where it was `rung` before the session listened for it, no number of tries counts: else a waiter would
+        poll although it is told, only because another process takes the lock and lets go of it quickly.
+        """
+        known = self._answered or rung
+        if known or self._unseated < _UNSEATED:
+            self._unseated += not known
             self.lost("poll")
         else:
             self.unheard()

@@ -111,7 +111,7 @@ class MultiSlotCommands(NameCommands):
             others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
             if min(others) < 0:
                 yield self._give_back(token, ttl_ms, reached)
-                return Refused(0)
+                return Refused(0, seated=False)
         except FaultError as error:
             yield self._give_back(token, ttl_ms, reached)
             raise FaultError(replace(error.fault, unknown=True)) from error

@@ -185,7 +185,10 @@ class Acquiring(QuorumOperation[Answer]):
         needed = min(max(self.majority - ours, 1), len(times))
         left = times[needed - 1]
         return Refused(
-            None if left == float("inf") else int(left), detail=self._report(), told=self._most_told()
+            None if left == float("inf") else int(left),
+            detail=self._report(),
+            told=self._most_told(),
+            seated=len(self._refused) >= self.majority,
         )
 
     def _most_told(self) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, final
 
 from ..faults import Fault, failed
-from ..requests.answers import ASK, GONE, NO_END, Released
+from ..requests.answers import ASK, GONE, NO_END, NOT_OURS, Released
 from ..requests.calls import Command
 
 T = TypeVar("T")
@@ -227,7 +227,8 @@ class Listening(QuorumOperation[int]):
             return []
         hanging = [told for told in self._told if told >= NO_END or told == ASK]
         if len(hanging) < self.majority:
-            self.outcome = GONE
+            can_hang = len(self._told) - self._told.count(NOT_OURS)
+            self.outcome = GONE if can_hang >= self.majority else NOT_OURS
             return []
         free_in = [math.inf] * (len(self._labels) - len(hanging))
         free_in += [math.inf if told == NO_END else max(0, told) for told in hanging]

@@ -66,9 +66,11 @@ class Refused:
         lasting: No release ends it.
         first: The seat that goes first, where it is one of this session but not the asker's; else empty.
         full: Of several limits, the one that is full, and its cap; None where other waiters go first.
+        seated: An asker that will wait has a seat, and a bell that hangs: if the bell is gone when the asker
+            listens, it was rung. Of several servers, on a majority.
     """
 
-    __slots__ = ("detail", "error", "first", "full", "lasting", "remaining_ms", "rung", "told")
+    __slots__ = ("detail", "error", "first", "full", "lasting", "remaining_ms", "rung", "seated", "told")
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class Refused:
         lasting: bool = False,
         first: str = "",
         full: tuple[str, int] | None = None,
+        seated: bool = True,
     ) -> None:
         self.remaining_ms = remaining_ms
         self.rung = rung
@@ -90,6 +93,7 @@ class Refused:
         self.lasting = lasting
         self.first = first
         self.full = full
+        self.seated = seated
 
 
 Answer = Granted | Refused

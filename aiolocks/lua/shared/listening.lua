@@ -8,6 +8,8 @@
 --   the waiter right before it has died, or if the lock belongs to the owner for which it waits;
 -- - marks of other waiters do not keep a waiter silent that is the first in its queues: only a lease may be in its way;
 -- - no bell or seat is created here, and a bell that was rung keeps its ttl: its owner either comes or is dead;
+-- - a bell is told to be gone only after a write that the server has allowed, so that it can hang again. Else the error of
+--   that write is the answer;
 -- - a waiter without a bell is removed only from queues where a rung bell stays for a while: there, that waiter is dead.
 local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
@@ -15,10 +17,14 @@ local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
 -- Keeps the keys of the waiter with this bell and seat. Returns for how many ms it need not ask, or a number from above.
 local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside, marks_ms)
   local state = redis.call('GET', bell)
-  if not state then return GONE end
   if state == 'rung' then return RUNG end
+  if not state then
+    redis.call('DEL', bell)  -- changes nothing: only the server's leave is asked for
+    return GONE
+  end
   local asks, is_first, ends, held = false, true, nil, 0
   for _, queue in ipairs(queues) do
+    redis.call('PEXPIRE', queue, ARGV[2])
     local rank = redis.call('ZRANK', queue, bell .. seat)
     if not rank then return GONE end
     while #deadlines > 0 and rank > 0 do
@@ -30,7 +36,6 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
       redis.call('ZREM', queue, entry)
       asks, rank = true, rank - 1
     end
-    redis.call('PEXPIRE', queue, ARGV[2])
     is_first = is_first and rank == 0
   end
   if marks[1] then

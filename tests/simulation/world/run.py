@@ -260,7 +260,7 @@ class Run:
         """The main task of a process."""
         schedule = self.schedule
         wakeup = {"plain": "poll", "resp2": "auto"}.get(crew.wakeup, crew.wakeup)
-        backoff = Backoff(initial=min(0.004, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
+        backoff = Backoff(initial=min(crew.first_poll, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
         async with contextlib.AsyncExitStack() as stack:
             sessions = [
                 await stack.enter_async_context(

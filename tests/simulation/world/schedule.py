@@ -55,6 +55,7 @@ class Crew:
         wakeup: How its session learns that a lock is free; `plain` for the transport without order, `resp2`
             for a client of the older protocol.
         poll: The longest time between two polls of a waiter.
+        first_poll: The time to its first poll, at most.
         rate: How much faster its clock runs than the world's.
         busy: How long a turn of its loop takes at most.
     """
@@ -66,6 +67,7 @@ class Crew:
     rate: float
     workers: tuple[Worker, ...]
     busy: float = 0.0
+    first_poll: float = 0.004
 
     @property
     def hears(self) -> bool:
@@ -155,7 +157,7 @@ class Schedule:
         for crew in self.crews:
             least, most = crew.delays.least * 1000, crew.delays.most * 1000
             out.append(
-                f"  {crew.part}: {crew.wakeup}, polls each {crew.poll:g} s, {least:g}-{most:g} ms one way"
+                f"  {crew.part}: {crew.wakeup}, polls each {crew.poll:g} s{_first(crew)}, {least:g}-{most:g} ms one way"
                 f"{', spikes' if crew.delays.spikes else ''}, clock at {crew.rate:g}"
                 f"{f', turns of {crew.busy * 1000:g} ms' if crew.busy else ''}"
             )
@@ -163,6 +165,10 @@ class Schedule:
                 out += [f"    {_described(one)}" for one in worker.rounds]
         out += [f"  {fault.part}: {_of_fault(fault)}" for fault in self.faults]
         return "\n".join(out)
+
+
+def _first(crew: Crew) -> str:
+    return " from the beginning" if crew.first_poll >= crew.poll else ""
 
 
 def _described(one: Round) -> str:
@@ -182,6 +188,8 @@ def _of_fault(fault: Fault) -> str:
 
 LONGEST_POLL = 5.0
 """Seconds: so long that a wakeup that was lost shows."""
+SLOW = 0.25
+"""The part of all schedules in which who hears its bell polls after that time at first."""
 DRIFT = 0.004
 """How much faster or slower than the world's a clock runs, at most: two differ by less than 1 %."""
 APART = 1000.0
@@ -245,6 +253,7 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
         from .thefts import with_thefts
 
         schedule = with_thefts(schedule)
+    schedule = _with_slow_polls(random.Random(f"{kind}/{seed}/{faulty}/polls"), schedule)
     schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:
         from . import failures, faults
@@ -252,6 +261,40 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
         grouped = schedule.kind.topology in ("cluster", "sentinel")
         schedule = (failures if grouped else faults).strike(rng, schedule)
     return schedule
+
+
+def _with_slow_polls(rng: random.Random, schedule: Schedule) -> Schedule:
+    """In one of four, who hears its bell polls after 5 s at first, and not after 4 ms: what is not woken shows.
+
+    Half of these have two processes: the second one takes the lock and lets go of it in a loop, so that a
+    release often comes between a refusal and the request that listens.
+    """
+    if rng.random() >= SLOW:
+        return schedule
+    crews = schedule.crews
+    if not schedule.kind.work and rng.random() < 0.5:
+        crews = (crews[0], _quick(rng, schedule.kind, "p1"))
+    crews = tuple(replace(crew, first_poll=crew.poll) if crew.hears else crew for crew in crews)
+    return replace(schedule, crews=crews, jitter=0.0)
+
+
+def _quick(rng: random.Random, kind: Kind, part: str) -> Crew:
+    pause, hold = rng.choice((0.0, rng.uniform(0.004, 0.012))), rng.uniform(0.0, 0.015)
+    rounds = tuple(
+        Round(
+            part=f"{part}.w0.r{number}",
+            after=rng.uniform(0, 2) * pause,
+            want=kind.wanted(rng),
+            timeout=None,
+            cancel=None,
+            hold=rng.uniform(0.5, 1.5) * hold,
+        )
+        for number in range(rng.randint(3, 20))
+    )
+    worker = Worker(part=f"{part}.w0", rounds=rounds)
+    return Crew(
+        part=part, delays=network.NEAR, wakeup="tracking", poll=LONGEST_POLL, rate=1.0, workers=(worker,)
+    )
 
 
 def _with_servers(rng: random.Random, schedule: Schedule, *, skewed: bool) -> Schedule:
