@@ -6,12 +6,31 @@ from dataclasses import replace
 
 from tests.simulation.small import crew, fault, one, schedule
 from tests.simulation.world.kinds import KINDS, Want
-from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
+from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR, Delays
 from tests.simulation.world.schedule import Schedule
 
 _B = Want(names=("b",), keys=("all", "a"))
 
+_QUICK = Delays(0.0002, 0.0002)
+_TEN_MS = Delays(0.01, 0.01)
+
 IN_LISTENING: dict[str, Schedule] = {
+    # Each time that p1 is refused, p0 lets go before the request of p1 that listens. When p0 has let go for the
+    # last time, p1 would poll after 5 s, and its heartbeat comes half a second later.
+    "a waiter whose bell was rung four times before it listened polls": schedule(
+        "lock",
+        1,
+        5.0,
+        crew(
+            "tracking",
+            _QUICK,
+            one("p0.w0.r0", 0.0, 0.13),
+            one("p0.w0.r1", 0.025, 0.02),
+            one("p0.w0.r2", 0.02, 0.02),
+            one("p0.w0.r3", 0.02, 0.02),
+        ),
+        crew("tracking", _TEN_MS, one("p1.w0.r0", 0.0, 0.0), first_poll=5.0),
+    ),
     # While the request of p0.w0.r0 is granted, p0.w1.r0 sits down over another connection, and hears of that
     # first. The later answer made the session forget their bell, and 2 s later p0.w1.r0 counted as dead.
     "a waiter that gets in takes along the bell of one that sat down before the answer came": schedule(

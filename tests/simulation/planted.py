@@ -154,6 +154,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["where a connection was silent, the one that counts replicas is not made again"],
         "BackendError",
     ),
+    "rung before it listened": (
+        FOUND["a waiter whose bell was rung four times before it listened polls"],
+        "free for",
+    ),
     "a seat beside one that gets in": (
         FOUND["a waiter that gets in takes along the bell of one that sat down before the answer came"],
         "overtaken",

@@ -113,9 +113,22 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
-        python("_core.waiting.stand:Stand.listened", without="self._missed()", instead="pass"),
+        python(
+            "_core.waiting.stand:Stand.listened",
+            without="self._missed(rung=answer == GONE and self._seated)",
+            instead="pass",
+        ),
         ("lock", "fairlock", "rwlock"),
         faulty=True,
+    ),
+    "rung before it listened": Safeguard(
+        "A waiter asks at once when its bell was rung before it listened, however often that happens.",
+        python(
+            "_core.waiting.stand:Stand._missed",
+            without="known = self._answered or rung",
+            instead="known = self._answered",
+        ),
+        ("lock", "multilock", "reentrant"),
     ),
     "listening: rung": Safeguard(
         "A bell that was rung while nobody heard it is found by listening.",
