@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .renewal import Renewal
     from .watch import Watch
 
-_LONGEST: Final = 32_768
-"""Bytes of keys in one request, about: it must not become a long one, which goes on another connection."""
+_MOST: Final = 10
+"""Leases in one request. Up to Redis 7.0, a server that tracks a script remembers all its keys at each read in
+it: with ten leases, a renewal takes as long there as in a request of its own, and with two hundred ten times
+as long. With the longest names it is still no long request, which would go on another connection."""
 
 
 @final
@@ -43,7 +45,7 @@ class Convoys:
     The timer of the watchdog keeps this object, and must not keep a session that nobody uses any more.
 
     Attributes:
-        companies: Those that are due in this turn.
+        companies: Those that are due in this turn, by their first member.
         hears: Whether the server tells of changes: as of `begin`, for it is asked for each renewal.
     """
 
@@ -53,7 +55,7 @@ class Convoys:
         self._engine = weakref.ref(engine)
         self._gathered: dict[tuple[Script, float], list[Possession]] = {}
         self._possible = False
-        self.companies: list[Company] = []
+        self.companies: dict[Watch, Company] = {}
         self.hears = False
 
     def begin(self) -> None:
@@ -88,28 +90,42 @@ class Convoys:
 
     def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy | Renewal]:
         watches = [possession.watch for possession in gathered]
-        for company in self.companies:
-            if company == watches and company.hears is self.hears:
-                return [Convoy(engine, company, gathered, [], hears=self.hears, again=company.renewal)]
         convoys: list[Convoy | Renewal] = []
         still: list[Watch] = []
         members: list[Possession] = []
         renewals: list[Command[Kept]] = []
-        size = 0
-        for watch, possession in zip(watches, gathered, strict=True):
+        at = 0
+        while at < len(watches):
+            if (company := self._again(watches, at)) is not None:
+                together = gathered[at : at + len(company)]
+                convoys.append(
+                    Convoy(engine, company, together, [], hears=self.hears, again=company.renewal)
+                )
+                at += len(company)
+                continue
+            watch, possession = watches[at], gathered[at]
+            at += 1
             if watch is None:
                 continue  # a hook has let go of it in this turn
             renewal = watch.renewal_now(possession, hears=self.hears)
             still.append(watch)
             members.append(possession)
             renewals.append(renewal)
-            size += len(renewal.keys) * len(renewal.keys[0])
-            if size >= _LONGEST:
+            if len(members) == _MOST:
                 convoys.append(self._together(engine, still, members, renewals))
-                still, members, renewals, size = [], [], [], 0
+                still, members, renewals = [], [], []
         if members:
             convoys.append(self._together(engine, still, members, renewals))
         return convoys
+
+    def _again(self, watches: list[Watch | None], at: int) -> Company | None:
+        """The company of the watch there, if its request can be sent again, and has no room for others."""
+        watch = watches[at]
+        company = None if watch is None else self.companies.get(watch)
+        if company is None or company.hears is not self.hears:
+            return None
+        full = len(company) in (_MOST, len(watches))
+        return company if full and company == watches[at : at + len(company)] else None
 
     def _together(
         self, engine: Engine, watches: list[Watch], members: list[Possession], renewals: list[Command[Kept]]

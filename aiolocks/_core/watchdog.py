@@ -219,7 +219,7 @@ class Watchdog:
             _, turn, entry = heapq.heappop(self._heap)
             watches = _watches_of(entry)
             if isinstance(entry, Company):
-                self.convoys.companies.append(entry)
+                self.convoys.companies[entry[0]] = entry
             left -= len(watches)
             self._entered -= len(watches)
             for watch in watches:

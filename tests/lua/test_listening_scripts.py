@@ -216,6 +216,16 @@ async def test_a_bell_that_cannot_hang_is_not_told_to_be_gone(own_server, connec
     assert await listening.listen(*both) == [NOT_OURS, NOT_OURS]
 
 
+async def test_a_seat_that_an_acl_denies_is_not_told_to_be_gone(own_server, connect, prefix, acl) -> None:
+    own = await own_server()
+    admin = connect(own)
+    await admin.execute_command("ACL", "SETUSER", "x", "on", ">secret", "~*", "+@all", "-zadd")
+    listening = ListeningScripts(connect(own, username="x", password="secret"), prefix)
+    await admin.set(listening.bell("x"), "")
+
+    assert await listening.listen(listening.simple("x")) == [NOT_OURS]
+
+
 async def gone_is_told(listening: ListeningScripts, gone: str) -> None:
     listener = listening.simple("x")
     await listening.sit("x")
@@ -441,7 +451,7 @@ MUTATIONS = [
         "first - NOW",
         "test_a_lease_whose_end_has_passed_leaves_no_time",
     ),
-    Mutation(SHARED, "'XX', ", "", "test_without_its_mark_it_is_to_ask_and_none_is_made"),
+    Mutation(SHARED, "marks[1], 'XX', ", "marks[1], ", "test_without_its_mark_it_is_to_ask_and_none_is_made"),
     Mutation(
         SHARED,
         "#deadlines > 0 and ",
@@ -494,8 +504,11 @@ MUTATIONS = [
         "test_what_is_wrong_with_one_is_told_of_that_one_alone",
     ),
 ]
-ELSEWHERE = ["redis.call('DEL', bell)  -- changes nothing: only the server's leave is asked for"]
-"""Lines that matter on a server that takes no writes: a test above has one of its own."""
+ELSEWHERE = [
+    "redis.call('DEL', bell)  -- changes nothing: it shows that the server takes writes",
+    "redis.call('ZADD', queue, 'XX', 0, bell .. seat)  -- as above; an ACL may deny ZADD",
+]
+"""Lines that matter where the server refuses writes: tests above have a server of their own."""
 ENDLESS = ["asks, rank = true, rank - 1"]
 """Lines without which the script does not come to its end."""
 READ_AGAIN = (

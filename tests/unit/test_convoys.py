@@ -9,10 +9,13 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import Lease, LeaseState, Lock, LockLostError
+from aiolocks._transport.client.driver import pack
+from aiolocks._transport.requests.calls import LONG
 from tests.unit.fakes import cut, demoted, deny, dependable, generous, hold
 
 HELD, UNKNOWN, LOST = LeaseState.HELD, LeaseState.UNKNOWN, LeaseState.LOST
 THIEF = b'%s:99:{"host":"h","pid":1,"task":"t","user":{}}' % (b"c3" * 16)
+NAMES = [f"{number:02}" for number in range(25)]
 
 
 @pytest.fixture
@@ -205,16 +208,29 @@ async def test_leases_of_other_ttls_are_other_requests(offline, transport) -> No
     assert names_in(await transport.asked("locks_renew")) == ["1", "3", "5"]
 
 
-async def test_a_request_does_not_become_a_long_one(offline, transport) -> None:
+@pytest.mark.parametrize("name", ["n", "%" * 1000], ids=["short", "long"])
+async def test_a_request_is_for_ten_leases_at_most_and_never_a_long_one(offline, transport, name) -> None:
     for number in range(60):
-        await hold(offline, transport, f"{number}{'x' * 500}", ttl=30)
+        await hold(offline, transport, f"{number}{name}", ttl=30)
     await asyncio.sleep(10)
 
     requests = [call for call in transport.sent if call.command.script.name == "locks_renew"]
-    assert sum(len(call.command.keys) for call in requests) == 2 * 60
-    assert len(requests) > 1
+    assert [len(call.command.keys) // 2 for call in requests] == [10] * 6
     for call in requests:
-        assert sum(map(len, call.command.keys)) < 40_000
+        assert len(pack(call.words())) < LONG
+
+
+async def test_requests_that_are_full_are_sent_again_and_others_are_filled_up(offline, transport) -> None:
+    leases = [await hold(offline, transport, name, ttl=30) for name in NAMES]
+    first = [await answered(transport, *names) for names in (NAMES[:10], NAMES[10:20], NAMES[20:])]
+    again = [await answered(transport, *names) for names in (NAMES[:10], NAMES[10:20], NAMES[20:])]
+    assert [one is other for one, other in zip(first, again, strict=True)] == [True, True, False]
+
+    leases[3].detach()
+
+    assert await answered(transport, *NAMES[10:20]) is first[1]
+    await answered(transport, *NAMES[:3], *NAMES[4:10], NAMES[20])
+    await answered(transport, *NAMES[21:])
 
 
 @pytest.mark.parametrize("how", ["by_slot", "unordered", "max_hold"])

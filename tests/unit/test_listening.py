@@ -200,12 +200,25 @@ async def test_where_nothing_is_heard_it_asks_as_the_backoff_says(session, trans
     await end(task)
 
 
+QUEUE, LOCK, MARKS = (b"queue",), (b"lock",), tuple(b"%d" % number for number in range(15))
+OF_LOCK = Listener(b"bell", QUEUE, locks=LOCK)
+OF_READER = Listener(b"bell", QUEUE, "0" * 16, deadlines=LOCK, marks=MARKS)
+OF_MANY = Listener(b"bell", tuple(b"q%d" % number for number in range(100)))
+
+
 @pytest.mark.parametrize(
-    ("by_slot", "sizes"),
-    [(False, [100, 100, 50]), (True, [100, 25, 100, 25])],
+    ("waiting", "by_slot", "sizes"),
+    [
+        ([OF_LOCK] * 40, False, [16, 16, 8]),
+        ([OF_LOCK] * 40, True, [16, 4, 16, 4]),
+        ([OF_READER] * 5, False, [2, 2, 1]),
+        ([OF_READER, *[OF_LOCK] * 20], False, [11, 10]),
+        ([OF_LOCK, OF_MANY, OF_LOCK], False, [1, 1, 1]),
+        ([], False, []),
+    ],
 )
-def test_a_request_has_one_slot_and_no_more_than_a_hundred(by_slot: bool, sizes: list[int]) -> None:
-    listeners = [Listener(f"{{{number % 2}}}{number}".encode(), ()) for number in range(250)]
+def test_a_request_has_one_slot_and_no_more_than_48_keys(waiting, by_slot: bool, sizes: list[int]) -> None:
+    listeners = [one._replace(bell=b"{%d}%d" % (number % 2, number)) for number, one in enumerate(waiting)]
 
     requests = list(one_request_each(listeners, by_slot=by_slot))
 

@@ -8,8 +8,8 @@
 --   the waiter right before it has died, or if the lock belongs to the owner for which it waits;
 -- - marks of other waiters do not keep a waiter silent that is the first in its queues: only a lease may be in its way;
 -- - no bell or seat is created here, and a bell that was rung keeps its ttl: its owner either comes or is dead;
--- - a bell is told to be gone only after a write that the server has allowed, so that it can hang again. Else the error of
---   that write is the answer;
+-- - a bell or seat is told to be gone only after a write of the same sort that the server has allowed: then it can be made
+--   again. Else the error of that write is the answer, and the waiter does not ask and listen again and again;
 -- - a waiter without a bell is removed only from queues where a rung bell stays for a while: there, that waiter is dead.
 local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
@@ -19,14 +19,17 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
   local state = redis.call('GET', bell)
   if state == 'rung' then return RUNG end
   if not state then
-    redis.call('DEL', bell)  -- changes nothing: only the server's leave is asked for
+    redis.call('DEL', bell)  -- changes nothing: it shows that the server takes writes
     return GONE
   end
   local asks, is_first, ends, held = false, true, nil, 0
   for _, queue in ipairs(queues) do
     redis.call('PEXPIRE', queue, ARGV[2])
     local rank = redis.call('ZRANK', queue, bell .. seat)
-    if not rank then return GONE end
+    if not rank then
+      redis.call('ZADD', queue, 'XX', 0, bell .. seat)  -- as above; an ACL may deny ZADD
+      return GONE
+    end
     while #deadlines > 0 and rank > 0 do
       local entry = redis.call('ZRANGE', queue, rank - 1, rank - 1)[1]
       local before = bell_in(queue, entry, #seat)
