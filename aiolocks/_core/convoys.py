@@ -98,9 +98,7 @@ class Convoys:
         while at < len(watches):
             if (company := self._again(watches, at)) is not None:
                 together = gathered[at : at + len(company)]
-                convoys.append(
-                    Convoy(engine, company, together, [], hears=self.hears, again=company.renewal)
-                )
+                convoys.append(Convoy(engine, company, together, [], hears=self.hears, again=company.renewal))
                 at += len(company)
                 continue
             watch, possession = watches[at], gathered[at]

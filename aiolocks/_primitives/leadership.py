@@ -225,7 +225,6 @@ class Leadership(Acquirable[Term]):
                 if error is raised and not term.ending:  # of another lock
                     raise
                 log.info("%s; campaigning again", error)
-                _raise_if_cancelled(term)
                 return None
             self._unconfirmed(error)
         except (BackendError, SessionClosedError) as error:
@@ -237,7 +236,6 @@ class Leadership(Acquirable[Term]):
             del raised  # which would keep this frame, and so itself
         if returned is None:
             log.info("Leadership %r: main returned after its term was to end; campaigning again", self._name)
-            _raise_if_cancelled(term)
         return returned
 
     def _unconfirmed(self, error: LockError) -> None:
@@ -354,13 +352,3 @@ class Leadership(Acquirable[Term]):
             session=engine.session_id,
         )
         return Resource(commands, (KIND, self._name), _MANNER)
-
-
-def _raise_if_cancelled(term: Term) -> None:
-    """Raises `CancelledError` if others have cancelled `main` while it was told of the end of its term.
-
-    asyncio has made one of the two cancellations, and `main` has taken it for the end of its term.
-    """
-    scope = term._possession.scope  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    if scope is not None and scope.cancelled_since:
-        raise asyncio.CancelledError
