@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 _MOST: Final = 10
-"""Leases in one request. Up to Redis 7.0, a server that tracks a script remembers all its keys at each read in
-it: with ten leases, a renewal takes as long there as in a request of its own, and with two hundred ten times
-as long. With the longest names it is still no long request, which would go on another connection."""
+"""Leases in one request. Up to Redis 7.0, a server that tracks a script remembers all its keys at each read
+in it: with ten leases, a renewal takes as long there as in a request of its own, and with two hundred ten
+times as long. With the longest names it is still no long request, which would go on another connection."""
 
 
 @final

@@ -15,8 +15,8 @@ _QUICK = Delays(0.0002, 0.0002)
 _TEN_MS = Delays(0.01, 0.01)
 
 IN_LISTENING: dict[str, Schedule] = {
-    # Each time that p1 is refused, p0 lets go before the request of p1 that listens. When p0 has let go for the
-    # last time, p1 would poll after 5 s, and its heartbeat comes half a second later.
+    # Each time that p1 is refused, p0 lets go before the request of p1 that listens. When p0 has let go for
+    # the last time, p1 would poll after 5 s, and its heartbeat comes half a second later.
     "a waiter whose bell was rung four times before it listened polls": schedule(
         "lock",
         1,

@@ -40,7 +40,7 @@ async def test_leases_of_one_moment_are_renewed_in_one_turn(offline, transport, 
 
     def renewed(verb: str) -> list[int]:
         sent_at.add(clock.now())
-        return [1] * 100
+        return [1] * 10
 
     transport.answer = renewed
     await asyncio.sleep(10)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .waiter import Waiter
 
 _UNSEATED: Final = 3
-"""The times in a row that the head asks at once where its bell does not hang after a refusal, and nothing says
-that it was rung. Then its waiters poll until the next heartbeat."""
+"""The times in a row that the head asks at once where its bell does not hang after a refusal, and nothing
+says that it was rung. Then its waiters poll until the next heartbeat."""
 
 
 class Stand:

@@ -17,9 +17,9 @@ _TRY_TTL_MS: Final = 1000
 _LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")
 
 _MOST_KEYS: Final = 48
-"""Keys of the waiters in one request, unless it is for one waiter: at most 0.5 ms of the server's time, in which
-it answers nobody else. Up to Redis 7.0, a server remembers all bells of the request at each read in it: with
-a hundred bells of locks it took 4 ms, and of an `RWLock` 60 ms."""
+"""Keys of the waiters in one request, unless it is for one waiter: at most 0.5 ms of the server's time, in
+which it answers nobody else. Up to Redis 7.0, a server remembers all bells of the request at each read in it:
+with a hundred bells of locks it took 4 ms, and of an `RWLock` 60 ms."""
 
 
 @final

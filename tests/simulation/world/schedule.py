@@ -157,7 +157,8 @@ class Schedule:
         for crew in self.crews:
             least, most = crew.delays.least * 1000, crew.delays.most * 1000
             out.append(
-                f"  {crew.part}: {crew.wakeup}, polls each {crew.poll:g} s{_first(crew)}, {least:g}-{most:g} ms one way"
+                f"  {crew.part}: {crew.wakeup}, polls each {crew.poll:g} s{_first(crew)}, "
+                f"{least:g}-{most:g} ms one way"
                 f"{', spikes' if crew.delays.spikes else ''}, clock at {crew.rate:g}"
                 f"{f', turns of {crew.busy * 1000:g} ms' if crew.busy else ''}"
             )
@@ -264,7 +265,7 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
 
 
 def _with_slow_polls(rng: random.Random, schedule: Schedule) -> Schedule:
-    """In one of four, who hears its bell polls after 5 s at first, and not after 4 ms: what is not woken shows.
+    """In one of four, a waiter that hears its bell polls after 5 s at first, not 4 ms: a lost wakeup shows.
 
     Half of these have two processes: the second one takes the lock and lets go of it in a loop, so that a
     release often comes between a refusal and the request that listens.
