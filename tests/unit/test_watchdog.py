@@ -48,7 +48,7 @@ async def test_leases_of_one_moment_are_renewed_in_one_turn(offline, transport, 
     assert len(sent_at) == 1
     assert transport.verbs.count("locks_renew") == 10  # of ten leases each
     assert transport.verbs.count("renew") == 0
-    assert len(offline._engine.watchdog._heap) == 1
+    assert len(offline._engine.watchdog._heap) == 10
 
 
 async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:
