@@ -9,7 +9,11 @@ _KINDS = ("grace",)
 OF_GRACES: dict[str, Safeguard] = {
     "grace: told to stop": Safeguard(
         "A body is cancelled when its grace begins.",
-        python("_core.possession:Possession.stop", without="self.scope.cancel()", instead="pass"),
+        python(
+            "_core.possession:Possession.stop",
+            without='self.scope.cancel(f"{self.label} {self.name!r}: {reason}")',
+            instead="pass",
+        ),
         _KINDS,
         faulty=True,
     ),
