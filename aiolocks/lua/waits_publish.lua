@@ -10,10 +10,10 @@
 local waits = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local before = redis.call('ZRANGE', waits, 0, ARGV[4] - 1, 'WITHSCORES')
-for i = 1, #before, 2 do
-  if tonumber(before[i + 1]) > now then break end
-  redis.call('ZREM', waits, before[i])
+for _ = 1, ARGV[4] do
+  local first = redis.call('ZRANGE', waits, 0, 0, 'WITHSCORES')
+  if not first[1] or tonumber(first[2]) > now then break end
+  redis.call('ZREM', waits, first[1])
 end
 if ARGV[2] ~= '' then redis.call('ZREM', waits, ARGV[2]) end
 if ARGV[1] ~= '' then

@@ -657,6 +657,24 @@ async def test_owned_is_who_holds_all_of_them(locks) -> None:
     assert [await locks.owned(one) for one in (ME, OTHER, ME[:-1])] == [1, 0, 0]
 
 
+@pytest.mark.parametrize("denied", [False, True], ids=["read at once", "an ACL denies that"])
+async def test_a_holder_reads_all_of_them_at_once_if_it_may(own_server, connect, prefix, acl, denied) -> None:
+    """Up to Redis 7.0, each read costs a tracked script as much as it has keys."""
+    own = await own_server()
+    admin = connect(own)
+    rules = ["on", ">secret", "~*", "+@all", *(["-mget"] if denied else [])]
+    await admin.execute_command("ACL", "SETUSER", "x", *rules)
+    locks = MultiScripts(connect(own, username="x", password="secret"), prefix)
+    await locks.acquire(ME)
+    await admin.config_resetstat()
+
+    assert await locks.renew(ME) == 1
+    assert await locks.owned(ME) == 1
+
+    stats = await admin.info("commandstats")
+    assert ("cmdstat_get" in stats) is denied
+
+
 async def test_locked_is_whoever_holds_any_of_them(locks) -> None:
     assert await locks.locked() == 0
     for one in locks.all:

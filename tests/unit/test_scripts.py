@@ -136,7 +136,7 @@ FROZEN = {
     "shared/limits": "cd82a7842a57065114cd385fbcd42bf607e6d652",
     "shared/lines": "a1421a78852146952a6a81f468a998cf86ad7887",
     "shared/mid_move_limits": "a1d658c096611a3943f8275b330ce55aa178b897",
-    "waits_publish": "c808ee2dda660902651b85c97bfddab2a63b894e",
+    "waits_publish": "986c6dc65a3b0d44d87f7a7333f960523154e4ec",
 }
 
 

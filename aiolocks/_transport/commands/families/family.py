@@ -47,6 +47,11 @@ class Family:
         self._shallow = shallow  # its content may be large, and is the user's
 
     @property
+    def keys(self) -> int:
+        """How many keys of a name `look` reads."""
+        return 1 + len(self.roles) + len(self._beside)
+
+    @property
     def can_be_held(self) -> bool:
         """Whether there is anything to free."""
         return self._force is not None
