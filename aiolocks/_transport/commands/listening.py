@@ -19,7 +19,7 @@ _LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening"
 _MOST_KEYS: Final = 48
 """Keys of the waiters in one request, unless it is for one waiter: at most 0.5 ms of the server's time, in
 which it answers nobody else. Up to Redis 7.0, a server remembers all bells of the request at each read in it:
-with a hundred bells of locks it took 4 ms, and of an `RWLock` 60 ms."""
+with a hundred bells it took 3 ms for a `Lock`, and 33 ms for an `RWLock`."""
 
 
 @final
