@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from ._visible import visible
 
+_PREFIX: Final = "aiolocks"
+"""The prefix that the commands take by default."""
 _IN_WORDS: Final = 3
 """Holders that a message tells of."""
 _METADATA_IN_WORDS: Final = 200
@@ -80,6 +83,19 @@ def in_words(holders: Sequence[HolderInfo]) -> str:
     if len(holders) > _IN_WORDS:
         told.append("and others")
     return ", ".join(told)
+
+
+def without_ttl(name: str, prefix: str, where: str = "") -> str:
+    """That the key of a name has lost its ttl, as by `PERSIST` or a restore, and what frees it.
+
+    The command is left out where a terminal would not show the name as it is.
+    """
+    frees = f"session.force_release({name!r})"
+    if name.isprintable():
+        here = "" if prefix == _PREFIX else f" --prefix {shlex.quote(prefix)}"
+        frees = f"`aiolocks release {shlex.quote(name)} --force{here}` or {frees}"
+    unless = "unless its holder renews it, nothing frees it but"
+    return f"the key of {name!r} has lost its ttl: {unless} {frees}{where}"
 
 
 def _one_in_words(holder: HolderInfo) -> str:

@@ -79,7 +79,8 @@ class LockTimeoutError(LockError, TimeoutError):
     Attributes:
         name: Name of the lock.
         blocking_timeout: How long the wait was allowed to take, in seconds.
-        remaining: Seconds that the holder's lease still has if it is not renewed; None when unknown.
+        remaining: Seconds that the holder's lease still has if it is not renewed; None when unknown, or where
+            the key has lost its ttl: then the message says so, with the command that frees the name.
         holders: The holders that are in the way, as the server or the session knew them last, as
             `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
             longest. Of many holders, some; empty when none is known, or when other waiters go first.
@@ -101,6 +102,7 @@ class LockTimeoutError(LockError, TimeoutError):
         holders: Sequence[HolderInfo] = (),
         by_itself: bool = False,
         full: str | None = None,
+        endless: str = "",
     ) -> None:
         self.full = full
         self.name = name
@@ -117,7 +119,9 @@ class LockTimeoutError(LockError, TimeoutError):
             reason = f"it stays taken for {remaining:.3f} s more unless renewed"
         else:
             reason = "another holder has it, or earlier waiters go first"
-        if remaining is not None and (by_itself or known):
+        if endless:
+            reason = f"{reason}; {endless}" if known or by_itself else endless
+        elif remaining is not None and (by_itself or known):
             reason += f"; the lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
         more = f" ({detail})" if detail else ""

@@ -115,6 +115,15 @@ class Claim:
         theirs = [(claim.commands, claim.token) for claim in own]
         return self.commands.excluded_by(theirs, refused)
 
+    def endless(self, refused: Refused | None, prefix: str) -> str:
+        """That a key has lost its ttl, and what frees it, if a refusal tells of that; else empty."""
+        name = "" if refused is None else self.commands.endless(refused)
+        if not name:
+            return ""
+        from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+
+        return without_ttl(name, prefix, self.commands.freed_on)
+
     def wanted(self) -> Wanted | None:
         return self.commands.wanted()
 

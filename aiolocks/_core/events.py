@@ -108,12 +108,16 @@ class Events:
         if hooks := self._hooks["on_waiting"]:
             _tell(hooks, LockEvent(kind=kind, name=name))
 
-    def waits_long(self, kind: str, name: str, seconds: float, holders: Sequence[HolderInfo]) -> None:
-        if log.isEnabledFor(logging.INFO):
+    def waits_long(
+        self, kind: str, name: str, seconds: float, holders: Sequence[HolderInfo], endless: str
+    ) -> None:
+        level = logging.WARNING if endless else logging.INFO
+        if log.isEnabledFor(level):
             from .._holders import in_words  # noqa: PLC0415 - of long waits only
 
             known = f": held {in_words(holders)}" if holders else ""
-            log.info("%s %r: waiting for %.1f s%s", kind, name, seconds, known)
+            why = f"; {endless}" if endless else ""
+            log.log(level, "%s %r: waiting for %.1f s%s%s", kind, name, seconds, known, why)
 
     def waited(self, kind: str, name: str, seconds: float, reason: str) -> None:
         if hooks := self._hooks["on_waited"]:

@@ -30,7 +30,7 @@ async def force_release(
         for one in kinds:
             snapshot = await _force(engine, one, name, leases)
             if snapshot is not None:
-                freed.append(info(one, name, snapshot))
+                freed.append(info(one, name, snapshot, engine.settings.prefix))
                 tokens.update(token for holder in snapshot.holders for token in holder.tokens)
     finally:
         # Last: the caller may be the holder, and this cancels it.

@@ -15,7 +15,7 @@ from typing import Final, TypeVar, final
 from .._core.arguments import lock_name
 from .._core.engine import Engine
 from .._core.holders import described_in, holder_info, whereabouts
-from .._holders import HolderInfo
+from .._holders import HolderInfo, without_ttl
 from .._transport import Command
 from .._transport.commands.families.family import Family
 from .._transport.commands.families.snapshots import Snapshot, Waiter
@@ -168,7 +168,7 @@ async def look(engine: Engine, places: Iterable[KindAndName], *, waiters: int) -
         engine, [command for _, _, command in asked], _BY_SLOT if engine.by_slot else _PAGES
     )
     return [
-        info(kind, name, snapshot)
+        info(kind, name, snapshot, engine.settings.prefix)
         for (kind, page, _), answers in zip(asked, snapshots, strict=True)
         for name, snapshot in zip(page, answers, strict=True)
         if snapshot.stands or snapshot.waiters or snapshot.problems
@@ -206,9 +206,11 @@ async def _ask_all(engine: Engine, commands: Sequence[Command[T]], at_once: int)
     return replies
 
 
-def info(kind: str, name: str, snapshot: Snapshot) -> LockInfo:
+def info(kind: str, name: str, snapshot: Snapshot, prefix: str) -> LockInfo:
     """The snapshot, as users see it."""
     problems = list(snapshot.problems)
+    if snapshot.endless:
+        problems.append(without_ttl(name, prefix))
     holders: list[HolderInfo] = []
     for holder in sorted(snapshot.holders, key=lambda one: one.fencing_token or 0):
         described = described_in(holder.metadata)

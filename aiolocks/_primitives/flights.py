@@ -126,7 +126,9 @@ class Flight:
         if not waiter.done() and not making.runs(fn):
             await asyncio.wait((waiter,), timeout=limit)
         if not waiter.done() and not making.runs(fn):
-            raise LockTimeoutError("SingleFlight", self._name, blocking_timeout=limit, remaining=None)
+            raise LockTimeoutError(
+                "SingleFlight", self._name, blocking_timeout=limit, remaining=None, endless=making.endless()
+            )
 
     def _needs(self, caller: Flight) -> bool:
         """Whether this call is that one, or waits for it, also by way of others."""

@@ -120,6 +120,14 @@ class Making:
         """Whether it is this function that runs."""
         return self.begun and self._fn is fn
 
+    def endless(self) -> str:
+        """That the run elsewhere has lost its ttl, and what frees it; empty where it has not."""
+        if not self._commands.no_end:
+            return ""
+        from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+
+        return without_ttl(self._name, self._engine.settings.prefix)
+
     @property
     def keeps(self) -> bool:
         """Whether the work was done, and the server must know of it for as long as `keep`."""

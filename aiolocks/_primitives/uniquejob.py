@@ -12,7 +12,7 @@ from .._core.options import Options
 from .._core.pending import Pending, gives_pending
 from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
-from .._transport.commands.jobs import TicketRun
+from .._transport.commands.jobs import TicketRun, endless
 from ..errors import DuplicateJobError
 from .jobruns import MEANT, JobLease, JobSettings, LeaseT, LeaseType, run, unless_duplicate, whole_places
 from .tickets import Mode, OnConflict, Ticket, take_key, ticket_for
@@ -215,7 +215,8 @@ class UniqueJob:
             return ticket.encode()
         if on_conflict == "skip":
             return None
-        raise DuplicateJobError(self.key, f"another ticket owns the key, for {left / 1000:.3f} s more")
+        reason = f"another ticket owns the key, for {left / 1000:.3f} s more"
+        raise DuplicateJobError(self.key, reason if left else endless(self.key, engine.settings.prefix))
 
     @gives_pending
     def perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease]:

@@ -11,7 +11,8 @@
 --       10 the text that the names of all bells of the session contain   11 limit: how many may run at once
 -- Returns {1, fencing token, how many wait in the queue, 0, bells rung…}
 --      or {0, remaining ms (-2: other waiters go first)[, holders], bells rung…}
---      or {2, why it is a duplicate: f as many wait as may, d done, s superseded, o another ticket owns the key, bells rung…}
+--      or {2, why it is a duplicate: f as many wait as may, d done, s superseded, o another ticket owns the key, e so it does
+--          and the key has no ttl, bells rung…}
 --      or {3, the limit of the runs that go on, if it differs}
 --
 -- Invariants: no run begins while a living waiter of another bell is before it; a waiter whose run begins has left the
@@ -41,6 +42,7 @@ if not permits then
     duplicate = 'f'
   end
   if duplicate then
+    if duplicate == 'o' and redis.call('PTTL', owner) < 0 then duplicate = 'e' end
     dequeue(queue, bell, seat, has(flags, 'l'), has(flags, 'a'))
     check_out(KEYS[9], entry, false)
     return {2, duplicate, unpack(wake(true, 0))}

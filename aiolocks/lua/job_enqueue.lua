@@ -4,7 +4,7 @@
 --
 -- KEYS  1 owner   2 over   3 before   4 about
 -- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another   4 metadata, JSON
--- Returns -1 when the ticket owns or has owned the key, or for how many more ms another ticket owns it
+-- Returns -1 when the ticket owns or has owned the key, or for how many more ms another ticket owns it (0: without an end)
 --
 -- Invariant: before is a sorted set of the tickets whose place others have taken since the key was free, by the time of
 -- that, each with the end of the time for which it would have owned the key: 'ticket:ms'. Only the last ones are kept, because
@@ -16,8 +16,8 @@ if why_over(over, ticket) then return -1 end
 if not owning then
   redis.call('DEL', before, about)
 elseif owning ~= ticket then
-  local left = math.max(1, redis.call('PTTL', owner))
-  if ARGV[3] ~= 'r' then return left end
+  local left = redis.call('PTTL', owner)
+  if ARGV[3] ~= 'r' then return left < 0 and 0 or math.max(1, left) end
   redis.call('ZADD', before, whole(MICROSECONDS), owning .. ':' .. whole(NOW + left))
   for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -MOST_KEPT - 1)) do
     redis.call('ZREM', before, oldest)

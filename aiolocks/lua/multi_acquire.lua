@@ -6,7 +6,8 @@
 --       6 flags: t in turn, w will wait, b takes a seat only, p passes the wakeup on, o owes one, q has a bell, l leaves, h told
 -- Returns {1, fencing token, number of others in the queues, 0}
 --      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, the holders], bells rung…}; the
---      holders: {the server's time, microseconds; ''; of each of the first held locks '', remaining ms, the lock key}
+--      holders: {the server's time, microseconds; the number of the first lock without a ttl, or ''; of each of the first
+--      held locks '', remaining ms, the lock key}
 --
 -- Invariant: it takes all or none. The fencing token is larger than the value of each fence.
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
@@ -21,6 +22,7 @@ for i = 1, n do
   elseif known(KEYS[i], held) then
     local left = redis.call('PTTL', KEYS[i])
     remaining = math.max(remaining or -1, left)
+    if left < 0 and told[2] == '' then told[2] = i end
     if #told < MOST_TOLD then told[#told + 1], told[#told + 2], told[#told + 3] = '', left, held end
   else
     free[#free + 1] = queues[i]
@@ -36,7 +38,7 @@ if remaining then
   end
   rung[#rung + 1] = enqueue_in_each(queues, bell, flags)
   if has(flags, 'h') then table.insert(rung, 1, told) end
-  return {0, remaining, unpack(rung)}
+  return {0, told[2] == '' and remaining or -1, unpack(rung)}
 end
 if has(flags, 'b') then return {0, -2, enqueue_in_each(queues, bell, flags)} end
 if mine == n then

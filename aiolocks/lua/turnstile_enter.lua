@@ -6,8 +6,8 @@
 -- Returns the place: 1 for the token that began the window
 --
 -- Invariants:
--- - places is a sorted set of tokens by place, with the ttl of the window, which no step sets again. The next place is one
---   after the last one there: a step counts only when it adds a token, so no token is counted twice;
+-- - places is a sorted set of tokens by place, with the ttl of the window, which no step sets again while there is one. The
+--   next place is one after the last one there: a step counts only when it adds a token, so no token is counted twice;
 -- - the token that began the window stays; of the others, the oldest are forgotten first.
 local places, token = KEYS[1], ARGV[1]
 
@@ -22,6 +22,7 @@ if not last then
 end
 if not is_token(last_token) or not string.find(last, '^%d+$') then reject_foreign(places) end
 redis.call('ZADD', places, last + 1, token)
+if redis.call('PTTL', places) < 0 then redis.call('PEXPIRE', places, ARGV[2]) end  -- lost, as by PERSIST: the window must end
 if redis.call('ZCARD', places) > tonumber(ARGV[3]) then
   redis.call('ZREM', places, redis.call('ZRANGE', places, 1, 1)[1])
 end

@@ -192,6 +192,22 @@ async def test_foreign_keys_are_shown_as_such(aiolocks: Aiolocks, redis: Redis) 
     assert "\x1b" not in ended.out
 
 
+@pytest.mark.leaves_keys("aiolocks:*")
+async def test_a_name_that_has_lost_its_ttl_is_shown_with_the_command_that_frees_it(
+    aiolocks: Aiolocks, redis: Redis
+) -> None:
+    (await Lock(redis, "nightly backup", ttl=0.1).acquire()).detach()
+    await redis.persist("aiolocks:lock:{nightly backup}")
+    said = "nothing frees it but `aiolocks release 'nightly backup' --force`"
+    shown = await several(aiolocks, ("ls",), ("show", "nightly backup"), ("ls", "--json"))
+    for ended in shown:
+        assert ended.status == 0
+        assert said in " ".join(ended.out.split())
+    (freed,) = await several(aiolocks, ("release", "nightly backup", "--force"))
+    assert freed.status == 0
+    assert not await redis.exists("aiolocks:lock:{nightly backup}")
+
+
 @pytest.mark.parametrize("environment", [{}, {"PYTHONIOENCODING": "ascii"}], ids=["utf-8", "ascii"])
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
 async def test_nothing_in_a_name_reaches_the_terminal(

@@ -23,6 +23,8 @@ _SAID_BY = {
     "End": ("LockNotOwnedError",),
     "failed": ("BackendError",),
     "_misconfiguration": ("ConfigurationError",),
+    "without_ttl": ("LockTimeoutError", "DuplicateJobError"),
+    "endless": ("DuplicateJobError",),
 }
 """Functions that say the reason of an error: in what they are called with, or in what they return."""
 _OTHERS = ("contrib/redis_py", "cli", "testing")

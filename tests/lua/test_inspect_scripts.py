@@ -268,10 +268,13 @@ async def test_what_has_no_ttl_is_said(lock, permits, spans) -> None:
     await lock.acquire(ME)
     await permits.acquire(ME)
     await spans.acquire(ME, "r")
-    for scripts, place in ((lock, lock.lock), (permits, permits.holders), (spans, spans.ends)):
+    for scripts, place in ((permits, permits.holders), (spans, spans.ends)):
         assert (await look(scripts)).problems == ()
         await scripts.redis.persist(place)
-        assert (await look(scripts)).problems == ("it has no ttl: nothing frees it",)
+        assert (await look(scripts)).problems == ("it has lost its ttl, and gets one when it is used again",)
+    assert not (await look(lock)).endless
+    await lock.redis.persist(lock.lock)
+    assert (await look(lock)).endless
 
 
 async def test_halves_of_leases(permits, spans) -> None:

@@ -768,12 +768,23 @@ async def test_what_is_replaced_at_its_last_moment_has_a_ttl(jobs) -> None:
         await jobs.enqueue(NEW, flag="r")
         await jobs.clear()
     await jobs.redis.set(jobs.owner, OLD)  # by hand, without any
-    assert await jobs.enqueue(NEW) == 1
+    assert await jobs.enqueue(NEW) == 0
     await jobs.enqueue(NEW, flag="r")
     await jobs.redis.delete(jobs.before)
     await jobs.redis.zadd(jobs.before, {f"{OLD}:1": 1})  # that was long ago
     assert await jobs.withdraw(NEW) == 1
     assert await jobs.owns() in (OLD, None)
+
+
+async def test_it_is_said_that_the_key_of_another_has_no_ttl(jobs) -> None:
+    await jobs.enqueue(OLD)
+    assert await jobs.perform(ME, NEW) == [2, b"o"]
+    await jobs.redis.persist(jobs.owner)
+    assert await jobs.perform(ME, NEW) == [2, b"e"]
+    assert await jobs.enqueue(NEW) == 0
+    await jobs.enqueue(NEW, flag="r")
+    assert await jobs.redis.pttl(jobs.before) != -1  # it is not kept for ever because that was
+    assert (await jobs.perform(ME, NEW))[0] == 1
 
 
 async def test_replaced_before_it_is_said_again_the_newer_one_stays(jobs) -> None:
@@ -1479,8 +1490,8 @@ MUTATIONS = [
         "job_enqueue", "ARGV[3] ~= 'r'", "false", "test_the_second_is_a_conflict_and_changes_nothing",
     ),
     Mutation(
-        "job_enqueue", "math.max(1, redis.call('PTTL', owner))", "redis.call('PTTL', owner)",
-        "test_what_is_replaced_at_its_last_moment_has_a_ttl",
+        "job_enqueue", "left < 0 and 0 or math.max(1, left)", "math.max(1, left)",
+        "test_it_is_said_that_the_key_of_another_has_no_ttl",
     ),
     Mutation(
         "job_withdraw", "~= ticket then", "== false then", "test_withdrawn_by_another_changes_nothing",

@@ -124,6 +124,18 @@ async def test_acquire_is_refused_without_end_where_somebody_took_the_ttl_away(l
     await locks.redis.persist(locks.all[1].lock)
 
     assert await locks.acquire(ME) == [0, -1]
+    await locks.all[0].acquire(OTHER, ttl=MINUTE)
+    await locks.all[2].acquire(OTHER, ttl=MINUTE)
+    assert await locks.acquire(ME) == [0, -1]
+
+
+async def test_who_is_told_the_holders_is_told_which_has_no_ttl(locks) -> None:
+    for lock in locks.all:
+        await lock.acquire(OTHER)
+    for which in (2, 1):
+        await locks.redis.persist(locks.all[which].lock)
+        _, remaining, (_, number, *told) = await locks.acquire(ME, flags="h")
+        assert (remaining, number, told[3 * which + 1]) == (-1, which + 1, -1)
 
 
 async def test_who_is_refused_is_told_who_holds_them_if_asked_for(locks) -> None:

@@ -51,6 +51,13 @@ async def test_the_window_is_that_of_who_began_it(turnstile) -> None:
     assert about(await turnstile.redis.pttl(turnstile.key()), MINUTE)
 
 
+async def test_a_window_that_has_lost_its_ttl_gets_one_from_the_next_to_come(turnstile) -> None:
+    await turnstile.enter(ME)
+    await turnstile.redis.persist(turnstile.key())
+    assert await turnstile.enter(OTHER, window=HOUR) == 2
+    assert about(await turnstile.redis.pttl(turnstile.key()), HOUR)
+
+
 async def test_enter_said_twice_is_the_same_place_and_no_longer_window(turnstile) -> None:
     assert [await turnstile.enter(token) for token in (ME, OTHER)] == [1, 2]
     state = await turnstile.state()
@@ -149,7 +156,7 @@ async def test_a_window_ends_on_a_server_that_is_out_of_memory(own_server, conne
     assert await turnstile.end(ME) == [1]
 
 
-NEEDED = ("eval", "del", "pexpire", "zadd", "zcard", "zrange", "zrem", "zscore")
+NEEDED = ("eval", "del", "pexpire", "pttl", "zadd", "zcard", "zrange", "zrem", "zscore")
 
 
 async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> None:

@@ -250,7 +250,12 @@ class Acquiring(ABC):
             full=None if refusal is None or refusal.full is None else refusal.full[0],
             holders=self._holders(now),
             by_itself=self._own_in_the_way() is not None,
+            endless=self._endless(),
         )
+
+    def _endless(self) -> str:
+        """That what is in the way has lost its ttl, and what frees it; empty where it has not."""
+        return self.claim.endless(self._refusal or self._gate.refusal, self._engine.settings.prefix)
 
     # -- the end
 

@@ -131,7 +131,7 @@ class Patient(Acquiring):
         if not self._logged and now >= self.started + _LONG:
             self._logged = True
             self._engine.events.waits_long(
-                self.target.kind, self.target.name, now - self.started, self._holders(now)
+                self.target.kind, self.target.name, now - self.started, self._holders(now), self._endless()
             )
 
     # -- sleeping

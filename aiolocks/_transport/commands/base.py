@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ..requests.answers import BELL_TTL, Answer, Kept, Refused, Released
+from ..requests.answers import BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
 from ..requests.calls import Command
 from ..requests.scripts import Script
 
@@ -128,6 +128,18 @@ class NameCommands:
 
         return told_lock(left_ms, lease)
 
+    @property
+    def freed_on(self) -> str:
+        """Where it is freed by force, for messages; empty where that is clear."""
+        return ""
+
+    def endless(self, refused: Refused) -> str:
+        """The name whose key has lost its ttl, as a refusal tells: nothing ends it. Empty where none has.
+
+        Of kinds whose holders have deadlines inside of a key, none does.
+        """
+        return ""
+
     def new_token(self, old: str, fresh: str) -> str:
         """The token for the adopter from `old`, made of a fresh one; a new one where there is no old one."""
         return fresh
@@ -168,6 +180,11 @@ def _each(refused: Refused) -> Iterator[tuple[bytes, int, bytes]]:
         token, left_ms, lease = told[at : at + 3]
         if lease:
             yield token, left_ms, lease
+
+
+def tells_no_end(refused: Refused) -> bool:
+    """Whether the key of one that it tells of has no ttl."""
+    return any(left_ms == NO_TTL for _, left_ms, _ in _each(refused))
 
 
 def told_all(refused: Refused) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import FingerprintError, LockError
-from ..requests.answers import Answer, Granted, Refused, Released, released
+from ..requests.answers import NO_TTL, Answer, Granted, Refused, Released, released
 from ..requests.calls import Command
 from ..requests.keys import key
 from ..requests.scripts import Script
@@ -91,6 +91,7 @@ class FlightCommands(LockCommands):
         granted_at_us: The server's time at the last grant, microseconds.
         busy: Done when the server has said that a run goes on, or that another session is next; None if
             nobody asks.
+        no_end: The run that the server has told of last has lost its ttl.
 
     Args, besides those of a lock:
         fingerprint: Of the request that they have in common, hexadecimal; empty for none.
@@ -98,7 +99,17 @@ class FlightCommands(LockCommands):
         anew: Fencing token of the run whose value they will replace; None to take the value that is there.
     """
 
-    __slots__ = ("_ahead", "_anew", "_fingerprint", "_leaving", "_run", "_told", "busy", "granted_at_us")
+    __slots__ = (
+        "_ahead",
+        "_anew",
+        "_fingerprint",
+        "_leaving",
+        "_run",
+        "_told",
+        "busy",
+        "granted_at_us",
+        "no_end",
+    )
 
     def __init__(
         self,
@@ -116,6 +127,7 @@ class FlightCommands(LockCommands):
         self._fingerprint = fingerprint
         self._run = tuple(key(prefix, kind, name, role) for role in ("", "value", "fence", "queue"))
         self._told: int | None = None
+        self.no_end = False
         self._ahead = f"{ahead:.6f}"
         self._anew = "" if anew is None else str(anew)
         self._leaving: Leaving | None = None
@@ -177,6 +189,9 @@ class FlightCommands(LockCommands):
     def annotate(self, token: str, metadata: str) -> Command[bool]:
         return super().annotate(token, self._described(metadata))
 
+    def endless(self, refused: Refused) -> str:
+        return self._name if self.no_end else ""
+
     def _described(self, metadata: str) -> str:
         """The fingerprint stands first, where a script finds it whatever the user has added."""
         return f'{{"fingerprint":"{self._fingerprint}",{metadata[1:]}'
@@ -188,6 +203,7 @@ class FlightCommands(LockCommands):
             return Granted(int(raw[1]), raw[2])
         if raw[0] == 0:
             self._tell(int(raw[2]))
+            self.no_end = raw[1] == NO_TTL
             self.tell_busy()
             return Refused(None if raw[1] < 0 else raw[1], raw[3:])
         if raw[0] == 2:

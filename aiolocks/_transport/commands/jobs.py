@@ -85,7 +85,7 @@ class JobCommands(RunCommands):
         caller: The waiter of that session, where the server must tell its waiters apart.
     """
 
-    __slots__ = ("_alone", "_key", "_limit", "_session", "_waiting", "bell", "ticket_run")
+    __slots__ = ("_alone", "_key", "_limit", "_prefix", "_session", "_waiting", "bell", "ticket_run")
     _fair = "t"
 
     def __init__(
@@ -102,6 +102,7 @@ class JobCommands(RunCommands):
     ) -> None:
         super().__init__(retention_ms)
         self._key = job
+        self._prefix = prefix
         self._waiting: int | str = "" if waiting is None else waiting
         self.ticket_run = ticket_run
         beside = ticket_run is not None and ticket_run.beside
@@ -170,14 +171,27 @@ class JobCommands(RunCommands):
                 "all users of a key the same limit; a run may have another one once none runs any more"
             )
         if raw[0] == 2:
-            return Refused(None, raw[2:], error=DuplicateJobError(self._key, _REASONS[raw[1]]))
+            error = DuplicateJobError(
+                self._key, endless(self._key, self._prefix) if raw[1] == b"e" else _REASONS[raw[1]]
+            )
+            return Refused(None, raw[2:], error=error)
         return answer(raw)
+
+
+def endless(job: str, prefix: str) -> str:
+    """Why a ticket is a duplicate: the key of the job has lost its ttl."""
+    from ..._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+
+    return f"another ticket owns the key. But {without_ttl(job, prefix)}"
 
 
 def enqueueing(
     prefix: str, job: str, ticket: str, ttl_ms: int, metadata: str, *, replace: bool
 ) -> Command[int | None]:
-    """Makes the ticket the owner of the key: None, or for how many ms more another one owns it."""
+    """Makes the ticket the owner of the key.
+
+    Answers None, or for how many ms more another one owns it: 0 where that has no end.
+    """
     args = (ticket, ttl_ms, "r" if replace else "", metadata)
     return Command(_ENQUEUE, _of_enqueueing(prefix, job), args, _conflict, lane=ticket)
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..requests.answers import Answer, Kept, Released, answer, fencing_token, kept, released, stolen, truth
+from ..requests.answers import (
+    Answer,
+    Kept,
+    Refused,
+    Released,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    stolen,
+    truth,
+)
 from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import NameCommands
+from .base import NameCommands, tells_no_end
 from .listening import Listener
 from .standing import SEATED, WAITING, letters
 from .waits import Wanted
@@ -79,6 +90,9 @@ class LockCommands(NameCommands):
         keys = (*self._with_queue, key(self._prefix, self._kind, self._name, "nest"))
         args = (token, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_STEAL, keys, args, stolen, lane=token)
+
+    def endless(self, refused: Refused) -> str:
+        return self._name if tells_no_end(refused) else ""
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])

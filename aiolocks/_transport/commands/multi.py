@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, final
 
-from ..requests.answers import Answer, Kept, Released, answer, fencing_token, kept, released, truth
+from ..requests.answers import (
+    Answer,
+    Kept,
+    Refused,
+    Released,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    truth,
+)
 from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
 from ..requests.scripts import Script
@@ -32,13 +42,14 @@ class MultiCommands(NameCommands):
         part_of: Of more names than these, what tells them from others.
     """
 
-    __slots__ = ("_fences", "_locks", "_queues", "bell", "number")
+    __slots__ = ("_fences", "_locks", "_names", "_queues", "bell", "number")
 
     def __init__(
         self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str, part_of: str = ""
     ) -> None:
         super().__init__(retention_ms)
         self.number = len(names)
+        self._names = tuple(names)
         self._locks = tuple(key(prefix, "lock", name) for name in names)
         self._fences = tuple(key(prefix, "lock", name, "fence") for name in names)
         self._queues = tuple(key(prefix, "lock", name, "queue") for name in names)
@@ -53,7 +64,16 @@ class MultiCommands(NameCommands):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         args = (self.number, token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
         keys = self.keys(with_bell=bool(standing & (WAITING | SEATED)))
-        return Command(_ACQUIRE, keys, args, answer, lane=token)
+        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
+
+    def _answer(self, raw: Any) -> Answer:
+        found = answer(raw)
+        if isinstance(found, Refused) and found.told and (which := found.told[1]):
+            found.told = [found.told[0], self._names[which - 1], *found.told[2:]]
+        return found
+
+    def endless(self, refused: Refused) -> str:
+        return endless_of_several(refused)
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._queues, locks=self._locks)
@@ -92,3 +112,9 @@ class MultiCommands(NameCommands):
         """Locks, fences and queues, as the scripts want them."""
         keys = self._locks + self._fences + self._queues
         return (*keys, self.bell) if with_bell else keys
+
+
+def endless_of_several(refused: Refused) -> str:
+    """As `NameCommands.endless`: of the names that were refused, the first whose key has no ttl."""
+    name: object = refused.told[1] if refused.told else ""
+    return name if isinstance(name, str) else ""

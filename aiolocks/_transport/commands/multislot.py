@@ -39,7 +39,7 @@ from ..requests.sagas import Compensate, FaultError, SagaCommand, SagaSteps
 from ..requests.scripts import Script
 from .base import NameCommands
 from .listening import listening
-from .multi import MultiCommands
+from .multi import MultiCommands, endless_of_several
 from .standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 from .waits import Wanted
 
@@ -137,6 +137,9 @@ class MultiSlotCommands(NameCommands):
 
     def wanted(self) -> Wanted:
         return Wanted(tuple(lock for part in self._parts for lock in part.wanted().keys))
+
+    def endless(self, refused: Refused) -> str:
+        return endless_of_several(refused)
 
     def listener(self, token: str) -> Command[int]:
         commands = [listening([part.listener(token)]) for part in self._parts]

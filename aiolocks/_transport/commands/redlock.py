@@ -11,7 +11,7 @@ from ..quorum.acquiring import Acquiring
 from ..quorum.keeping import Adopting, Carried, Renewing
 from ..quorum.operations import Freeing, Listening, QuorumOperation, Voting
 from ..quorum.quorum_commands import QuorumCommand, Settling
-from ..requests.answers import Answer, Kept, Released, truth
+from ..requests.answers import Answer, Kept, Refused, Released, truth
 from ..requests.calls import Command
 from ..requests.scripts import Script
 from .base import NameCommands
@@ -64,6 +64,13 @@ class RedlockCommands(NameCommands):
         return QuorumCommand(
             put, acquire, node_timeout=self._node_timeout, elects=True, lasts=ttl_ms / 1000, lane=token
         )
+
+    @property
+    def freed_on(self) -> str:
+        return " on a majority of the masters"
+
+    def endless(self, refused: Refused) -> str:
+        return self._one.endless(refused)
 
     def listener(self, token: str) -> Command[int]:
         listen = listening([self._one.listener(token)])

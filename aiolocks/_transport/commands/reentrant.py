@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from ..requests.answers import Answer, Granted, Kept, Released, answer, fencing_token, kept, released, truth
+from ..requests.answers import (
+    Answer,
+    Granted,
+    Kept,
+    Refused,
+    Released,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    truth,
+)
 from ..requests.calls import Command, JoinableRelease
 from ..requests.keys import key
 from ..requests.scripts import Script
-from .base import NameCommands
+from .base import NameCommands, tells_no_end
 from .listening import Listener
 from .standing import SEATED, WAITING, letters
 from .waits import Wanted
@@ -36,12 +47,13 @@ class ReentrantCommands(NameCommands):
         apart: Waits apart from the waiters for the simple lock of this name.
     """
 
-    __slots__ = ("_keys", "_owner", "bell")
+    __slots__ = ("_keys", "_name", "_owner", "bell")
 
     def __init__(
         self, prefix: str, name: str, *, owner: str, apart: bool, retention_ms: int, session: str
     ) -> None:
         super().__init__(retention_ms)
+        self._name = name
         self._owner = owner
         roles = ("fence", "queue", "nest")
         self._keys = (key(prefix, "lock", name), *(key(prefix, "lock", name, role) for role in roles))
@@ -65,6 +77,9 @@ class ReentrantCommands(NameCommands):
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
         args = (token, ttl_ms, self._retention(ttl_ms), metadata)
         return Command(_STEAL, self._keys, args, _stolen, lane=token)
+
+    def endless(self, refused: Refused) -> str:
+        return self._name if tells_no_end(refused) else ""
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])

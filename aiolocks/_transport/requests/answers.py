@@ -12,6 +12,8 @@ BELL_TTL: Final = 2.0
 """Seconds after which a bell is gone that nobody hangs up again: its waiter is dead."""
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
+NO_TTL: Final = -1
+"""The ms that a key without a ttl has left, as the server says."""
 
 NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
 """The answers to a waiter that listens, instead of the ms until a lease ends that may be in its way."""
@@ -62,7 +64,7 @@ class Refused:
         detail: Further details, for people; where several servers were asked, the answer of each.
         told: The holders, where they were asked for and are known: the server's time in microseconds, how
             many permits there are, and of some holders token, ms left and lease, one after the other. Read by
-            the commands that were refused (`holders`).
+            the commands that were refused (`holders`, `endless`).
         lasting: No release ends it.
         first: The seat that goes first, where it is one of this session but not the asker's; else empty.
         full: Of several limits, the one that is full, and its cap; None where other waiters go first.

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from .snapshots import NO_CONTENT, NO_TTL, NOTHING, Content, whole_number
+from ...requests.answers import NO_TTL
+from .snapshots import NO_CONTENT, NOTHING, Content, whole_number
 
 # A token of ours is hexadecimal; a fencing token has no more digits than 2^53.
 TOKEN: Final = re.compile(rb"(?:[0-9a-f]{32}){1,2}")
@@ -39,9 +40,13 @@ def not_ours(found: Mapping[str, Content], roles: Iterable[str]) -> tuple[str, .
     )
 
 
-def endless(content: Content) -> tuple[str, ...]:
-    """Everything that somebody holds has a ttl."""
-    return ("it has no ttl: nothing frees it",) if content.ttl_ms == NO_TTL else ()
+def without_ttl(*contents: Content, ours: bool) -> tuple[str, ...]:
+    """Keys that have no ttl; where they are ours, their holders have deadlines inside of them."""
+    if not any(content.ttl_ms == NO_TTL for content in contents):
+        return ()
+    if ours:
+        return ("it has lost its ttl, and gets one when it is used again",)
+    return ("it has no ttl: nothing frees it",)
 
 
 def after(deadlines: Content, now_us: int) -> dict[bytes, int]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from ...requests.answers import NO_TTL
 from ...requests.scripts import Script
-from .checks import after, endless, not_ours, of_others, wrong_types
+from .checks import after, not_ours, of_others, without_ttl, wrong_types
 from .family import Family
-from .snapshots import NO_CONTENT, NO_TTL, Content, Holder, Snapshot, of_nobody
+from .snapshots import NO_CONTENT, Content, Holder, Snapshot, of_nobody
 
 # A leading zero is that of a Redlock's fencing token which was written back.
 _LOCK: Final = re.compile(rb"((?:[0-9a-f]{32}){1,2}):(0?\d{1,16}):(.*)", re.DOTALL)
@@ -25,19 +26,19 @@ def read_locks(now_us: int, found: Mapping[str, Content]) -> Snapshot:
         return Snapshot(now_us)
     match = _LOCK.fullmatch(lock.value)
     if match is None:
-        return Snapshot(now_us, stands=True, problems=(of_others(""), *endless(lock)))
-    token = match[1].decode()
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *without_ttl(lock, ours=False)))
+    token, endless = match[1].decode(), lock.ttl_ms == NO_TTL
     nested = _nested(token, nest, now_us)
     holder = Holder(
         (token, *nested),
         int(match[2]),
-        None if lock.ttl_ms == NO_TTL else lock.ttl_ms,
+        None if endless else lock.ttl_ms,
         match[3],
         depth=len(nested) or None,
     )
     if of_nobody(holder):
-        return Snapshot(now_us, stands=True, problems=endless(lock), kept=holder)
-    return Snapshot(now_us, (holder,), stands=True, problems=endless(lock))
+        return Snapshot(now_us, stands=True, endless=endless, kept=holder)
+    return Snapshot(now_us, (holder,), stands=True, endless=endless)
 
 
 def told_lock(left_ms: int, held: bytes) -> Holder | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ...requests.scripts import Script
 from ..base import SEAT_LENGTH
-from .checks import ID, TOKEN, after, endless, not_ours, of_others, wrong_types
+from .checks import ID, TOKEN, after, not_ours, of_others, without_ttl, wrong_types
 from .family import Family
 from .snapshots import Content, Holder, Snapshot, of_nobody, whole_number
 
@@ -38,7 +38,8 @@ def read_permits(
     leases: dict[bytes, bytes] = found["leases"].value if found["leases"] else {}
     deadlines = found[""].value if found[""] else {}
     holders: list[Holder] = []
-    problems = list(not_ours(found, ("", "leases")))
+    foreign = not_ours(found, ("", "leases"))
+    problems = list(foreign)
     kept: Holder | None = None
     for token, left_ms in after(found[""], now_us).items():
         if ID.fullmatch(token) is None:
@@ -52,7 +53,7 @@ def read_permits(
             holders.append(holder)
     if any(map(TOKEN.fullmatch, leases.keys() - deadlines.keys())):
         problems.append("half of a lease is missing")
-    problems += [problem for key in ("", "leases") for problem in endless(found[key])]
+    problems += without_ttl(found[""], found["leases"], ours=not foreign)
     values: dict[bytes, bytes] = found["value"].value if found["value"] else {}
     value = whole_number(values.get(b"current"))
     if values and None in map(whole_number, map(values.get, numbers)):

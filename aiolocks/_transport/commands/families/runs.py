@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from ...requests.answers import NO_TTL
 from ..base import SEAT_LENGTH
-from .checks import endless, of_others, wrong_types
+from .checks import of_others, wrong_types
 from .family import Family
 from .permits import FORCE_PERMITS, read_permits
-from .snapshots import NO_CONTENT, NO_TTL, Content, Holder, Snapshot
+from .snapshots import NO_CONTENT, Content, Holder, Snapshot
 
 _TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
 
@@ -24,8 +25,8 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     if about.type == "hash" and not all(map(_TICKET.fullmatch, about.value)):
         wrong = (*wrong, of_others("about"))
     if wrong or owner:
-        problems = (*snapshot.problems, *wrong, *endless(owner))
-        snapshot = snapshot._replace(stands=True, problems=problems)
+        endless = not wrong and owner.ttl_ms == NO_TTL
+        snapshot = snapshot._replace(stands=True, problems=(*snapshot.problems, *wrong), endless=endless)
     if owner.type != "string":
         return snapshot
     ticket: bytes = owner.value

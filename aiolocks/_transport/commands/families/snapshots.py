@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, Self, final
 _OF_NOBODY: Final = re.compile(r"0{32}[0-9a-f]+")
 """The token under which the scripts keep a name that nobody holds: zeros, then the last holder's token."""
 NOTHING: Final = "none"
-NO_TTL: Final = -1
 
 
 @final
@@ -103,6 +102,7 @@ class Snapshot(NamedTuple):
         value: Of a semaphore, how many permits there are; of a turnstile, how many have gone through.
         stands: There is something, with any holder or none.
         problems: The faults that were found, each in words.
+        endless: The key that says who holds it has lost its ttl: nothing ends it.
         waiters: How many wait and live.
         first_waiters: The first of them, as many as were asked for.
         ticket: Of a job, the ticket that owns its key, as it stands there.
@@ -120,6 +120,7 @@ class Snapshot(NamedTuple):
     ticket: bytes = b""
     kept: Holder | None = None
     reservations: tuple[Reservation, ...] = ()
+    endless: bool = False
 
     @property
     def grants(self) -> tuple[Holder, ...]:

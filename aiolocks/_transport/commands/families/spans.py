@@ -8,7 +8,7 @@ from typing import Final
 
 from ...requests.scripts import Script
 from ..base import SEAT_LENGTH
-from .checks import ID, after, endless, not_ours, wrong_types
+from .checks import ID, after, not_ours, without_ttl, wrong_types
 from .family import Family
 from .snapshots import Content, Holder, Reservation, Snapshot, whole_number
 
@@ -39,9 +39,10 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     spans: dict[bytes, bytes] = found[""].value if found[""] else {}
     ends, waits = (found[key].value if found[key] else {} for key in ("ends", "waits"))
     holders: list[Holder] = []
-    problems = list(
-        wrong_types(dict.fromkeys(sides, "zset"), found) + not_ours(found, ("", "ends", "waits", *sides))
+    foreign = wrong_types(dict.fromkeys(sides, "zset"), found) + not_ours(
+        found, ("", "ends", "waits", *sides)
     )
+    problems = list(foreign)
     for token, left_ms in after(found["ends"], now_us).items():
         if ID.fullmatch(token) is None:
             continue
@@ -52,7 +53,7 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
             holders.append(holder)
     if any(map(ID.fullmatch, spans.keys() - ends.keys() - waits.keys())):
         problems.append("half of a lease is missing")
-    problems += [problem for key in ("", "ends") for problem in endless(found[key])]
+    problems += without_ttl(found[""], found["ends"], ours=not foreign)
     return Snapshot(
         now_us,
         tuple(holders),
