@@ -187,8 +187,10 @@ def pages(
     for kind, some in names.items():
         family = FAMILIES[kind]
         at_once = 1 if engine.by_slot else max(1, _KEYS // family.keys)  # a step is of one slot
-        for page in (some[at : at + at_once] for at in range(0, len(some), at_once)):
-            asked.append((kind, page, family.look(engine.settings.prefix, kind, page, waiters=waiters)))
+        asked += [
+            (kind, page, family.look(engine.settings.prefix, kind, page, waiters=waiters))
+            for page in (some[at : at + at_once] for at in range(0, len(some), at_once))
+        ]
     return asked
 
 

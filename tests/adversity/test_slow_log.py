@@ -1,8 +1,8 @@
 """No request stops a server for longer than 1 ms, as the slow log of each supported server has it.
 
 Up to Redis 7.0, a server that tracks what a script reads remembers all keys of the script at each read in it:
-a request for two hundred leases, or for a hundred waiters, took 20 ms to 50 ms there, and the suite, which runs
-on the newest server, did not see it. So each test here runs on each of them.
+a request for two hundred leases, or for a hundred waiters, took 20 ms to 50 ms there, and the suite, which
+runs on the newest server, did not see it. So each test here runs on each of them.
 """
 
 from __future__ import annotations
