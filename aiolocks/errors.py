@@ -79,8 +79,9 @@ class LockTimeoutError(LockError, TimeoutError):
     Attributes:
         name: Name of the lock.
         blocking_timeout: How long the wait was allowed to take, in seconds.
-        remaining: Seconds that the holder's lease still has if it is not renewed; None when unknown, or where
-            the key has lost its ttl: then the message says so, with the command that frees the name.
+        remaining: Seconds that the holder's lease still has if it is not renewed, or for which `at_least` keeps
+            a name that nobody holds; None when unknown, or where the key has lost its ttl: then the message
+            says so, with the command that frees the name.
         holders: The holders that are in the way, as the server or the session knew them last, as
             `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
             longest. Of many holders, some; empty when none is known, or when other waiters go first.
@@ -103,6 +104,7 @@ class LockTimeoutError(LockError, TimeoutError):
         by_itself: bool = False,
         full: str | None = None,
         endless: str = "",
+        kept: bool = False,
     ) -> None:
         self.full = full
         self.name = name
@@ -115,6 +117,8 @@ class LockTimeoutError(LockError, TimeoutError):
             reason = f"held by this very task; {_advice(kind)}"
         elif known:
             reason = f"held {known}"
+        elif kept and remaining is not None:
+            reason = f"kept by at_least for {remaining:.3f} s more; nobody holds it"
         elif remaining is not None:
             reason = f"it stays taken for {remaining:.3f} s more unless renewed"
         else:

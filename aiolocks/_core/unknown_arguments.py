@@ -77,6 +77,8 @@ def reject_unknown(
             raise TypeError(f"{wrong}; did you mean {meant}?")
         if name in _NEEDLESS:
             raise TypeError(f"{wrong} and needs none: {_NEEDLESS[name]}")
+        if name in DEFAULTS:  # that of a kind, and not of this function
+            raise TypeError(f"{wrong}; did you mean Lock(..., {name}=...)?")
         import difflib  # noqa: PLC0415 - a right call need not load it
 
         alike = difflib.get_close_matches(name, DEFAULTS, n=1, cutoff=0.75)

@@ -13,6 +13,7 @@ from .._core.arguments import LARGEST_VALUE
 from .._core.clock import milliseconds
 from .._core.engine import Engine
 from .._core.lease import Lease
+from .._core.notes import note
 from .._core.options import Options
 from .._core.term import NEVER
 from .._transport.commands.flight import Leaving, Left
@@ -254,9 +255,10 @@ class Making:
         except ConfigurationError as error:
             return self._not_kept(value, error)
         except Exception as error:  # noqa: BLE001 - a serializer may raise anything
-            error.add_note(
+            note(
+                error,
                 "aiolocks: the serializer of the SingleFlight says this of the value of the function "
-                f"({type(value).__name__}), which others are to have too"
+                f"({type(value).__name__}), which others are to have too",
             )
             return self._not_kept(value, error)
         return outcome

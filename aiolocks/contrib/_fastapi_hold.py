@@ -60,10 +60,16 @@ class Hold(ABC):
             return
         try:
             name, recipe = self._wanted(connection, *asked.values())
-            async with holding(session, name, recipe, await _gone_from(connection)) as lease:
+            gone, route = await _gone_from(connection), _route_of(connection)
+            async with holding(session, name, recipe, gone, route=route) as lease:
                 yield lease
         except Refusal as refusal:
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+
+def _route_of(request: Request) -> str:
+    """The method and the template of the path: its values are not for the log."""
+    return f"{request.method} {getattr(request.scope.get('route'), 'path', request.url.path)}"
 
 
 async def _gone_from(request: Request) -> Gone | None:

@@ -126,7 +126,7 @@ class Recipe:
 
 @asynccontextmanager
 async def holding(
-    session: Session, name: str, recipe: Recipe | LimitsRecipe, gone: Gone | None
+    session: Session, name: str, recipe: Recipe | LimitsRecipe, gone: Gone | None, *, route: str
 ) -> AsyncGenerator[Lease, None]:
     """Holds the lock of that name for the body, or says by a `Refusal` why not.
 
@@ -134,13 +134,13 @@ async def holding(
     always wins, whatever it is.
 
     `gone` returns when the client has hung up, and then the wait ends. It is not called any more when the
-    body begins. None: nobody watches.
+    body begins. None: nobody watches. `route` is for the log: the method and the template of the path.
 
     Raises:
         Refusal: It could not be had, or was lost.
     """
     watch, now = _Watch(gone), asyncio.get_running_loop().time
-    lease = await _acquired(session, name, recipe, watch)
+    lease = await _acquired(session, name, recipe, watch, route)
     begun, raised, since = False, None, now()
     try:
         # Nothing may be awaited before this: it is what lets go again.
@@ -163,14 +163,22 @@ async def holding(
             raise
         # The work is done, and its answer is right: a client that is told otherwise would do it again.
         level = log_level(session, error)
-        log.log(level, "the lock of a request that was served is not known to be released: %s", error)
+        log.log(
+            level,
+            "%r, the lock of a request that was served (%s), is not known to be released: %s",
+            name,
+            route,
+            error,
+        )
     finally:
         if begun:
             holds_of(session).add(now() - since, name, recipe.family)
         del raised  # which would keep this frame, and so itself
 
 
-async def _acquired(session: Session, name: str, recipe: Recipe | LimitsRecipe, watch: _Watch) -> Lease:
+async def _acquired(
+    session: Session, name: str, recipe: Recipe | LimitsRecipe, watch: _Watch, route: str
+) -> Lease:
     pending: Pending[Lease] = recipe.lock(session, name).acquire(blocking_timeout=recipe.blocking_timeout)
     try:
         return await watch.unless_gone(pending)
@@ -178,7 +186,8 @@ async def _acquired(session: Session, name: str, recipe: Recipe | LimitsRecipe, 
         raise recipe.conflict.refusal(error, holds_of(session).median(name, recipe.family)) from error
     except (SessionClosedError, BackendError) as error:
         if isinstance(error, BackendError):
-            log.log(log_level(session, error), "a request was refused: %s", error)
+            level = log_level(session, error)
+            log.log(level, "a request was refused (%s, which needs %r): %s", route, name, error)
         raise unavailable(error) from error
 
 

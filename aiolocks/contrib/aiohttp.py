@@ -213,7 +213,7 @@ def locked(
                 if not isinstance(found, str) and inspect.isawaitable(found):
                     found = await found
                 session, gone = session_of_request(request), functools.partial(_gone, request)
-                async with holding(session, named(found), recipe, gone) as lease:
+                async with holding(session, named(found), recipe, gone, route=_route_of(request)) as lease:
                     request[LEASE], begun = lease, True
                     handler_begins()
                     return await handler(*args, **kwargs)
@@ -241,6 +241,12 @@ def _request_of(args: tuple[object, ...]) -> web.Request:
     raise TypeError(
         "locked() decorates handlers: coroutine functions of a web.Request, and methods of a web.View"
     )
+
+
+def _route_of(request: web.Request) -> str:
+    """The method and the template of the path: its values are not for the log."""
+    resource = request.match_info.route.resource
+    return f"{request.method} {request.path if resource is None else resource.canonical}"
 
 
 def session_of_request(request: web.Request) -> Session:

@@ -58,6 +58,10 @@ async def test_a_released_name_is_held_by_nobody_and_stays_taken(
         with pytest.raises(LockTimeoutError) as caught:
             await other.acquire(blocking_timeout=0.1)
         assert caught.value.remaining == pytest.approx(LONG, abs=5)
+        assert caught.value.holders == ()
+        assert f": kept by at_least for {caught.value.remaining:.3f} s more; nobody holds it" in str(
+            caught.value
+        )
 
 
 async def test_after_its_release_a_lease_can_do_nothing_more(kind: Kind, client: Redis) -> None:

@@ -36,7 +36,7 @@ async def steps(number: int) -> None:
 
 async def serve(session: Session, gone: Gone | None, recipe: Recipe = RECIPE) -> str:
     try:
-        async with holding(session, "it", recipe, gone) as lease:
+        async with holding(session, "it", recipe, gone, route="GET /it") as lease:
             await asyncio.sleep(0.002)
             lease.ensure_held()
             return "served"
@@ -109,7 +109,7 @@ async def test_who_looks_has_ended_when_the_handler_begins(session: Session) -> 
         finally:
             looking.append("ended")
 
-    async with holding(session, "it", RECIPE, gone):
+    async with holding(session, "it", RECIPE, gone, route="GET /it"):
         assert looking == ["begun", "ended"]
 
 
@@ -130,7 +130,7 @@ async def test_not_to_see_whether_the_client_is_there_is_no_reason_not_to_serve(
 )
 async def test_what_the_body_raises_is_its_own(session: Session, error: LockError) -> None:
     with pytest.raises(type(error)) as raised:
-        async with holding(session, "it", RECIPE, None):
+        async with holding(session, "it", RECIPE, None, route="GET /it"):
             raise error
     assert raised.value is error
 
@@ -154,11 +154,11 @@ async def test_a_lease_that_is_lost_before_the_handler_begins_is_a_reason_to_try
 
 async def test_what_a_handler_has_held_is_measured(session: Session) -> None:
     started = time.monotonic()
-    async with holding(session, "it", RECIPE, None):
+    async with holding(session, "it", RECIPE, None, route="GET /it"):
         await asyncio.sleep(0.05)
     lasted = time.monotonic() - started
     with pytest.raises(KeyError):
-        async with holding(session, "that", make(), None):
+        async with holding(session, "that", make(), None, route="GET /it"):
             raise KeyError("it raises")
 
     held = holds_of(session).median("it")

@@ -32,7 +32,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 def fastapi(session: Session) -> Any:
     app = FastAPI(lifespan=session_lifespan(session))
 
-    @app.get("/", dependencies=[Locked("it", blocking_timeout=0)])
+    @app.get("/orders/{order}", dependencies=[Locked("order:{order}", blocking_timeout=0)])
     async def handler() -> None: ...
 
     return uvicorn_serves(app)
@@ -44,11 +44,13 @@ def aiohttp(session: Session) -> Any:
 
     app = web.Application()
     app.cleanup_ctx.append(of_aiohttp.session_ctx(session))
-    app.router.add_get("/", of_aiohttp.locked("it", blocking_timeout=0)(handler))
+    app.router.add_get("/orders/{order}", of_aiohttp.locked("order:{order}", blocking_timeout=0)(handler))
     return aiohttp_serves(app)
 
 
-async def meet(ask: Callable[[], Awaitable[int]], server: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def meet(
+    ask: Callable[[], Awaitable[int]], server: Any, caplog: pytest.LogCaptureFixture, named: str
+) -> None:
     caplog.set_level(logging.DEBUG, logger="aiolocks")
     assert await ask() < 300
     server.kill()
@@ -56,7 +58,9 @@ async def meet(ask: Callable[[], Awaitable[int]], server: Any, caplog: pytest.Lo
         assert await ask() == 503
     (away,) = told(caplog)
     assert " is away since " in away
-    assert caplog.text.count("a request was refused") == REQUESTS  # at DEBUG
+    assert caplog.text.count("a request was refused (") == REQUESTS  # at DEBUG
+    # A request is told by its route, without the values in its path, and by the name that it needed.
+    assert caplog.text.count(named) == REQUESTS
 
 
 @pytest.mark.parametrize("serves", [fastapi, aiohttp], ids=lambda it: it.__name__)
@@ -71,9 +75,9 @@ async def test_of_requests_with_a_lock(
     async with Session(connect(server)) as session, serves(session) as url:
 
         async def ask() -> int:
-            return (await http.get(url)).status_code
+            return (await http.get(f"{url}/orders/17")).status_code
 
-        await meet(ask, server, caplog)
+        await meet(ask, server, caplog, "(GET /orders/{order}, which needs 'order:17'): ")
 
 
 @each
@@ -93,4 +97,4 @@ async def test_of_requests_with_a_key(
                 assert reason(answer) == (503, "unavailable")
             return answer.status_code
 
-        await meet(ask, server, caplog)
+        await meet(ask, server, caplog, "(POST /pay, which needs 'idempotency:")

@@ -22,6 +22,8 @@ from redis import RedisCluster as BlockingRedisCluster
 from redis.asyncio import Redis
 
 from aiolocks import Backoff, FairLock, KeyspaceWakeup, Lock, ReentrantLock, RWLock, Semaphore, Session
+from aiolocks._core.options import DEFAULTS
+from aiolocks._core.unknown_arguments import reject_unknown
 
 TEN_YEARS = 10 * 365.25 * 24 * 3600
 DURATION = "a number of seconds or a timedelta, from"
@@ -383,6 +385,15 @@ def test_a_time_to_wait_has_its_name(call, given, meant) -> None:
 def test_what_is_needed_elsewhere_and_not_here_is_told_why(needless, why) -> None:
     said = (f"Lock has no argument '{needless}' and needs none", why)
     check(lambda: lock(**{needless: 5}), TypeError, said)
+
+
+@pytest.mark.parametrize("option", sorted(DEFAULTS))
+def test_an_option_of_another_kind_is_never_offered_in_its_own_place(option: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        reject_unknown("Locked", {option: 5})
+    said = str(caught.value)
+    assert said.startswith(f"Locked has no argument '{option}'; did you mean ")
+    assert not said.endswith(f"did you mean {option}=?")
 
 
 def test_an_unknown_argument_is_just_refused() -> None:

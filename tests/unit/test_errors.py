@@ -47,6 +47,7 @@ EXAMPLES = [
         ],
     ),
     LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=1.5, by_itself=True),
+    LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=5, kept=True),
     LockTimeoutError("RWLock.writer", "orders", blocking_timeout=2, remaining=None, by_itself=True),
     DeadlockError("Semaphore", "orders", held="Semaphore 'orders'"),
     LockLostError("Lock", "orders", "its ttl passed"),
@@ -78,6 +79,7 @@ MESSAGES = [
         "Lock 'orders' was not acquired within 2 s: held by this very task; pass the lease on, or use a "
         "ReentrantLock; the lease has 1.500 s left unless renewed"
     ),
+    "Lock 'orders' was not acquired within 2 s: kept by at_least for 5.000 s more; nobody holds it",
     (
         "RWLock.writer 'orders' was not acquired within 2 s: held by this very task; pass the lease on, or "
         "take the upgradable lock and its upgrade()"

@@ -251,6 +251,7 @@ class Acquiring(ABC):
             holders=self._holders(now),
             by_itself=self._own_in_the_way() is not None,
             endless=self._endless(),
+            kept=refusal is not None and self.claim.commands.kept(refusal),
         )
 
     def _endless(self) -> str:

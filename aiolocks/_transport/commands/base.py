@@ -118,10 +118,19 @@ class NameCommands:
 
     def holders(self, refused: Refused) -> list[Holder]:
         """The holders, as a refusal tells: some of them, where there are many."""
+        return self._told(refused)[0]
+
+    def kept(self, refused: Refused) -> bool:
+        """Whether a refusal tells of nobody who holds it, and `at_least` keeps it."""
+        held, kept = self._told(refused)
+        return kept and not held
+
+    def _told(self, refused: Refused) -> tuple[list[Holder], bool]:
         from .families.snapshots import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
 
-        found = (self._holder(*told) for told in _each(refused))
-        return [holder for holder in found if holder is not None and not of_nobody(holder)]
+        found = [holder for told in _each(refused) if (holder := self._holder(*told)) is not None]
+        held = [holder for holder in found if not of_nobody(holder)]
+        return held, len(held) < len(found)
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         from .families.locks import told_lock  # noqa: PLC0415 - as in `holders`

@@ -206,7 +206,7 @@ class _Attempt:
         try:
             place = await turnstile.__aenter__()
         except (BackendError, SessionClosedError) as error:
-            log.log(log_level(self._client, error), "a request was refused: %s", error)
+            self._refused(error)
             raise Failed(error=problems.unavailable()) from error
         if place != 1:
             log.error("%s: a request was begun, and its process ended without a record", self._name)
@@ -223,6 +223,15 @@ class _Attempt:
         except LockError as error:
             level = log_level(self._client, error)
             log.log(level, "%s: the end of a request is not known to be noted: %s", self._name, error)
+
+    def _refused(self, error: LockError) -> None:
+        log.log(
+            log_level(self._client, error),
+            "a request was refused (%s, which needs %r): %s",
+            self._route,
+            self._name,
+            error,
+        )
 
     # -- where Redis has no record
 
@@ -241,10 +250,10 @@ class _Attempt:
         raise problems.not_kept()
 
     async def _without_redis(self, error: LockError) -> Record | Unkept:
-        level = log_level(self._client, error)
         if self._task is None:
-            log.log(level, "a request was refused: %s", error)
+            self._refused(error)
             raise problems.unavailable() from error
+        level = log_level(self._client, error)
         log.log(level, "%s: Redis has no record of a request that is worked on: %s", self._name, error)
         try:
             return await asyncio.shield(self._task)

@@ -13,6 +13,7 @@ import redis.exceptions as driver
 from redis.asyncio.lock import Lock as RedisPyLock
 
 from ..._core.arguments import flag
+from ..._core.notes import note
 from ..._core.open_blocks import OpenBlocks
 from ..._core.sources import engine_of
 from ..._transport import check_client
@@ -278,7 +279,7 @@ class Lock(RedisPyLock):
             if exc is None and (self.raise_on_release_error or not lost):
                 raise
             if exc is not None:
-                exc.add_note(f"and the lock was not released: {error}")
+                note(exc, f"and the lock was not released: {error}")
             if lost and not self.raise_on_release_error:
                 log.warning("Lock was unlocked or no longer owned when exiting context manager.")
 

@@ -1,0 +1,74 @@
+"""A note on an exception that takes none: the exception is raised on, and the log has the note."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import aiolocks
+from aiolocks import ResultNotKeptError, Session, SingleFlight
+from aiolocks._core.notes import note
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """No attribute of it can be set."""
+
+    code: int
+
+
+class LoudError(Exception):
+    """Its own `add_note` raises."""
+
+    def add_note(self, note: str, /) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [FrozenError(7), LoudError()], ids=lambda it: type(it).__name__)
+def test_an_exception_that_takes_no_note(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    note(error, "aiolocks: it was lost")
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(
+        f"aiolocks: it was lost (a note that {type(error).__name__} does not"
+    )
+
+
+def test_one_that_takes_notes_has_it(caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError()
+    note(error, "aiolocks: it was lost")
+    assert error.__notes__ == ["aiolocks: it was lost"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("error", [FrozenError(7), LoudError()], ids=lambda it: type(it).__name__)
+async def test_a_serializer_that_raises_one(error: Exception, session: Session) -> None:
+    class Refuses:
+        def dumps(self, value: object) -> bytes:
+            raise error
+
+        def loads(self, payload: bytes) -> object:
+            raise NotImplementedError
+
+    async def work() -> str:
+        return "done"
+
+    flight = SingleFlight(session, keep=10, serializer=Refuses())
+    with pytest.raises(ResultNotKeptError, match=type(error).__name__):
+        await flight.do("k", work)
+
+
+def test_nothing_else_adds_notes() -> None:
+    """Where a note goes to an exception of the user, this helper adds it."""
+    package = Path(aiolocks.__file__).parent
+    calls = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "add_note"
+    }
+    assert calls - {"_core/lease.py"} == {"_core/notes.py"}
