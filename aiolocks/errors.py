@@ -79,9 +79,9 @@ class LockTimeoutError(LockError, TimeoutError):
     Attributes:
         name: Name of the lock.
         blocking_timeout: How long the wait was allowed to take, in seconds.
-        remaining: Seconds that the holder's lease still has if it is not renewed, or for which `at_least` keeps
-            a name that nobody holds; None when unknown, or where the key has lost its ttl: then the message
-            says so, with the command that frees the name.
+        remaining: Seconds that the holder's lease still has if it is not renewed, or for which `at_least`
+            keeps a name that nobody holds; None when unknown, or where the key has lost its ttl: then the
+            message says so, with the command that frees the name.
         holders: The holders that are in the way, as the server or the session knew them last, as
             `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
             longest. Of many holders, some; empty when none is known, or when other waiters go first.

@@ -139,7 +139,6 @@ class SpanLease(Lease):
         self._span = span
         possession.become(self._span_class.label(span))
 
-    @awaited
     def _upgrading(
         self, lease_type: type[LeaseT], span: Span, blocking_timeout: Seconds | None
     ) -> Pending[LeaseT]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import re
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final, final
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics import MetricWrapperBase
     from prometheus_client.metrics_core import Metric
+    from prometheus_client.multiprocess import mark_process_dead
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError("this needs prometheus-client: pip install aiolocks[prometheus]") from error
@@ -21,7 +28,12 @@ from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener
 
 __all__ = ["PrometheusListener"]
 
+log: Final = logging.getLogger("aiolocks.metrics")
+
 _LABELS: Final = ("kind", "name")
+_LOOK_EVERY: Final = 5.0
+"""Seconds after which a process that has something to tell looks for dead ones again."""
+_PID: Final = re.compile(r"_(\d+)\.db")
 
 _Series = dict[str, Callable[[float], object]]
 """By metric, of one kind and one label: adds to it, or records a duration."""
@@ -42,6 +54,11 @@ class PrometheusListener(MeasuringListener[_Series]):
     Each metric has two labels. `kind` is the kind of the lock. `name` is what `names` makes of its name, and
     `other` for all the rest: the names themselves may be too many for Prometheus.
 
+    In the multiprocess mode of the client the gauges of a process that was killed go by themselves: a
+    listener looks for dead processes when it is made, and when it hears of an event, at most every 5 s. It
+    calls `mark_process_dead`, which removes other gauges of that process too if their mode begins with
+    `live`. Nothing is removed on Windows, nor where files are not named after process ids.
+
     Args:
         names: Which names are alike. A mapping of patterns to labels, of which the first that matches
             counts; an iterable of patterns that are labels themselves; or a function that gives the label for
@@ -58,7 +75,7 @@ class PrometheusListener(MeasuringListener[_Series]):
             names, or the same with other buckets.
     """
 
-    __slots__ = ("_metrics",)
+    __slots__ = ("_dead", "_metrics")
 
     def __init__(
         self,
@@ -72,12 +89,60 @@ class PrometheusListener(MeasuringListener[_Series]):
         super().__init__(names, raw_names=raw_names)
         buckets = bounds("wait_buckets", wait_buckets), bounds("hold_buckets", hold_buckets)
         self._metrics = _metrics_of(REGISTRY if registry is None else registry, buckets)
+        self._dead = _Dead(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+        self._dead.look()
 
     def _new_series(self, kind: str, label: str) -> _Series:
         return self._metrics.series(kind, label)
 
     def _write(self, series: _Series, metric: str, amount: float) -> None:
         series[metric](amount)
+        self._dead.look()
+
+
+@final
+class _Dead:
+    """The processes that have written into the same directory and were killed since.
+
+    Args:
+        directory: That of the multiprocess mode; None where each process has its own endpoint.
+    """
+
+    __slots__ = ("_directory", "_due")
+
+    def __init__(self, directory: str | None) -> None:
+        # On Windows there is no signal that only asks whether a process lives.
+        self._directory = None if sys.platform == "win32" else directory
+        self._due = 0.0
+
+    def look(self) -> None:
+        """Removes their gauges, if it is time to."""
+        if self._directory is None or (now := time.monotonic()) < self._due:
+            return
+        self._due = now + _LOOK_EVERY
+        try:
+            files = [path.name for path in Path(self._directory).glob("*.db")]
+            pids = {int(found[1]) for name in files if (found := _PID.search(name))}
+            # Without a file of this process they may be named after something else than its id.
+            if os.getpid() in pids:
+                live = {int(found[1]) for name in files if "_live" in name and (found := _PID.search(name))}
+                for pid in filter(_is_dead, live):
+                    mark_process_dead(pid, self._directory)
+        except FileNotFoundError:
+            pass  # another process has removed it in the same moment
+        except OSError as error:
+            log.warning("the gauges of processes that have ended stay: %s: %s", self._directory, error)
+            self._directory = None
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # asks only
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # it lives, and is another user's
+    return False
 
 
 class _Metrics(Collector):

@@ -246,6 +246,71 @@ def test_several_processes_behind_one_endpoint(tmp_path) -> None:
     assert json.loads(run(COLLECTOR, first)) == [2, 4, 1, 1, 4]
 
 
+HOLDER = """
+import os, sys
+from aiolocks import LockEvent
+from aiolocks.contrib.prometheus import PrometheusListener
+
+listener = PrometheusListener(names={"order:*": "order"})
+event = LockEvent(kind="lock", name="order:17", seconds=0.5)
+listener.on_acquired(event)
+print("holds", flush=True)
+sys.stdin.read()
+"""
+SURVIVOR = """
+import json, time
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.multiprocess import MultiProcessCollector
+from aiolocks import LockEvent
+from aiolocks.contrib import prometheus
+from aiolocks.contrib.prometheus import PrometheusListener
+
+def held():
+    return registry.get_sample_value("aiolocks_held", {"kind": "lock", "name": "order"})
+
+registry = CollectorRegistry()
+MultiProcessCollector(registry)
+prometheus._LOOK_EVERY = 0.1
+Counter("requests", "Of the application.")  # so that this process has a file
+listener = PrometheusListener(names={"order:*": "order"})
+print(json.dumps([held()]), flush=True)
+input()
+time.sleep(0.2)
+listener.on_acquired(LockEvent(kind="lock", name="order:18"))
+print(json.dumps([held()]), flush=True)
+"""
+
+
+def test_gauges_of_a_process_that_was_killed_go_by_themselves(tmp_path) -> None:
+    """Of one that was killed before this began, and of one that is killed later; those of the others stay."""
+
+    def run(script: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    first, second, third = holders = [run(HOLDER) for _ in range(3)]
+    for holder in holders:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holds\n"
+    first.kill()
+    first.communicate()
+    with run(SURVIVOR) as survivor:
+        assert survivor.stdout is not None
+        assert survivor.stdin is not None
+        assert json.loads(survivor.stdout.readline()) == [2]
+        second.kill()
+        second.communicate()
+        print(file=survivor.stdin, flush=True)
+        assert json.loads(survivor.stdout.readline()) == [2]  # its own, and that of the third
+    third.communicate(timeout=LONG)
+
+
 @pytest.mark.parametrize("page", ["how-to/monitor.md", "reference/contrib-prometheus.md"])
 def test_the_pages_name_metrics_that_there_are(registry, page) -> None:
     PrometheusListener(registry=registry).on_acquired(LockEvent(kind="lock", name="a"))
