@@ -14,6 +14,8 @@ import griffe
 HIDDEN = "Never"
 """The type of parameters that take unknown arguments, to say in the error how the right one is called."""
 TROUBLE = "../how-to/troubleshooting.md"
+DEFAULTS = {"aiolocks.contrib.idempotency._policy.Options": "aiolocks.contrib.idempotency._policy.Policy"}
+"""Where the defaults of options stand: those of a dataclass."""
 COMMON = "Options that have no text here are those of `Lock`."
 
 
@@ -38,12 +40,14 @@ class Signatures(griffe.Extension):
             if isinstance(annotation, griffe.ExprSubscript) and annotation.canonical_name == "Unpack":
                 del func.parameters[parameter.name]
                 options = func.modules_collection[annotation.slice.canonical_path]
+                defaults = DEFAULTS.get(options.canonical_path)
+                given = {} if defaults is None else func.modules_collection[defaults].attributes
                 for name, option in options.attributes.items():
                     func.parameters[name] = griffe.Parameter(
                         name,
                         annotation=option.annotation,
                         kind=griffe.ParameterKind.keyword_only,
-                        default="...",
+                        default=given[name].value if name in given else "...",
                     )
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import click
+import griffe
 import pytest
 
 import aiolocks
@@ -20,8 +21,11 @@ from aiolocks._core import events
 from aiolocks._core.acquirable import Acquirable
 from aiolocks.cli import exits
 from aiolocks.cli.app import app
+from aiolocks.contrib.idempotency import IdempotencyMiddleware
+from aiolocks.contrib.idempotency._policy import Policy
 from tests.conftest import Connect, OwnServer
 from tests.docs.markdown import read
+from tests.docs.signatures import Signatures
 from tests.lua.test_acl import COMMANDS, FAMILIES, KEYSPACE, KNOWS_ITSELF, LOST, TRACKING
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +125,29 @@ def test_common_options_stand_once() -> None:
             if option.name in taken:
                 assert (taken[option.name].default == option.default) is (option.name not in others), option
                 assert option.name in own or COMMON in made.__doc__, f"{kind} says nothing of {option.name}"
+
+
+def test_idempotency_keys_show_each_option_with_its_default() -> None:
+    """The site shows the signature with the defaults that the code has; the texts say the units."""
+    package = griffe.load(
+        "aiolocks", search_paths=[ROOT], extensions=griffe.load_extensions(Signatures()), resolve_aliases=True
+    )
+    shown = {
+        parameter.name: str(parameter.default)
+        for parameter in package["contrib.idempotency._middleware.IdempotencyMiddleware.__init__"].parameters
+    }
+    options = {field.name: field.default for field in dataclasses.fields(Policy)}
+    assert options.keys() <= shown.keys()
+    for name, default in options.items():
+        assert eval(shown[name]) == default, name
+    text = inspect.cleandoc(IdempotencyMiddleware.__doc__ or "")
+    said = dict(re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", text, re.MULTILINE))
+    for name in options:
+        assert "Default:" in said[name], name
+    in_words = {"ttl": "30", "keep": "86 400, a day", "wait": "0", "max_body": "1 MiB", "max_kept": "16 MiB"}
+    for name, words in in_words.items():
+        assert said[name].startswith(("Seconds", "Bytes")), name
+        assert re.search(rf"Default:\s+{words}", said[name]), name
 
 
 def test_it_has_every_event_and_its_fields() -> None:

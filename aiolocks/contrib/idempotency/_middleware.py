@@ -52,24 +52,26 @@ class IdempotencyMiddleware:
             None and an empty str mean that nobody knows: the answer is 400. An error that it raises ends the
             request. It is called before the body is read and for each request with a key, also for one that
             is answered from its record.
-        header: The name of the header.
-        methods: The methods that the header counts for.
-        required: Whether a request of these methods without a key is refused with 400.
-        wait: Seconds that a request waits for the first one with its key, before the answer is 409.
-        keep: Seconds that an answer is kept, and a key refused after a crash.
-        ttl: Seconds after which the end of a process is known to others; see `SingleFlight`. It does not
-            limit how long a handler may take.
+        header: The name of the header. Default: `Idempotency-Key`.
+        methods: The methods that the header counts for. Default: POST and PATCH.
+        required: Whether a request of these methods without a key is refused with 400. Default: False.
+        wait: Seconds that a request waits for the first one with its key, before the answer is 409. Default:
+            0.
+        keep: Seconds that an answer is kept, and a key refused after a crash. Default: 86 400, a day.
+        ttl: Seconds after which the death of a process is known to others: until then its keys are answered
+            409 `running`. Default: 30. It does not limit how long a handler may take. See `SingleFlight`.
         on_crash: The reaction to a request when the process that worked on it has died, and without `store`
             nobody knows whether it took effect: `"refuse"` answers 409 for as long as `keep`; `"run"` runs
-            the handler again.
+            the handler again. Default: `"refuse"`.
         store: Keeps the records in the user's database, in the transaction of the handler: then each request
-            takes effect exactly once. See `Store`.
+            takes effect exactly once. See `Store`. Default: None, in Redis alone.
         keeps: Says by its status whether an answer is kept. An answer that is not kept goes to its own client
             alone, and the next request with the key runs the handler. Default: all but 429 and 5xx, if the
             handler has said that it begins (`handler_begins`); otherwise those below 400, and 402, 409, 410
             and 412: any other refusal may be that of code before the handler. An error with `Retry-After` is
             never kept.
-        max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs.
+        max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs. Default:
+            1 MiB.
         max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
             and the key is answered 409 from then on. With `store` the transaction is rolled back, and the
             answer is 500. Default: 64 KiB; with `store`, 512 KiB.
@@ -80,6 +82,7 @@ class IdempotencyMiddleware:
         retry_after: Seconds for `Retry-After` of an answer that says that the first request is running.
             Default: the median of the last 15 requests of the same method and path in this process.
         documentation: URL of a page for clients about the key, for the `type` of the answers and a `Link`.
+            Default: None.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
