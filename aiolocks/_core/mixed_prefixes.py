@@ -1,52 +1,63 @@
-"""A client that is used by itself, beside a session of it that has another prefix.
+"""Two prefixes for one server in one process, of which nobody has chosen the one.
 
-Both ways are right, and together they are nearly always a mistake: `Lock(redis, name)` has the prefix of the
-client's default session, and so does not exclude `Lock(session, name)`.
+Each is right by itself, and together they are nearly always a mistake: `Lock(redis, name)` has the default
+prefix, and so does not exclude `Lock(session, name)`. What is asked of a session whose prefix was chosen is
+never told: an application may have several on purpose.
 
 Threads may share a client: each step is one of a dictionary, which no other thread comes between.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from typing import Any, Final, cast
+from collections.abc import Callable, Hashable
+from typing import Any, Final
 
 from .events import log
 
-_SESSIONS: Final = "_aiolocks_apart"
-"""Attribute of a client: its open sessions that have another prefix than the default, and which."""
+_apart: Final[weakref.WeakKeyDictionary[Any, tuple[Hashable, str]]] = weakref.WeakKeyDictionary()
+"""The sessions in use that have another prefix than the default: the place of their keys, and the prefix."""
 
-_TOLD: Final = "_aiolocks_apart_told"
-
-
-def opened(client: Any, session: object, prefix: str) -> None:
-    """A session of this client has another prefix than its default session."""
-    if not hasattr(client, _SESSIONS):
-        attributes = cast("dict[str, Any]", vars(client))
-        attributes.setdefault(_SESSIONS, weakref.WeakKeyDictionary())
-    sessions: weakref.WeakKeyDictionary[object, str] = getattr(client, _SESSIONS)
-    sessions[session] = prefix
+_telling: Final = threading.Lock()
+_told: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""The clients, and sessions, of which it was said."""
 
 
-def closed(client: Any, session: object) -> None:
+def opened(session: object, place: Hashable, prefix: str) -> None:
+    """A session whose prefix is not the default is used from now on."""
+    _apart[session] = place, prefix
+
+
+def closed(session: object) -> None:
     """Such a session is closed; any other may be told here too."""
-    if sessions := getattr(client, _SESSIONS, None):
-        sessions.pop(session, None)
+    _apart.pop(session, None)
 
 
-def used(client: Any, user: object, default: str) -> None:
-    """A lock or the like uses the client's default session: warns, once, if there is another prefix."""
-    sessions: weakref.WeakKeyDictionary[object, str] | None = getattr(client, _SESSIONS, None)
-    if not sessions or hasattr(client, _TOLD):
+def used(source: Any, user: object, default: str, place_of: Callable[[Any], Hashable]) -> None:
+    """A lock or the like uses the default prefix: warns, once for each source, if there is another one there.
+
+    Args:
+        source: The client, or the session with the default prefix.
+        user: The lock or the like.
+        default: The default prefix.
+        place_of: Gives the place of the source's keys.
+    """
+    if not _apart or source in _told:
         return
-    prefix = next(filter(None, (sessions.get(session()) for session in sessions.keyrefs())), None)
-    this, attributes = object(), cast("dict[str, Any]", vars(client))
-    if prefix is not None and attributes.setdefault(_TOLD, this) is this:
-        log.warning(
-            "%r was made with a client that also has a Session with the prefix %r. It belongs to the default "
-            "session of the client, with the prefix %r, and does not exclude the locks of that Session: "
-            "give it the Session instead of the client",
-            user,
-            prefix,
-            default,
-        )
+    place = place_of(source)
+    apart = (_apart.get(session()) for session in _apart.keyrefs())
+    prefix = next((found[1] for found in apart if found is not None and found[0] == place), None)
+    if prefix is None:
+        return
+    with _telling:
+        if source in _told:
+            return
+        _told.add(source)
+    log.warning(
+        "%r has the default prefix %r, and a Session of the same server in this process has the prefix %r: "
+        "it does not exclude the locks of that Session. Make all locks of an application with one Session",
+        user,
+        default,
+        prefix,
+    )

@@ -18,6 +18,7 @@ from .._transport import (
     check_client,
     open_quorum,
     open_transport,
+    place,
 )
 from ..errors import SessionClosedError
 from . import mixed_prefixes
@@ -185,8 +186,6 @@ class Session(AsyncOnly, Operations):
         self._engine: Engine | None = None  # from the first use on
         self._joint = JointEngines()
         self._closed_unused = False
-        if own is None and self._settings.prefix != PREFIX:
-            mixed_prefixes.opened(client, self, self._settings.prefix)
 
     @property
     def _client(self) -> Any:
@@ -274,7 +273,7 @@ class Session(AsyncOnly, Operations):
         A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
         that was never entered, for nothing here knows whether its holder has stopped.
         """
-        mixed_prefixes.closed(self._given, self)
+        mixed_prefixes.closed(self)
         engine = self._engine
         if engine is None:
             self._closed_unused = True
@@ -327,7 +326,10 @@ class Session(AsyncOnly, Operations):
             self._own.forget()  # nothing of it can be closed any more
             self._begin_anew()
         if self._engine is None:
-            self._engine = self._begin(partial(open_transport, self._client, dialect=self._dialect))
+            client = self._client
+            self._engine = self._begin(partial(open_transport, client, dialect=self._dialect))
+            if self._settings.prefix != PREFIX:
+                mixed_prefixes.opened(self, place(client), self._settings.prefix)
         self._engine.check_usable()
         return self._engine
 

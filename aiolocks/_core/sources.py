@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
-from .._transport import check_client
+from .._transport import check_client, place
 from ..errors import SessionClosedError
 from . import mixed_prefixes
 from .engine import Engine
@@ -63,11 +63,13 @@ def log_level(source: Any, error: BaseException) -> int:
 
 
 def _session_for(source: Any, used_by: object) -> Session:
-    if isinstance(source, Session):
-        return source
-    if used_by is not None:
-        mixed_prefixes.used(source, used_by, PREFIX)
-    return Session.of(source)
+    if used_by is not None and prefix_of(source) == PREFIX:
+        mixed_prefixes.used(source, used_by, PREFIX, _place_of)
+    return source if isinstance(source, Session) else Session.of(source)
+
+
+def _place_of(source: Any) -> Hashable:
+    return place(client_of(source))
 
 
 def prefix_of(source: Any) -> str:

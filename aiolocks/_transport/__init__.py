@@ -15,6 +15,7 @@ from .opening import (
     open_clients,
     open_quorum,
     open_transport,
+    place,
 )
 from .requests.answers import (
     ASK,
@@ -87,6 +88,7 @@ __all__ = [
     "open_clients",
     "open_quorum",
     "open_transport",
+    "place",
     "several",
     "take_back",
     "whereabouts",

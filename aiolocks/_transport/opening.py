@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,18 @@ def master_label(client: Any) -> str:
     return _address(client.connection_pool) or (
         f"{type(client.connection_pool).__name__} at {id(client):#x}"  # as of Sentinel, which names it later
     )
+
+
+def place(client: Any) -> Hashable:
+    """Where a client has its keys: the same for clients of one database of one server.
+
+    Of a cluster, and of what Sentinel names, the same for the same client only.
+    """
+    if is_cluster(client):
+        return id(client)
+    pool = client.connection_pool
+    address = _address(pool).replace("localhost:", "127.0.0.1:")
+    return (address, pool.connection_kwargs.get("db") or 0) if address else id(pool)
 
 
 def _address(pool: Any) -> str:

@@ -1,4 +1,4 @@
-"""A client used by itself beside a session of it: with another prefix, it is told so."""
+"""The default prefix beside a session of the same server with another one: it is told so."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ async def test_a_lock_of_the_client_beside_a_session_with_another_prefix(told) -
         await use(Lock(client, "order:7"))
         (message,) = told()
         assert message.startswith(
-            "<Lock 'order:7' ttl=30> was made with a client that also has a Session with the prefix 'shop'. "
+            "<Lock 'order:7' ttl=30> has the default prefix 'aiolocks', and a Session of the same server in "
+            "this process has the prefix 'shop': it does not exclude the locks of that Session. "
         )
-        assert "with the prefix 'aiolocks'" in message
-        assert message.endswith("give it the Session instead of the client")
+        assert message.endswith("Make all locks of an application with one Session")
 
         # Once for each client.
         await use(Lock(client, "order:8"))
@@ -68,6 +68,36 @@ async def test_what_is_asked_of_the_client_counts_too(told) -> None:
         await Turnstile(client, "name", window=2).enter()
     assert len(told()) == 1
     await Session.of(client).aclose()
+
+
+async def test_another_client_of_the_same_server(told) -> None:
+    """As the recipes had it: a session of the application, with a client of its own, and locks on another."""
+    client, elsewhere = Redis(), Redis(db=1)
+    async with Session.from_url("redis://localhost:6379", prefix="shop"):
+        await use(Lock(elsewhere, "order:7"))
+        assert told() == []
+        await use(Lock(client, "order:7"))
+        assert len(told()) == 1
+    for each in (client, elsewhere):
+        await Session.of(each).aclose()
+
+
+async def test_a_session_without_a_prefix_beside_one_with_a_prefix(told) -> None:
+    forgotten = Session.from_url("redis://localhost:6379")
+    async with Session.from_url("redis://127.0.0.1", prefix="shop") as session, forgotten:
+        await use(Lock(session, "order:7"))
+        await use(Lock(forgotten, "order:7"))
+        await use(Lock(forgotten, "order:7"))
+    (message,) = told()
+    assert "has the default prefix" in message
+
+
+async def test_several_prefixes_that_were_chosen_are_nobodys_mistake(told) -> None:
+    client = Redis()
+    async with Session(client, prefix="shop") as one, Session(client, prefix="stock") as other:
+        await use(Lock(one, "order:7"))
+        await use(Lock(other, "order:7"))
+    assert told() == []
 
 
 async def test_where_both_exclude_each_other_or_there_is_only_one_nothing_is_said(told) -> None:
