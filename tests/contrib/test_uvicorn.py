@@ -1,8 +1,9 @@
-"""A real uvicorn that is told to stop, with requests that hold a lock, wait for it, and pay."""
+"""A real uvicorn: its workers have the same objects of a module; it is told to stop while requests run."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import socket
@@ -68,9 +69,9 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def uvicorn(
-    directory: Path, server: Server, *options: str, works: float
+    directory: Path, server: Server, *options: str, works: float = 0, app: str = APP
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    (directory / "shop.py").write_text(APP)
+    (directory / "shop.py").write_text(app)
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "uvicorn", "shop:app", "--port", str(port), *options),
@@ -92,7 +93,7 @@ async def uvicorn(
             yield process, client
     finally:
         if process.returncode is None:
-            process.kill()
+            process.terminate()  # a kill would leave its workers alone
         await process.communicate()
 
 
@@ -169,3 +170,115 @@ async def test_the_key_of_a_payment_that_was_killed_is_running_until_its_ttl_has
         assert (answer.status_code, answer.json()["reason"]) == (409, "running")
     (key,) = [key async for key in redis.scan_iter(match="shop:singleflight:*")]
     assert 15_000 < await redis.pttl(key) <= 30_000  # as the page says
+
+
+ONE_SESSION = """
+import asyncio, os, pathlib
+
+from fastapi import FastAPI
+
+from aiolocks import Limits, Lock, Schedule, Semaphore, Session, SingleFlight, Turnstile, UniqueJob
+from aiolocks.contrib.fastapi import Locked, session_lifespan
+
+session = Session.from_url(os.environ["SHOP_REDIS"], prefix="shop")
+printer = Semaphore(session, "printer", 1)
+tenants = Limits(session, "tenants", {"all": 1})
+flight = SingleFlight(session)
+job = UniqueJob(session, "report")
+page = Turnstile(session, "page", window=60)
+often = Schedule(session, "often", every=0.2)
+log = pathlib.Path(__file__).parent / "log"
+ticks = []
+
+
+@often
+async def tick(tick) -> None:
+    ticks.append(tick.due)
+
+
+@Lock(session, "order:{order}")
+async def ship(order: int) -> int:
+    async with printer, tenants:
+        with log.open("a") as file:
+            file.write("in\\n")
+            file.flush()
+            await asyncio.sleep(0.002)
+            file.write("out\\n")
+    return os.getpid()
+
+
+async def forecast() -> str:
+    return "rain"
+
+
+app = FastAPI(lifespan=session_lifespan(session, close=True))
+
+
+@app.post("/ship")
+async def shipped() -> int:
+    async with job.run(waiting=None):
+        pass
+    assert await flight.do("forecast", forecast) == "rain"
+    async with page:
+        return await ship(17)
+
+
+@app.post("/label/{order}", dependencies=[Locked("order:{order}")])
+async def label(order: int) -> int:
+    with log.open("a") as file:
+        file.write("in\\n")
+        file.flush()
+        await asyncio.sleep(0.002)
+        file.write("out\\n")
+    return os.getpid()
+"""
+
+
+def in_turn(directory: Path) -> list[str]:
+    lines = (directory / "log").read_text().split()
+    assert lines == ["in", "out"] * (len(lines) // 2)
+    return lines
+
+
+async def test_objects_of_a_module_in_two_workers_are_the_same_locks(
+    tmp_path: Path, server: Server, redis: Redis
+) -> None:
+    """The session is made at import, in each of them; a decorator and `Locked` exclude each other."""
+    async with uvicorn(tmp_path, server, "--workers", "2", app=ONE_SESSION) as (_, client):
+        pids: set[int] = set()
+        async with asyncio.timeout(30):
+            while len(pids) < 2:
+                # Each on a connection of its own: the workers take what they accept.
+                async with httpx.AsyncClient(base_url=client.base_url, timeout=20) as other:
+                    paths = ["/ship", "/label/17"] * 10
+                    answers = await asyncio.gather(*(other.post(path) for path in paths))
+                assert {answer.status_code for answer in answers} == {200}
+                pids |= {answer.json() for answer in answers}
+    assert len(in_turn(tmp_path)) >= 40
+    assert all([key.startswith(b"shop:") async for key in redis.scan_iter()])
+
+
+def test_objects_of_a_module_on_one_event_loop_after_the_other(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the tests of an application: its lifespan runs on a loop of its own, again and again."""
+    monkeypatch.setenv("SHOP_REDIS", server.url)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    (tmp_path / "shop.py").write_text(ONE_SESSION)
+    shop = importlib.import_module("shop")
+    monkeypatch.delitem(sys.modules, "shop")
+
+    async def lives() -> None:
+        async with shop.app.router.lifespan_context(shop.app):
+            transport = httpx.ASGITransport(shop.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client, shop.often:
+                before = len(shop.ticks)
+                paths = ["/ship", "/label/17"] * 5
+                answers = await asyncio.gather(*(client.post(path) for path in paths))
+                assert {answer.status_code for answer in answers} == {200}
+                await eventually(lambda: len(shop.ticks) > before, within=5)
+
+    for _ in range(3):
+        asyncio.run(lives())
+    assert len(in_turn(tmp_path)) == 60
