@@ -132,6 +132,14 @@ class Census:
         of_read = sum(len(info.holders) or 1 for _, info in self._read.values())
         return of_read + self.names - self.read
 
+    def lines_of(self, accepts: Callable[[LockInfo], bool], *, waits: bool = False) -> int:
+        """How many lines a table of what has been read and is accepted has; or one of its waiters."""
+        return sum(
+            len(info.waiting) if waits else len(info.holders) or 1
+            for _, info in self.ranked()
+            if accepts(info)
+        )
+
     @property
     def lasting(self) -> list[KindAndName]:
         """Schedules and leaderships, also those that nobody runs or leads now."""

@@ -147,6 +147,36 @@ async def test_more_than_the_screen_can_show(aiolocks: Aiolocks, redis: Redis) -
         await lease.release()
 
 
+async def test_keys_scroll(aiolocks: Aiolocks, redis: Redis) -> None:
+    """By lines and pages, up to the ends; many holders of one name are lines too, and the rest is counted."""
+    async with held(redis, 40, waited_for=0), Semaphore(redis, "seats", 9):
+        seats = [await Semaphore(redis, "seats", 9).acquire() for _ in range(8)]
+        invocation = await aiolocks("top", "--interval", "30", terminal=True, environment={"LINES": "14"})
+        await invocation.says("41 locks, 49 holders, 1 waiting")
+        for keys, said in (
+            ("sss", "and 39 more lines: arrows, PgDn   q quit   s by name"),
+            ("\x1b[B", "from line 2 on   … and 38 more lines"),
+            ("jj\x1b[A", "from line 3 on   … and 37 more lines"),
+            ("\x1b[6~", "from line 13 on   … and 27 more lines"),
+            ("\x1b[F", "from line 40 on   q quit"),
+            ("k", "from line 39 on   … and 1 more lines"),
+            ("\x1b[6~\x1b[6~", "from line 40 on   q quit"),
+            ("\x1b[5~", "from line 30 on   … and 10 more lines"),
+            ("\x1b[H\x1b[A", "and 39 more lines: arrows, PgDn   q quit   s by name"),
+            ("\x1b[B/name", "and 30 more lines: arrows, PgDn   part of a name: name_"),
+        ):
+            before, invocation.out = invocation.out, ""
+            await invocation.type(keys)
+            await invocation.says(said)
+            invocation.out = before + invocation.out
+        for lease in seats:
+            await lease.release()
+        shown = await ends(invocation)
+    last = shown.rindex("from line 40 on")
+    rows = re.findall(r"^(name:\d+|seats) ", shown[:last].rpartition("NAME ")[2], re.MULTILINE)
+    assert rows == ["name:9", *["seats"] * 9]
+
+
 async def test_a_server_that_goes_away(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     server = await own_server()
     invocation = await aiolocks("top", "--interval", "0.1", url=server.url, terminal=True)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Session, UniqueJob
+from aiolocks import UniqueJob
 from aiolocks.testing import EmbeddedServer
 from tests.docs.markdown import read
 from tests.docs.test_docs import ROOT, URL
@@ -122,12 +122,12 @@ async def test_arq(module: Callable[..., Any], tmp_path: Path) -> None:
                 worker.send_signal(signal.SIGTERM)
             assert await result(last) == "refreshed"
     finally:
-        await Session.of(pool).aclose()
+        await jobs.locks.aclose()
         await pool.aclose(close_connection_pool=True)
 
 
 async def is_running(redis: Redis, key: str) -> bool:
-    return bool(await redis.exists(f"aiolocks:uniquejob:{{{key}}}"))
+    return bool(await redis.exists(f"shop:uniquejob:{{{key}}}"))
 
 
 async def test_taskiq(module: Callable[..., Any], tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_taskiq(module: Callable[..., Any], tmp_path: Path) -> None:
             assert 2 <= outcomes.count("refreshed") < 10
             assert (await sent.wait_result(timeout=SOON)).return_value == "sent"
 
-            job = UniqueJob(tasks.broker.state.locks, "invoice:18")
+            job = UniqueJob(tasks.locks, "invoice:18")
             ticket = await job.enqueue("until_executed")
             twice = [await tasks.invoice.kiq(18, ticket) for _ in range(2)]
             outcomes = [(await task.wait_result(timeout=SOON)).return_value for task in twice]

@@ -20,8 +20,12 @@ Rank = Callable[[LockInfo], Any]
 _ENTER: Final = "\r\n"
 _ESCAPE: Final = "\x1b"
 _ERASE: Final = "\x7f\b"
-_SEQUENCE: Final = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
-"""An arrow, or another key with a sequence of its own."""
+_KEY: Final = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+"""An arrow, or another key with a sequence of its own; or a letter."""
+_LINES: Final = {"A": -1, "B": 1, "k": -1, "j": 1}
+_PAGES: Final = {"5~": -1, "6~": 1}
+_TO_THE_START: Final = ("H", "1~", "7~")
+_TO_THE_END: Final = ("F", "4~", "8~")
 
 
 def _by_name(info: LockInfo) -> Any:
@@ -51,13 +55,16 @@ class Controls:
         changed: Called when the screen shows something else from now on.
 
     Attributes:
+        above: Lines that are not shown, because the user has scrolled beyond them.
+        lines: How many there are, shown or not.
         order: One of `ORDERS`.
+        page: Lines of a page.
         part: The part of a name that is looked for; empty for all names.
         typing: That part is being typed.
         waits: Waiters are shown, with the holders for which they wait.
     """
 
-    __slots__ = ("_changed", "_quit", "order", "part", "typing", "waits")
+    __slots__ = ("_changed", "_quit", "above", "lines", "order", "page", "part", "typing", "waits")
 
     def __init__(self, quit_typed: Callable[[], object], changed: Callable[[], object]) -> None:
         self._quit = quit_typed
@@ -66,6 +73,9 @@ class Controls:
         self.part = ""
         self.typing = False
         self.waits = False
+        self.above = 0
+        self.lines = 0
+        self.page = 1
 
     @property
     def rank(self) -> Rank:
@@ -78,14 +88,33 @@ class Controls:
 
     def typed(self, text: str) -> None:
         """Some keys; those that mean nothing are passed over."""
-        for letter in _SEQUENCE.sub("", text):
-            if self.typing:
-                self._into_part(letter)
+        for key in _KEY.findall(text):
+            if len(key) > 1:
+                self._scroll(key[2:])
+            elif self.typing:
+                self._into_part(key)
             else:
-                self._command(letter)
+                self._command(key)
         self._changed()
 
+    def fit(self, lines: int, page: int) -> None:
+        """There are so many lines, and room for so many of them."""
+        self.lines, self.page = lines, page
+        self._scroll_to(self.above)
+
+    def _scroll_to(self, line: int) -> None:
+        self.above = max(0, min(line, self.lines - self.page))
+
+    def _scroll(self, key: str) -> None:
+        if key in _TO_THE_START:
+            self._scroll_to(0)
+        elif key in _TO_THE_END:
+            self._scroll_to(self.lines)
+        else:
+            self._scroll_to(self.above + _LINES.get(key, 0) + self.page * _PAGES.get(key, 0))
+
     def _into_part(self, letter: str) -> None:
+        self.above = 0
         if letter in _ENTER:
             self.typing = False
         elif letter == _ESCAPE:
@@ -102,12 +131,17 @@ class Controls:
             case "s":
                 names = list(ORDERS)
                 self.order = names[(names.index(self.order) + 1) % len(names)]
+                self.above = 0
             case "w":
                 self.waits = not self.waits
+                self.above = 0
+            case "j" | "k" as key:
+                self._scroll(key)
             case "/":
                 self.typing = True
             case "\x1b":
                 self.part = ""
+                self.above = 0
             case _:
                 pass
 

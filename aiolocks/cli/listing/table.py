@@ -64,13 +64,15 @@ def table(infos: Sequence[LockInfo], encoding: str, *, width: int) -> Table:
     return shown
 
 
-def cut_table(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int) -> Text:
+def cut_table(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int, above: int = 0) -> Text:
     """The same in at most `most` lines, none of which is broken: a name that is too long loses its end.
+
+    The first lines, as many as are `above`, are left out.
 
     It costs a thirtieth of `table`, for a screen that is drawn again and again.
     """
     shows = _shown_on(width)
-    first = list(itertools.islice(_lines(infos), most))
+    first = list(itertools.islice(_lines(infos), above, above + most))
     styles = ["bold", *("red" if info.problem else "" for info, _ in first)]
     rows = [_header(shows), *(tuple(_cells(info, holder, encoding, shows)) for info, holder in first)]
     cut = _aligned(rows, shows, width, more(encoding))
@@ -80,7 +82,7 @@ def cut_table(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int
     )
 
 
-def wait_lines(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int) -> Text:
+def wait_lines(infos: Sequence[LockInfo], encoding: str, *, width: int, most: int, above: int = 0) -> Text:
     """The waiters of these locks, the longest waits first, and the holders for which they wait."""
     waits = sorted(
         (
@@ -91,7 +93,7 @@ def wait_lines(infos: Sequence[LockInfo], encoding: str, *, width: int, most: in
         key=itemgetter(0, 1),
     )
     rows = [("WAITED", "WAITER", "FOR", "")]
-    for waited, where, info in waits[:most]:
+    for waited, where, info in waits[above : above + most]:
         of = held_by(info, encoding) if info.holders else "held by nobody"
         rows.append((duration(-waited), visible(where, encoding), visible(info.name, encoding), of))
     cut = _aligned(rows, ("held", "host", "name"), width, more(encoding))

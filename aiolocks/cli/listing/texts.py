@@ -116,7 +116,7 @@ longest.
 
 Keys: s sorts by waiters, by how long a lock has been held, by the time that is left, or by name; / takes a
 part of a name, Return shows the names with it, Esc shows all again; w shows the waiters, and the holders for
-which they wait; q or Ctrl-C leaves.
+which they wait; arrows, PgUp, PgDn, Home and End scroll; q or Ctrl-C leaves.
 
 Of very many names, only those on the screen and those with waiters are read at each look, and the others in
 turn: a line says so. If the server goes away, it says so and tries again. Where stdout is no terminal, it

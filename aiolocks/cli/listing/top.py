@@ -116,6 +116,7 @@ class _View:
         self._census = census
         self._what = what
         self._shown: list[LockInfo] = []
+        self._above = 0  # lines of those shown that are above the screen
         self.trouble = ""
         self.others: dict[str, int] = {}
 
@@ -126,13 +127,19 @@ class _View:
 
     def choose(self) -> None:
         """The locks for the screen, of those that have been read."""
-        controls = self._controls
-        self._census.rank_by(rank if controls.waits else controls.rank)
-        self._shown = (
-            self._census.first(self._room, controls.accepts)
-            if controls.part
-            else self._census.first(self._room)
-        )
+        controls, census = self._controls, self._census
+        census.rank_by(rank if controls.waits else controls.rank)
+        controls.fit(census.lines_of(controls.accepts, waits=controls.waits), self._room)
+        shown = census.first(controls.above + self._room, controls.accepts)
+        self._above = controls.above
+        if not controls.waits:
+            # What is above the screen is not read at each look.
+            passed = 0
+            while shown and (holders := len(shown[passed].holders) or 1) <= self._above:
+                self._above -= holders
+                passed += 1
+            shown = shown[passed:]
+        self._shown = shown
 
     @property
     def _room(self) -> int:
@@ -148,17 +155,20 @@ class _View:
             read = f"{census.read} read, {census.holders} holders"
             note = f"sampled: {read}; each again in {around}, these at each look"
         head = f"aiolocks {self._what}: {count}, {census.waiters} waiting"
-        hidden = 0 if self._controls.part or self._controls.waits else census.lines - self._room
-        rest = f"{more(encoding)} and {hidden} more lines   " if hidden > 0 else ""
+        controls = self._controls
+        lines = controls.lines if controls.part or controls.waits else census.lines
+        hidden = lines - controls.above - self._room
+        rest = f"from line {controls.above + 1} on   " if controls.above else ""
+        rest += f"{more(encoding)} and {hidden} more lines: arrows, PgDn   " if hidden > 0 else ""
         width = self._console.width
         return Group(
             Text(head, style="bold", overflow="crop", no_wrap=True),
             Text(self.trouble or note, style="red" if self.trouble else "dim", overflow="crop", no_wrap=True),
-            wait_lines(self._shown, encoding, width=width, most=self._room)
-            if self._controls.waits
-            else cut_table(self._shown, encoding, width=width, most=self._room),
+            (wait_lines if controls.waits else cut_table)(
+                self._shown, encoding, width=width, most=self._room, above=self._above
+            ),
             Text(
-                f"{rest}{visible(self._controls.help(), encoding)}",
+                f"{rest}{visible(controls.help(), encoding)}",
                 overflow="crop",
                 no_wrap=True,
                 style="dim",
