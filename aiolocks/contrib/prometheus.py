@@ -123,11 +123,12 @@ class _Dead:
         try:
             files = [path.name for path in Path(self._directory).glob("*.db")]
             pids = {int(found[1]) for name in files if (found := _PID.search(name))}
+            mark_dead: Callable[[int, str], object] = mark_process_dead
             # Without a file of this process they may be named after something else than its id.
             if os.getpid() in pids:
                 live = {int(found[1]) for name in files if "_live" in name and (found := _PID.search(name))}
                 for pid in filter(_is_dead, live):
-                    mark_process_dead(pid, self._directory)
+                    mark_dead(pid, self._directory)
         except FileNotFoundError:
             pass  # another process has removed it in the same moment
         except OSError as error:

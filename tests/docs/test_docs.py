@@ -273,3 +273,19 @@ def test_links_lead_somewhere(page: Page) -> None:
             assert f"::: {anchor}\n" in path.read_text(), f"{page} links to {link}"
         elif anchor:
             assert anchor in read(path).anchors, f"{page} links to {link}"
+
+
+_OF_CLIENT = re.compile(
+    r"\b(Lock|ReentrantLock|FairLock|MultiLock|Semaphore|Limits|RWLock|RangeLock|SingleFlight|UniqueJob|Leadership"
+    r"|Schedule|Turnstile|FencedRegister|Session)\((redis|client)(,(?!.*prefix=)|\))"
+)
+
+
+@each_page
+def test_an_application_has_one_prefix(page: Page) -> None:
+    """What is pasted together from one page, or from several, excludes each other."""
+    text = "".join(block.text for block in page.blocks if block.language == "python")
+    prefixes = set(re.findall(r'prefix="([^"]*)"', text))
+    assert prefixes <= {"shop"}
+    if prefixes:
+        assert not [found[0] for found in _OF_CLIENT.finditer(text)]

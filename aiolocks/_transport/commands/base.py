@@ -118,14 +118,14 @@ class NameCommands:
 
     def holders(self, refused: Refused) -> list[Holder]:
         """The holders, as a refusal tells: some of them, where there are many."""
-        return self._told(refused)[0]
+        return self._told_holders(refused)[0]
 
     def kept(self, refused: Refused) -> bool:
         """Whether a refusal tells of nobody who holds it, and `at_least` keeps it."""
-        held, kept = self._told(refused)
+        held, kept = self._told_holders(refused)
         return kept and not held
 
-    def _told(self, refused: Refused) -> tuple[list[Holder], bool]:
+    def _told_holders(self, refused: Refused) -> tuple[list[Holder], bool]:
         from .families.snapshots import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
 
         found = [holder for told in _each(refused) if (holder := self._holder(*told)) is not None]
