@@ -287,5 +287,5 @@ def test_an_application_has_one_prefix(page: Page) -> None:
     text = "".join(block.text for block in page.blocks if block.language == "python")
     prefixes = set(re.findall(r'prefix="([^"]*)"', text))
     assert prefixes <= {"shop"}
-    if prefixes:
+    if prefixes and page.path.name != "README.md":  # whose first program has a server of its own
         assert not [found[0] for found in _OF_CLIENT.finditer(text)]
