@@ -17,7 +17,6 @@ try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics import MetricWrapperBase
     from prometheus_client.metrics_core import Metric
-    from prometheus_client.multiprocess import mark_process_dead
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError("this needs prometheus-client: pip install aiolocks[prometheus]") from error
@@ -55,9 +54,9 @@ class PrometheusListener(MeasuringListener[_Series]):
     `other` for all the rest: the names themselves may be too many for Prometheus.
 
     In the multiprocess mode of the client the gauges of a process that was killed go by themselves: a
-    listener looks for dead processes when it is made, and when it hears of an event, at most every 5 s. It
-    calls `mark_process_dead`, which removes other gauges of that process too if their mode begins with
-    `live`. Nothing is removed on Windows, nor where files are not named after process ids.
+    listener looks for dead processes when it is made, and when it hears of an event, at most every 5 s. As
+    `mark_process_dead` does, it removes other gauges of that process too if their mode begins with `live`.
+    Nothing is removed on Windows, nor where files are not named after process ids.
 
     Args:
         names: Which names are alike. A mapping of patterns to labels, of which the first that matches
@@ -112,7 +111,7 @@ class _Dead:
 
     def __init__(self, directory: str | None) -> None:
         # On Windows there is no signal that only asks whether a process lives.
-        self._directory = None if sys.platform == "win32" else directory
+        self._directory = None if sys.platform == "win32" or directory is None else Path(directory)
         self._due = 0.0
 
     def look(self) -> None:
@@ -121,16 +120,16 @@ class _Dead:
             return
         self._due = now + _LOOK_EVERY
         try:
-            files = [path.name for path in Path(self._directory).glob("*.db")]
-            pids = {int(found[1]) for name in files if (found := _PID.search(name))}
-            mark_dead: Callable[[int, str], object] = mark_process_dead
+            files = [
+                (path, int(found[1]))
+                for path in self._directory.glob("*.db")
+                if (found := _PID.search(path.name))
+            ]
             # Without a file of this process they may be named after something else than its id.
-            if os.getpid() in pids:
-                live = {int(found[1]) for name in files if "_live" in name and (found := _PID.search(name))}
-                for pid in filter(_is_dead, live):
-                    mark_dead(pid, self._directory)
-        except FileNotFoundError:
-            pass  # another process has removed it in the same moment
+            if os.getpid() in {pid for _, pid in files}:
+                for path, pid in files:
+                    if path.name.startswith("gauge_live") and _is_dead(pid):
+                        path.unlink(missing_ok=True)  # another process may be the first
         except OSError as error:
             log.warning("the gauges of processes that have ended stay: %s: %s", self._directory, error)
             self._directory = None
