@@ -46,7 +46,8 @@ def used(source: Any, user: object, default: str, place_of: Callable[[Any], Hash
     if not _apart or source in _told:
         return
     place = place_of(source)
-    apart = (_apart.get(session()) for session in _apart.keyrefs())
+    sessions = [session for ref in _apart.keyrefs() if (session := ref()) is not None]
+    apart = [_apart.get(session) for session in sessions]
     prefix = next((found[1] for found in apart if found is not None and found[0] == place), None)
     if prefix is None:
         return
