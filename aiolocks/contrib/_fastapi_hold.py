@@ -69,7 +69,8 @@ class Hold(ABC):
 
 def _route_of(request: Request) -> str:
     """The method and the template of the path: its values are not for the log."""
-    return f"{request.method} {getattr(request.scope.get('route'), 'path', request.url.path)}"
+    scope = request.scope
+    return f"{scope.get('method', '')} {getattr(scope.get('route'), 'path', scope.get('path', ''))}"
 
 
 async def _gone_from(request: Request) -> Gone | None:
