@@ -35,7 +35,8 @@ local function turn_away(why, claimed)
 end
 
 -- The newest tick that is claimed of the definition, or nil if the definition is new here. Forgets the definitions that
--- were not asked for again: others have taken their place.
+-- were not asked for again: others have taken their place. A tick that is claimed and not due, for the server's clock was set
+-- back, is not forgotten.
 local function newest_claimed()
   local older, unheard = told_to_older()
   local undone, last_asked = tonumber(redis.call('HGET', register, 'undone')), 0
@@ -46,7 +47,7 @@ local function newest_claimed()
     if other and other ~= definition then
       local tick, asked, expected = slot_of(other)
       last_asked = math.max(last_asked, asked)
-      if NOW > expected or asked > NOW + FUTURE then
+      if NOW > expected and NOW >= tick then
         redis.call('HDEL', register, field)
       elseif unheard then
         write_slot(other, heard(tick), asked, expected)
@@ -55,7 +56,7 @@ local function newest_claimed()
   end
   local claimed, asked, expected = slot_of(definition)
   if claimed then
-    claimed = (NOW <= expected or last_asked <= asked) and heard(claimed) or nil
+    claimed = (NOW <= expected or last_asked <= asked or claimed >= due) and heard(claimed) or nil
   elseif unheard and last_asked == 0 and (older <= before or older >= due) then
     claimed = older
   end

@@ -544,11 +544,15 @@ async def test_a_definition_is_forgotten_where_another_took_its_place(schedule) 
     await schedule.set_claimed(await schedule.due(9), until=now - 1, of=OTHERS)
     assert (await schedule.claim(ME, 1))[:2] == [0, b"t"]
     assert await schedule.definitions() == {THESE}
-    await schedule.set_claimed(
-        await schedule.due(9), asked=now + 2 * MINUTE, of=OTHERS
-    )  # by a clock that was ahead
+
+
+async def test_no_definition_forgets_a_tick_that_was_claimed_before_the_clock_was_set_back(schedule) -> None:
+    now = await schedule.due(0)
+    await schedule.begun(1)
+    ahead = await schedule.due(-0.5)
+    await schedule.set_claimed(ahead, until=now - 1, of=OTHERS)
     assert (await schedule.claim(ME, 1))[:2] == [0, b"t"]
-    assert await schedule.definitions() == {THESE}
+    assert (await schedule.claim(OTHER, 0, of=OTHERS))[:3] == [0, b"t", str(ahead).encode()]
 
 
 async def test_each_claim_says_how_long_the_next_is_waited_for(schedule) -> None:
@@ -1007,23 +1011,31 @@ MUTATIONS = [
         "test_after_a_clock_that_was_ahead_by_a_year_it_goes_on",
     ),
     Mutation(CLAIM, "other ~= definition", "true", "test_a_definition_that_was_away_with_all_others_goes_on"),
-    Mutation(CLAIM, "NOW > expected or", "", "test_a_definition_is_forgotten_where_another_took_its_place"),
+    Mutation(
+        CLAIM, "NOW > expected and", "", "test_two_definitions_side_by_side_claim_each_of_their_ticks_once"
+    ),
     Mutation(
         CLAIM,
-        " or asked > NOW + FUTURE",
+        " and NOW >= tick",
         "",
-        "test_a_definition_is_forgotten_where_another_took_its_place",
+        "test_no_definition_forgets_a_tick_that_was_claimed_before_the_clock_was_set_back",
+    ),
+    Mutation(
+        CLAIM,
+        " or claimed >= due)",
+        ")",
+        "test_no_definition_forgets_a_tick_that_was_claimed_before_the_clock_was_set_back",
     ),
     Mutation(CLAIM, "NOW <= expected or ", "", "test_a_definition_that_comes_back_after_another_begins_anew"),
     Mutation(
         CLAIM,
-        "(NOW <= expected or last_asked <= asked)",
+        "(NOW <= expected or last_asked <= asked or claimed >= due)",
         "true",
         "test_a_definition_that_comes_back_after_another_begins_anew",
     ),
     Mutation(
         CLAIM,
-        " or last_asked <= asked",
+        "or last_asked <= asked ",
         "",
         "test_a_definition_that_was_away_with_all_others_goes_on",
     ),

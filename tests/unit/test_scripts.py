@@ -78,7 +78,7 @@ FROZEN = {
     "reentrant_owned": "ccb4b64f97970fb5aaf74c2941e527505b637da8",
     "reentrant_release": "314d66f00be26ba44d064496aecf58241d5829b2",
     "reentrant_renew": "e1209225584f88a22decc011c973ed32ec2bffdd",
-    "schedule_claim": "ff10cab0b62b89f9dec719dfe9dca44e3baa4f8b",
+    "schedule_claim": "c21e0acbcbbf7542ba7100751ae1c982081eb34e",
     "schedule_read": "d4572de877a9ab91c280c1ea4d43577953b18d21",
     "schedule_release": "b6524e798477d7745cb760f516855d41e9e63322",
     "schedule_trigger": "da160a61089ed90bd04215838bfc0862e3912739",
