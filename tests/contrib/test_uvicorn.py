@@ -129,7 +129,7 @@ async def test_requests_that_are_there_are_served_and_nobody_gets_503(
         await said(process, "ships", "pays")
         process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
-        with pytest.raises(httpx.ConnectError):  # what a proxy takes to another worker
+        with pytest.raises(httpx.ConnectError):  # a proxy asks another worker then
             await httpx.AsyncClient(base_url=client.base_url).post("/ship")
         assert await asyncio.gather(*requests) == [200, 200, 200]
         await ended(process)

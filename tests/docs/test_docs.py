@@ -283,9 +283,9 @@ _OF_CLIENT = re.compile(
 
 @each_page
 def test_an_application_has_one_prefix(page: Page) -> None:
-    """What is pasted together from one page, or from several, excludes each other."""
+    """The locks of several pages, pasted into one application, exclude each other."""
     text = "".join(block.text for block in page.blocks if block.language == "python")
     prefixes = set(re.findall(r'prefix="([^"]*)"', text))
     assert prefixes <= {"shop"}
-    if prefixes and page.path.name != "README.md":  # whose first program has a server of its own
+    if prefixes and page.path.name != "README.md":  # its first program has a server of its own
         assert not [found[0] for found in _OF_CLIENT.finditer(text)]

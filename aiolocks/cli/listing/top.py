@@ -133,7 +133,7 @@ class _View:
         shown = census.first(controls.above + self._room, controls.accepts)
         self._above = controls.above
         if not controls.waits:
-            # What is above the screen is not read at each look.
+            # Each look reads the locks on the screen, and not those above it.
             passed = 0
             while shown and (holders := len(shown[passed].holders) or 1) <= self._above:
                 self._above -= holders
