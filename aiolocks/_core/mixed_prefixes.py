@@ -1,8 +1,8 @@
 """Two prefixes for one server in one process, of which nobody has chosen the one.
 
 Each is right by itself, and together they are nearly always a mistake: `Lock(redis, name)` has the default
-prefix, and so does not exclude `Lock(session, name)`. What is asked of a session whose prefix was chosen is
-never told: an application may have several on purpose.
+prefix, and so does not exclude `Lock(session, name)`. A session whose prefix was chosen is not told of: an
+application may have several prefixes on purpose.
 
 Threads may share a client: each step is one of a dictionary, which no other thread comes between.
 """

@@ -98,7 +98,7 @@ class Controls:
         self._changed()
 
     def fit(self, lines: int, page: int) -> None:
-        """There are so many lines, and room for so many of them."""
+        """Takes the number of lines, and the number that has room on the screen."""
         self.lines, self.page = lines, page
         self._scroll_to(self.above)
 
