@@ -220,7 +220,7 @@ class _Guard:
         self.wards: weakref.WeakSet[Ward] = weakref.WeakSet()
         self.looks_at = _NEVER  # when the thread looks next; infinity also while it looks
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._to_start = threading.Lock()  # whoever takes it starts the thread; it is never given back
+        self._to_start = threading.Lock()  # taken by the thread that starts ours, and never given back
 
     def look_now(self) -> None:
         """Called in any thread."""

@@ -197,7 +197,7 @@ def names_of_calls(names: tuple[str, ...], function: Callable[..., Any]) -> Call
 
 
 def _remedy(field: str, signature: inspect.Signature) -> str:
-    """What may be meant by a field that is no parameter."""
+    """The likely meaning of a field that is no parameter."""
     import difflib  # noqa: PLC0415 - of mistakes only
 
     parameters = signature.parameters

@@ -1,9 +1,9 @@
-"""What is still open on an event loop that is closed without a word.
+"""Files that are still open on an event loop which is closed without a word.
 
 `asyncio.run` and its like end a loop with `shutdown_asyncgens`, and then a session closes its connection in
-order. `loop.close()` alone tells nobody. What is open then is closed by a finalizer. The collector, which
-runs finalizers, comes late in a large program. So all that is opened is also found here, and closed, as soon
-as anything else is opened.
+order. `loop.close()` alone tells nobody. A finalizer closes each file then. The collector, which runs
+finalizers, comes late in a large program. So the open files of closed loops are also found here, and closed,
+as soon as another file is opened.
 """
 
 from __future__ import annotations

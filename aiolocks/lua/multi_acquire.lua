@@ -5,9 +5,8 @@
 -- ARGV  1 n   2 token   3 ttl, ms   4 retention of the fences, ms   5 metadata, JSON
 --       6 flags: t in turn, w will wait, b takes a seat only, p passes the wakeup on, o owes one, q has a bell, l leaves, h told
 -- Returns {1, fencing token, number of others in the queues, 0}
---      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, the holders], bells rung…}; the
---      holders: {the server's time, microseconds; the number of the first lock without a ttl, or ''; of each of the first
---      held locks '', remaining ms, the lock key}
+--      or {0, remaining ms (-1: one has no ttl; -2: they are free, and another's turn)[, the holders], bells rung…}; these:
+--      {the server's time, µs; number of the first lock without a ttl, or ''; of the first held each: '', ms left, lock key}
 --
 -- Invariant: it takes all or none. The fencing token is larger than the value of each fence.
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
@@ -21,8 +20,7 @@ for i = 1, n do
     mine = mine + 1
   elseif known(KEYS[i], held) then
     local left = redis.call('PTTL', KEYS[i])
-    remaining = math.max(remaining or -1, left)
-    if left < 0 and told[2] == '' then told[2] = i end
+    remaining, told[2] = math.max(remaining or -1, left), left < 0 and told[2] == '' and i or told[2]
     if #told < MOST_TOLD then told[#told + 1], told[#told + 2], told[#told + 3] = '', left, held end
   else
     free[#free + 1] = queues[i]

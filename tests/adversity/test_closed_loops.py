@@ -146,7 +146,7 @@ JOBS = {
 
 async def none_stays_open(job: str, url: str, *arguments: str, number: int = 25) -> None:
     script = f"NUMBER, FEW = {number}, {FEW}\n{LOOPS}\n"
-    # What keeps a file open is not to be the collector's business alone, which comes when it comes.
+    # The collector comes late in a large program: files must be closed without it.
     script += "import textwrap\nexec(textwrap.dedent(sys.argv[2]))\ngc.disable()\nloops(job)\n"
     status, _, err = await run(script, url, "-X", "dev", arguments=(job, *arguments))
     # Of a lease that nobody released. From Python 3.13 on, a line of the program stands below it.

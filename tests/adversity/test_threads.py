@@ -33,7 +33,7 @@ def _switches_often() -> Iterator[None]:
 
 
 def in_threads(do: Callable[[int], object], *, number: int = THREADS) -> None:
-    """Calls it in so many threads at the same moment."""
+    """Calls the function in `number` threads at the same moment."""
     together, errors = threading.Barrier(number), list[BaseException]()
 
     def one(which: int) -> None:
@@ -53,7 +53,7 @@ def in_threads(do: Callable[[int], object], *, number: int = THREADS) -> None:
 
 
 def in_loops(do: Callable[[int], Awaitable[object]], *, number: int = THREADS) -> None:
-    """Awaits it in so many threads with a loop each, at the same moment."""
+    """Awaits it in `number` threads with a loop each, at the same moment."""
 
     def one(which: int) -> None:
         asyncio.run(do(which))  # type: ignore[arg-type]

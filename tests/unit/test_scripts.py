@@ -25,8 +25,8 @@ WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_t
 # tests/lua again.
 FROZEN = {
     "bell_try": "778baf6ff2e29ef392c5329f4d9820d993a5edc7",
-    "job_acquire": "ce1239a970fdc7a490854152674adeaee44316e1",
-    "job_enqueue": "169ac8ca9917e004a9bda69da187b2ef019fef26",
+    "job_acquire": "068de13eda2be4e98354ec93184a6386d5b7ab46",
+    "job_enqueue": "4f9bdc5f83ed9edef857ffde4af52c22a15586f6",
     "job_release": "5e773885610c0fa69421930c1a5656f579a4b31c",
     "job_renew": "4414191886248a08146815016177d6f412e7277b",
     "job_withdraw": "813ac83a7fe3a070995b22e1fe816c3494c2c486",
@@ -48,7 +48,7 @@ FROZEN = {
     "lock_release": "6c433c87ba19205c7e8034cbbaa85ce29d02e9df",
     "lock_renew": "7e659a4df6e84d9f2ad56070ccc387ac3515ad54",
     "locks_renew": "a86a3450c50590f38e61ea928228f746de26b3b5",
-    "multi_acquire": "98b83a7fd68982761171a3404e9bb2d039ab405f",
+    "multi_acquire": "bf7b59581c1c74742b1c8cca3977d3ce8842bb83",
     "multi_adopt": "2cb15f121d4d2458d415268a4c6d119bd957da42",
     "multi_annotate": "91154516bfb8b50ca4475c30f92d00f1243c00f3",
     "multi_locked": "f6d815c31407fba4ecd7d57b1d451f39b0aceade",
@@ -91,7 +91,7 @@ FROZEN = {
     "spans_release": "75b041ff5378b68689f29ba7274ac73ef01b582e",
     "spans_renew": "27c8f5f6ed77ae72c5cf854b1c4ee8ab54e331bd",
     "turnstile_end": "c94120a9bf6d7cee4aa99236463377a7361bdb45",
-    "turnstile_enter": "23af4c44175dfae2041a18425cd0e07620babfb6",
+    "turnstile_enter": "d654ebe4b9bfbc1ef2dc16369e94d91f4a6eca34",
     "lock_steal": "dd30b45fa0380aa6a2ba237a0dd3c1e4ad9204ff",
     "permits_steal": "f7c8778b8cbcb23e92aa863a96236655c15c1da7",
     "reentrant_steal": "8f3b4a4e2bb69f3ecf7a50797c0910c1b323190b",
