@@ -14,6 +14,7 @@ from .clock import milliseconds
 from .handle import Handle
 from .letting_go import LettingGo
 from .misuse import AsyncOnly
+from .notes import note
 from .open_blocks import told_at_exit
 from .scope import BodyScope
 from .states import DETACHED, LeaseState
@@ -244,7 +245,7 @@ class Lease(AsyncOnly):
         if error is None:
             return
         if exc is not None and not cancelled_by_us:
-            exc.add_note(f"aiolocks: {error}")  # the body's own exception wins
+            note(exc, f"aiolocks: {error}")  # the body's own exception wins
         elif isinstance(error, LockLostError) and self._on_lost == "ignore":
             pass  # the log has it
         else:

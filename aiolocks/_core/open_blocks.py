@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
+from .notes import note
+
 T = TypeVar("T")
 
 _Block = tuple[int, CodeType]
@@ -146,7 +148,7 @@ async def told_at_exit(error: Exception, body_raised: BaseException | None) -> N
     """Raises the error, or notes it on the exception of the body, which wins: above all a cancellation."""
     if body_raised is None or isinstance(body_raised, GeneratorExit):  # that one is shown to nobody
         raise error
-    body_raised.add_note(f"aiolocks: {error}")
+    note(body_raised, f"aiolocks: {error}")
 
 
 def _block_of_caller() -> _Block:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import aiolocks
-from aiolocks import ResultNotKeptError, Session, SingleFlight
+from aiolocks import Lock, ResultNotKeptError, Session, SingleFlight
 from aiolocks._core.notes import note
 
 
@@ -62,6 +62,15 @@ async def test_a_serializer_that_raises_one(error: Exception, session: Session) 
         await flight.do("k", work)
 
 
+@pytest.mark.parametrize("error", [FrozenError(7), LoudError()], ids=lambda it: type(it).__name__)
+async def test_a_body_that_raises_one_when_its_lease_is_lost(error: Exception, session: Session) -> None:
+    with pytest.raises(type(error)) as caught:
+        async with Lock(session, "a"):
+            await session.force_release("a")
+            raise error
+    assert caught.value is error
+
+
 def test_nothing_else_adds_notes() -> None:
     """Where a note goes to an exception of the user, this helper adds it."""
     package = Path(aiolocks.__file__).parent
@@ -71,4 +80,4 @@ def test_nothing_else_adds_notes() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "add_note"
     }
-    assert calls - {"_core/lease.py"} == {"_core/notes.py"}
+    assert calls == {"_core/notes.py"}
