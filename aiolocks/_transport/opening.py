@@ -164,7 +164,7 @@ def open_transport(
             lambda protocol, patience: RawConnection.open(pool, protocol=protocol, patience=patience),
             dialect,
             wakeups,
-            lambda: _over_pool(pool, loop, outage),
+            lambda: _over_pool(pool, loop, dialect, outage),
             loop,
             outage=outage,
             fence=_fence(prefix, session),
@@ -172,7 +172,7 @@ def open_transport(
         )
     wakeups.require_none(_not_driven(client))
     dialect.require_any(_not_driven(client))
-    return _over_pool(client.connection_pool, loop, outage)
+    return _over_pool(client.connection_pool, loop, dialect, outage)
 
 
 def open_quorum(
@@ -294,8 +294,10 @@ def _not_driven(client: object) -> str:
     return f"connections of this {type(client).__name__} cannot be driven directly"
 
 
-def _over_pool(pool: ConnectionPool, loop: asyncio.AbstractEventLoop, outage: Outage) -> Transport:
-    executor = Executor(pool, loop)
+def _over_pool(
+    pool: ConnectionPool, loop: asyncio.AbstractEventLoop, dialect: Dialect, outage: Outage
+) -> Transport:
+    executor = Executor(pool, loop, protocol=dialect.wanted)
     return _pooled(executor, executor.aclose, loop, outage=outage)
 
 

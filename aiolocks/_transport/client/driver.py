@@ -368,18 +368,19 @@ async def cluster_slots(connection: Any) -> Any:
 class Executor:
     """Executes single requests, each once, over a few connections like those of a pool, beside it.
 
-    They speak RESP2, which every server has: nothing is told on them between replies.
+    They speak what the client's own connections speak, unless a protocol is given.
     """
 
     __slots__ = ("__weakref__", "_library", "_pool")
 
-    def __init__(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop, *, protocol: int | None = None
+    ) -> None:
         self._library = library_behind(pool)
-        cls: Any = pool.connection_class
         arguments = arguments_of(pool)
-        if isinstance(cls, type) and issubclass(cls, self._library.connection):
-            arguments["protocol"] = 2
-        self._pool: Any = self._library.pool(connection_class=cls, **arguments)
+        if protocol is not None:
+            arguments["protocol"] = protocol
+        self._pool: Any = self._library.pool(connection_class=pool.connection_class, **arguments)
         finalized(loop, self, _close_pool, self._pool, loop)
 
     async def __call__(self, make: MakeWords) -> Any:

@@ -40,13 +40,14 @@ class Dialect:
         wanted: 2 never asks for RESP3; 3 takes nothing else.
 
     Attributes:
+        wanted: The argument.
         why: Why RESP2 is spoken; empty while it is not.
     """
 
-    __slots__ = ("_wanted", "why")
+    __slots__ = ("wanted", "why")
 
     def __init__(self, wanted: Protocol = None) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self.why = "as protocol=2 says" if wanted == 2 else ""
 
     async def open(self, open_raw: OpenRaw, *, label: str) -> RawConnection:
@@ -68,7 +69,7 @@ class Dialect:
             if not no.said and (better := await self._asked_again(open_raw, loop.time() - began)) is not None:
                 raw.abort()
                 return better
-            if self._wanted == 3:
+            if self.wanted == 3:
                 raise ConfigurationError(
                     f"protocol=3 is not available: {label} does not speak RESP3 ({no}); allow HELLO 3 there "
                     "and in proxies between, or leave out protocol=3"
@@ -94,5 +95,5 @@ class Dialect:
         Raises:
             ConfigurationError: It was asked for.
         """
-        if self._wanted == 3:
+        if self.wanted == 3:
             raise ConfigurationError(f"protocol=3 is not available: {why}; leave out protocol=3")

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from ..client.driver import RawConnection, pack
 from ..client.errors import UnreadableReplyError
-from .notifiers import UnavailableError
+from .notifiers import DeafError
 
 
 @final
@@ -48,10 +48,10 @@ class Ear(asyncio.Protocol):
             self.data_received(raw.leftover)
 
     def ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
-        """The reply to a request; `UnavailableError` if there will be none."""
+        """The reply to a request; `DeafError` if there will be none."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._raw.transport.is_closing():
-            _fail(answer, UnavailableError("the connection of the notifications was closed"))
+            _fail(answer, DeafError("the connection of the notifications was closed"))
             return answer
         self._awaited.append((self._loop.time(), answer))
         self._raw.transport.write(pack(words))
@@ -88,7 +88,7 @@ class Ear(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         while self._awaited:
-            _fail(self._awaited.popleft()[1], UnavailableError("the connection of the notifications ended"))
+            _fail(self._awaited.popleft()[1], DeafError("the connection of the notifications was closed"))
         if not self._closed:
             self._ended()
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
 
 from ..._visible import in_line
 from .. import faults
-from ..client.errors import AnsweredError, closed
+from ..client.errors import AnsweredError, BrokenError, closed
 from ..requests.calls import Command, Words
 
 ASKING: Final = ("ASKING",)
@@ -59,6 +59,10 @@ class Ask(Protocol):
 
 class UnavailableError(Exception):
     """Why there is no hearing in this way."""
+
+
+class DeafError(BrokenError):
+    """The second connection, on which notifications come, has ended, or is silent."""
 
 
 def _refused(error: AnsweredError, why: str) -> UnavailableError:
@@ -164,7 +168,7 @@ class Keyspace(Notifier):
                 async with asyncio.timeout(_PATIENCE):
                     await replies[0]
             except TimeoutError:
-                raise UnavailableError("the server does not answer SUBSCRIBE") from None
+                raise DeafError("the server does not answer SUBSCRIBE") from None
         # An event comes before the reply to the next command: there is nothing to wait for.
         for words in (trial.words(as_eval=True), ("DEL", self._probe)):
             if self._turned_away is not None:

@@ -30,7 +30,7 @@ from .deadlines import Deadlines
 from .dialect import Dialect, OpenRaw
 from .ear import Ear
 from .identity import Identity, identify, warn_of_eviction
-from .notifiers import Ask, UnavailableError
+from .notifiers import Ask
 from .outages import Outage
 from .pipeline import STALL, Pipeline, bare
 from .wakeups import Wakeups
@@ -169,10 +169,9 @@ class Reconnecting(Pipeline):
             await warn_of_eviction(self._ask)
 
     async def _open_ear(self) -> Ask:
-        try:
-            raw = await self._open_raw(2, HELLO_TIMEOUT)
-        except faults.CONNECTING as error:
-            raise UnavailableError(f"no second connection was made ({error})") from error
+        if self._ear is not None:
+            self._ear.close()
+        raw = await self._open_raw(2, HELLO_TIMEOUT)
         self._ear = Ear(
             raw, self._loop, silence=STALL, pushed=self._wakeups.pushed, ended=self._hears_no_more
         )

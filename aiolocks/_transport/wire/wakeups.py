@@ -14,19 +14,31 @@ the poll finds the same a little later.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ...errors import ConfigurationError
+from ..client.errors import AnsweredError
 from ..requests.calls import Words
-from .notifiers import NO_NOTIFIER, Ask, Keyspace, Notifier, Tracking, Trial, TurnedAway, UnavailableError
+from .notifiers import (
+    NO_NOTIFIER,
+    Ask,
+    DeafError,
+    Keyspace,
+    Notifier,
+    Tracking,
+    Trial,
+    TurnedAway,
+    UnavailableError,
+)
 
 log = logging.getLogger("aiolocks.transport")
 
 OpenEar = Callable[[], Awaitable[Ask]]
-"""Makes a second connection; gives what asks on it. Raises `UnavailableError`."""
+"""Makes a second connection; gives what asks on it. What asks raises `DeafError` once that has ended."""
 OnRung = Callable[[str, Iterable[bytes] | None], None]
 """Told by which way, and which bells were rung; None: possibly any."""
 
@@ -107,8 +119,10 @@ class Wakeups:
                 self._notifier = way  # hears its own trial
                 if isinstance(way, Tracking):
                     await way.open(ask)
+                elif protocol < 3 and ear is not None:
+                    await self._open_beside(way, ask, database, ear)
                 else:
-                    await way.open(ask, database, await ear() if ear is not None and protocol < 3 else None)
+                    await way.open(ask, database)
             except UnavailableError as error:
                 self._notifier = NO_NOTIFIER
                 troubles.append(f"{way.name}: {error}" if self._wanted == "auto" else str(error))
@@ -125,6 +139,24 @@ class Wakeups:
         if not first:
             self._on_rung(chosen, None)
         self._ways = [way for way in self._ways if way.name == self.name]
+
+    async def _open_beside(self, way: Keyspace, ask: Ask, database: int, ear: OpenEar) -> None:
+        """Opens the hearing on a second connection.
+
+        There are proxies that close each connection that subscribes. But the end of one may be an outage as
+        well: then it is tried once more. What was asked for by name is not given up even then.
+        """
+        try:
+            await way.open(ask, database, await ear())
+        except DeafError:
+            try:
+                await way.open(ask, database, await ear())
+            except DeafError as error:
+                if self._wanted != "auto":
+                    raise
+                with contextlib.suppress(AnsweredError):
+                    await ask("PING")  # raises if the first connection has ended as well
+                raise UnavailableError(str(error)) from error
 
     def require_none(self, why: str) -> None:
         """There can be no hearing here, now or later.

@@ -358,7 +358,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "The channel of a bell is listened to.",
         python(
             "_transport.wire.notifiers:Keyspace.before_arming",
-            without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
+            without='return self._of_connection([("SUBSCRIBE", self._channel + bell) for bell in new])',
             instead="return ()",
         ),
         LOCKS,
