@@ -332,6 +332,13 @@ DEFECTS = (
         "130002040",
         "debc532",
     ),
+    Defect(
+        "A waiter whose bell is rung again and again before it listens takes its server for one that lets no "
+        "bell hang, and polls.",
+        "lock",
+        "2843",
+        "382ca5b",
+    ),
 )
 
 
