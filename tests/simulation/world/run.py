@@ -260,11 +260,12 @@ class Run:
         """The main task of a process."""
         schedule = self.schedule
         wakeup = {"plain": "poll", "resp2": "auto"}.get(crew.wakeup, crew.wakeup)
+        protocol: Any = 2 if crew.wakeup == "resp2" else None
         backoff = Backoff(initial=min(crew.first_poll, crew.poll), maximum=crew.poll, jitter=schedule.jitter)
         async with contextlib.AsyncExitStack() as stack:
             sessions = [
                 await stack.enter_async_context(
-                    Session(client, wakeup=wakeup, backoff=backoff, **self._telling())
+                    Session(client, wakeup=wakeup, backoff=backoff, protocol=protocol, **self._telling())
                 )
                 for client in self.topology.clients(crew.wakeup, stack)
             ]

@@ -53,7 +53,7 @@ class Crew:
 
     Attributes:
         wakeup: How its session learns that a lock is free; `plain` for the transport without order, `resp2`
-            for a client of the older protocol.
+            for a client and a session of the older protocol.
         poll: The longest time between two polls of a waiter.
         first_poll: The time to its first poll, at most.
         rate: How much faster its clock runs than the world's.
