@@ -50,6 +50,17 @@ LONG_WAIT_OF_TWO = schedule(
 NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
+    # A deployment is taken back after two seconds.
+    "schedule: comes back": (
+        schedule(
+            "schedule",
+            2,
+            1.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4), one("p0.w0.r1", 3.2, 0.5)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.9, 2.2)),
+        ),
+        "from before its definition",
+    ),
     # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
     "undo of a grant": (
         schedule(

@@ -37,7 +37,7 @@ OF_SCHEDULES: dict[str, Safeguard] = {
     ),
     "schedule: taken back": Safeguard(
         "A claim that nobody has run is taken back, so that another process runs the tick.",
-        lua("schedule_release", without="give_back(run)\n", instead="delete_run(token)\n"),
+        lua("schedule_release", without="  give_back(run)\n", instead="  delete_run(token)\n"),
         _KINDS,
     ),
     "schedule: not put back": Safeguard(
@@ -59,10 +59,9 @@ OF_SCHEDULES: dict[str, Safeguard] = {
     ),
     "schedule: comes back": Safeguard(
         "A definition that comes back after another one has taken its place begins as a new one does.",
-        lua(
-            "schedule_claim",
-            without="(NOW <= expected or last_asked <= asked or claimed >= due) and",
-            instead="true and",
+        together(
+            lua("schedule_claim", without="(NOW <= expected or last_asked <= asked or claimed >= due) and"),
+            lua("schedule_claim", without="if NOW > expected and NOW >= tick then", instead="if false then"),
         ),
         _KINDS,
     ),

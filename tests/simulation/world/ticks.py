@@ -162,6 +162,8 @@ class Ticks:
             return
         if self._policy["misfire"] == "skip" and self._policy["overlap"] == "queue":
             return  # one that waits for too long is left out
+        if self._policy["overlap"] == "queue" and len({*self._definitions}) > 1:
+            return  # the runs of one definition may leave no room for those of the other
         for every in dict.fromkeys(self._definitions):
             self._judge([ran for ran in self._ran if ran.every == every], every)
 
