@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import anyio
@@ -12,6 +14,7 @@ LONGEST_DELAY: Final = 1.0
 """Seconds that clean-up may hold up a cancellation, in all."""
 
 _HELD_UP_UNTIL: Final = "aiolocks_held_up_until"
+_BACKENDS: Final = "anyio._backends"
 
 
 async def wait_shielded(
@@ -40,7 +43,7 @@ async def wait_shielded(
             arrived = error
     loop = asyncio.get_running_loop()
     deadline = vars(cancelled_by or arrived).setdefault(_HELD_UP_UNTIL, loop.time() + LONGEST_DELAY)
-    with anyio.CancelScope(shield=True):
+    with _shield():
         future = make_future()
         while not future.done() and (left := deadline - loop.time()) > 0:
             try:
@@ -52,3 +55,13 @@ async def wait_shielded(
     if arrived is not None:
         vars(arrived)[_HELD_UP_UNTIL] = deadline
         raise arrived
+
+
+def _shield() -> AbstractContextManager[object]:
+    """A shield against cancelled scopes of anyio.
+
+    Whoever has entered a scope has loaded its backend. Where nobody has, the shield would be the first to
+    load it, in the middle of a loss: that keeps the event loop for 80 ms, out of the time in which the body
+    is to unwind.
+    """
+    return anyio.CancelScope(shield=True) if _BACKENDS in sys.modules else nullcontext()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 
 import anyio
@@ -153,3 +155,25 @@ async def test_a_hurried_wait_in_a_cancelled_anyio_scope_leaves_the_cancelling_t
 
     assert scope.cancelled_caught
     assert clock.now() == ended_at
+
+
+def test_without_scopes_of_anyio_its_backend_is_not_loaded_in_the_middle_of_a_loss() -> None:
+    program = """
+import asyncio, sys
+from aiolocks._core.shield import wait_shielded
+
+async def main():
+    def ended():
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    await wait_shielded(ended, cancelled_by=asyncio.CancelledError())
+    assert not [name for name in sys.modules if name.startswith("anyio._backends")]
+
+asyncio.run(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
