@@ -33,6 +33,8 @@ _DEEPEST: Final = 100
 """Levels of arrays in arrays that are read."""
 _KEPT: Final = 16_384
 """Bytes that are kept of each connection, to be read again in Python."""
+_LAST: Final = 512
+"""Of these, the last ones, in which a reply is likely to end."""
 _Read: TypeAlias = tuple[Any, int]
 """What was read, and where the next one begins."""
 
@@ -117,11 +119,20 @@ class Replies:
         yield from self._read_slowly()
 
     def _leave_out_given(self) -> None:
-        self._rest = b"".join(self._kept)
-        for _ in self._read_slowly():
-            raise AssertionError("a reply that hiredis has not seen")
-        left, self._rest = self._rest, b""
-        self._keep(left)
+        """Finds the end of the last reply that was given, mostly a few bytes before the end of all."""
+        kept = b"".join(self._kept)
+        again = self._parser()
+        at = max(0, len(kept) - _LAST)
+        again.feed(kept[:at])
+        left = self._given - _number_in(again)
+        while left and (end := kept.find(b"\r\n", at) + 2) > 1:  # each reply ends with these
+            again.feed(kept[at:end])
+            left, at = left - _number_in(again), end
+        if self._given and not left and at > len(kept) - _LAST:
+            self._given = 0
+            self._keep(kept[at:])
+        else:  # a long reply is on its way: it is read again when twice as much has come
+            self._keep(kept)
 
     def _keep(self, data: bytes) -> None:
         self._kept = [data] if data else []
@@ -227,6 +238,13 @@ class Replies:
             item, at = self._item(at, depth + 1)
             items.append(item)
         return items, at
+
+
+def _number_in(reader: hiredis.Reader) -> int:
+    number = 0
+    while reader.gets() is not _NOT_ENOUGH:
+        number += 1
+    return number
 
 
 class _NotEnoughError(Exception):
