@@ -149,18 +149,53 @@ async def test_where_the_server_refuses_a_new_value_there_is_a_pause_and_one_lin
         flight, work = cached(session), made("new")
         await old_value(flight, redis)
         await redis.config_set("maxmemory", 1)
-        with caplog.at_level(logging.WARNING, "aiolocks.session"):
+        with caplog.at_level(logging.DEBUG, "aiolocks.session"):
             for _ in range(100):
                 assert await flight.do("k", work) == "old"
                 await asyncio.sleep(0.004)
         await redis.config_set("maxmemory", 0)
-        [record] = [one for one in caplog.records if "singleflight" in one.getMessage()]
+        [record] = [one for one in caplog.records if "singleflight '" in one.getMessage()]
         assert "the old one stays until its end" in record.getMessage()
         assert record.exc_info is None
+        assert record.levelno == logging.DEBUG  # the session has told that its server refuses
+        assert said(caplog)[:1] == ["refuses requests"]
         assert work.begun <= 1
         await asyncio.sleep(1)
         assert await asyncio.wait_for(flight.do("k", work), AT_ONCE) == "old"
         await renewed(flight, "new")
+
+
+async def test_an_outage_of_several_pauses_is_told_once_although_old_values_are_read_between(
+    own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The script that finds an old value is the one that is refused where there is none."""
+    redis = connect(await own_server(arguments=("--maxmemory-policy", "noeviction")))
+    async with Session(redis) as session:
+        flight, work = cached(session), made("new")
+        await old_value(flight, redis)
+        with caplog.at_level(logging.WARNING, "aiolocks"):
+            await redis.config_set("maxmemory", 1)
+            for _ in range(140):
+                assert await flight.do("k", work) == "old"
+                await asyncio.sleep(0.02)
+            assert said(caplog) == ["refuses requests"]
+            await redis.config_set("maxmemory", 0)
+
+            async def is_new() -> bool:
+                return await flight.do("k", work) == "new"
+
+            await eventually(is_new, within=5)
+            await eventually(
+                lambda: said(caplog) == ["refuses requests", "executes requests again"], within=5
+            )
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of the session about its server."""
+    lines = [one.getMessage() for one in caplog.records if one.name == "aiolocks.transport"]
+    return [
+        what for line in lines for what in ("refuses requests", "executes requests again") if what in line
+    ]
 
 
 async def test_a_function_that_fails_on_a_server_that_cannot_note_it_is_called_once_in_a_pause(

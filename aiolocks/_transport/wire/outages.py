@@ -14,9 +14,10 @@ from ..._visible import in_line
 
 log = logging.getLogger("aiolocks.transport")
 
-_SETTLED: Final = 0.5
+_SETTLED: Final = 3.0
 """Seconds without a refusal after which a server that executes requests has got over it: at the limit of its
-memory, it refuses some and executes others."""
+memory, it refuses some and executes others. Longer than the pauses of what goes on by itself: else each of
+them would look like the end of the outage."""
 _FORGOTTEN: Final = 60.0
 """Seconds without a further refusal after which nobody knows whether the server would still refuse."""
 
