@@ -271,14 +271,16 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         """Decorates a coroutine function: each call of it holds the lock.
 
         The name is a template of the function's parameters, such as `"order:{order_id}"`: each call holds the
-        lock of its own arguments. They are percent-encoded in the name: letters, digits and `_.-~` stay as
-        they are. `{{` and `}}` are braces of the name itself, as of a hash tag.
+        lock of its own arguments. Equal arguments are one lock, however they are written: a `datetime` with
+        a time zone is told in UTC, `1.0` is `1`. They are percent-encoded in the name: letters, digits and
+        `_.-~` stay as they are. `{{` and `}}` are braces of the name itself, as of a hash tag.
 
         Raises:
             TypeError: It is not a coroutine function, or a field is none of its parameters, or these are
                 hidden: by a decorator without `functools.wraps`, or an `AsyncMock`. From a call: the value of
                 a field has no text that is the same in every process.
-            ValueError: The template is not as it should be. From a call: its name is empty or too long.
+            ValueError: The template is not as it should be. From a call: its name is empty or too long, or an
+                argument equals nothing, as `nan`.
         """
         if function is _NO_FUNCTION:
             raise TypeError(f"use `async with lock:` or `@lock`: this {self._label} is not called")

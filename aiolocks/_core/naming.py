@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import inspect
+import numbers
 import string
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast, final
@@ -22,6 +23,8 @@ _IN_VALUES: Final = frozenset(string.ascii_letters + string.digits + "_.-~%")
 
 _ALIKE: Final = 0.8
 """How much a field must resemble a parameter to be taken for a slip of it: `order` is not yet `order_id`."""
+
+_ANY_DAY: Final = dt.date(2000, 1, 1)
 
 _SEVERAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -90,15 +93,94 @@ class NameTemplate:
         return f"<NameTemplate {self.text!r}>"
 
 
+_DIGITS: Final = 1100
+"""More than a name may have."""
+
+
 def text_of(value: object) -> str:
-    """A value as text, the same for the same value."""
-    if isinstance(value, enum.Enum):
+    """A value as text: equal values have one text, however each of them is written.
+
+    | type | text |
+    |---|---|
+    | `str` | itself |
+    | `int`, `float`, `Decimal`, `Fraction` | digits: `1` for `1.0` and `1.00`, `0` for `-0.0` |
+    | `bool` | `True`, `False` |
+    | `datetime`, `time` with a time zone | in UTC, as ISO 8601 |
+    | `datetime`, `time` without; `date` | as ISO 8601 |
+    | `None` | empty |
+    | `Enum` | that of its value |
+    | with a `__str__` of its own | the text of `str()` |
+
+    A `float` that is not whole is the shortest decimal number that Python reads as it.
+
+    Raises:
+        TypeError: It has no text that says which value it is.
+        ValueError: It equals nothing, or has no text that a name could have.
+    """
+    while isinstance(value, enum.Enum):
         value = cast("object", value.value)
     if value is None:
         return ""
-    if isinstance(value, (dt.date, dt.time)):
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, numbers.Number):
+        return _text_of_number(value)
+    if isinstance(value, (dt.datetime, dt.time)):
+        return _in_utc(value).isoformat()
+    if isinstance(value, dt.date):
         return value.isoformat()
+    if type(value).__str__ is object.__str__ or isinstance(value, (bytes, bytearray)):
+        raise _without_text(value)
     return str(value)
+
+
+def _without_text(value: object) -> TypeError:
+    return TypeError(
+        f"a {type(value).__name__} has no text that is the same in every process: pass a str, a number, a "
+        "date, an Enum, or an object with a __str__ of its own"
+    )
+
+
+def _text_of_number(value: object) -> str:
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    from decimal import Context, Decimal, Inexact  # noqa: PLC0415 - few names need it, and an import takes time
+
+    if isinstance(value, numbers.Rational):
+        above, below = int(value.numerator), int(value.denominator)
+        exact = Context(prec=_DIGITS)
+        value = exact.divide(Decimal(above), Decimal(below))
+        if exact.flags[Inexact]:
+            return f"{above}/{below}"
+    elif isinstance(value, numbers.Real):
+        value = float(value)
+        value = Decimal(int(value) if value.is_integer() else repr(value))
+    if not isinstance(value, Decimal):
+        raise _without_text(value)
+    if value.is_nan():
+        raise ValueError("nan equals nothing, not even itself")
+    if value.is_infinite():
+        return "inf" if value > 0 else "-inf"
+    if not value:
+        return "0"
+    if abs(value.adjusted()) > _DIGITS or len(value.as_tuple().digits) > _DIGITS:
+        raise ValueError("that number has more digits than a name may have")
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _in_utc(value: dt.datetime | dt.time) -> dt.datetime | dt.time:
+    """The same moment, or time of the day; unchanged where nothing says of which time zone it is."""
+    if value.utcoffset() is None:
+        return value.replace(tzinfo=None)
+    if isinstance(value, dt.time):
+        return dt.datetime.combine(_ANY_DAY, value).astimezone(dt.UTC).timetz()
+    try:
+        return value.astimezone(dt.UTC)
+    except OverflowError:
+        raise ValueError("that moment cannot be told in UTC") from None
 
 
 # -- of a call
@@ -127,7 +209,7 @@ class CallNames:
 
         Raises:
             TypeError: An argument is missing or one too many, or has no text of its own.
-            ValueError: A name is empty, or longer than a name may be.
+            ValueError: An argument equals nothing, or a name is empty, or longer than a name may be.
         """
         if not self._fields:
             return tuple(template.fill({}) for template in self._templates)
@@ -140,13 +222,15 @@ class CallNames:
         value = given.get(field, self._signature.parameters[field].default)
         if value is inspect.Parameter.empty:
             raise TypeError(f"{self._called} missing a required argument: {field!r}")
-        if not _has_text(value):
-            raise TypeError(
-                f"{self._called} has the value of {field!r} in its name, and a "
-                f"{type(value).__name__} has no text that is the same in every process: pass a str, a "
-                "number, a date, an Enum, or an object with a __str__ of its own"
-            )
-        return text_of(value)
+        try:
+            return text_of(value)
+        except TypeError as error:
+            raise TypeError(self._in_its_name(field, error)) from error
+        except ValueError as error:
+            raise ValueError(self._in_its_name(field, error)) from error
+
+    def _in_its_name(self, field: str, error: Exception) -> str:
+        return f"{self._called} has the value of {field!r} in its name, and {error}"
 
 
 def names_of_calls(names: tuple[str, ...], function: Callable[..., Any]) -> CallNames | None:
@@ -208,12 +292,3 @@ def _remedy(field: str, signature: inspect.Signature) -> str:
         hide = ", ".join(hiding)
         return f"{hide} hide the parameters of a function beneath, which functools.wraps shows; or "
     return ""
-
-
-def _has_text(value: object) -> bool:
-    """Whether `str()` gives something that says which value it is, and not which object."""
-    if isinstance(value, enum.Enum):
-        value = cast("object", value.value)
-    if value is None or isinstance(value, (str, int, float)):
-        return True
-    return type(value).__str__ is not object.__str__ and not isinstance(value, (bytes, bytearray))

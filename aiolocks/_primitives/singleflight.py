@@ -204,9 +204,9 @@ class SingleFlight:
         Args:
             key: The key that calls must have in common to share a run. Each field in braces is the value of
                 that parameter, percent-encoded: letters, digits and `_.-~` stay as they are. Put every
-                parameter into it on which the result depends; `1` and `"1"` have the same text, as have None
-                and `""`. `{{` and `}}` are braces of the key itself. Without fields all calls share. The key
-                does not say which function it is for: two functions need two keys.
+                parameter into it on which the result depends. Equal values have the same text, and so have
+                `1` and `"1"`, and None and `""`. `{{` and `}}` are braces of the key itself. Without fields
+                all calls share. The key does not say which function it is for: two functions need two keys.
             blocking_timeout: As for `do`; so for the others.
             keep: As of the `SingleFlight`, which gives the default; so for the others.
             stale: As of the `SingleFlight`.

@@ -42,10 +42,11 @@ class Field:
         self._adapter: TypeAdapter[Any] | None = None if annotation is _NOT_GIVEN else TypeAdapter(annotation)
 
     def text(self, request: Request) -> str:
-        """The value in one request, written in one way.
+        """The value in one request, as text: the same for equal values (`text_of`).
 
         Raises:
-            RequestValidationError: FastAPI would refuse it too.
+            RequestValidationError: FastAPI would refuse it too, or it equals nothing.
+            TypeError: Values of this type have no text.
         """
         values: Mapping[str, Any] = request.path_params if self._where == "path" else request.query_params
         given = values.get(self._alias, _NOT_GIVEN)
@@ -54,14 +55,15 @@ class Field:
                 missing = {"type": "missing", "msg": "Field required", "input": None}
                 raise RequestValidationError([{**missing, "loc": (self._where, self._alias)}])
             return text_of(self._default)
-        if self._adapter is None:
-            return str(given)
+        place = (self._where, self._alias)
         try:
-            return text_of(self._adapter.validate_python(given))
+            return text_of(given if self._adapter is None else self._adapter.validate_python(given))
         except ValidationError as error:
-            place = (self._where, self._alias)
             found = [{**each, "loc": (*place, *each["loc"])} for each in error.errors(include_url=False)]
             raise RequestValidationError(found) from None
+        except ValueError as error:
+            nameless = {"type": "value_error", "msg": f"No lock: {error}", "input": given, "loc": place}
+            raise RequestValidationError([nameless]) from None
 
 
 def fields_of(template: NameTemplate, endpoint: Callable[..., Any], in_path: Iterable[str]) -> list[Field]:

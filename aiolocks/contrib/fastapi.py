@@ -147,9 +147,10 @@ class Locked(params.Depends):
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that
-            the handler has from the query. The values are those that the handler gets, percent-encoded. Or a
-            dependency that returns the name: a function of the `Request`, or of parameters as a handler has
-            them; best an `async def`, for FastAPI runs others in a thread.
+            the handler has from the query. The values are those that the handler gets, percent-encoded; equal
+            values are one lock, however the client writes them. Or a dependency that returns the name: a
+            function of the `Request`, or of parameters as a handler has them; best an `async def`, for
+            FastAPI runs others in a thread.
         kind: A class of locks, or a function of session and name that makes one: `lambda session, name:
             Semaphore(session, name, 3)`.
         blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default

@@ -9,7 +9,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Annotated, Any, cast
+from uuid import UUID
 
 import httpx
 import pytest
@@ -150,6 +153,59 @@ async def test_the_name_is_made_of_what_the_handler_gets(app: FastAPI, http: htt
     async with uvicorn_serves(app) as url:
         answers = {path: (await http.get(url + path)).json() for path in NAMES}
     assert answers == NAMES
+
+
+EQUAL = {
+    "slot": ["2024-02-29T10:00:00Z", "2024-02-29T11:00:00%2B01:00", "2024-02-29T05:00-05:00"],
+    "price": ["1.0", "1.00", "1", "01", "1e0"],
+    "weight": ["0.0", "-0.0", "0", "-0e7"],
+    "job": ["2E0AC4A4-0000-4000-8000-00000000000A", "2e0ac4a4-0000-4000-8000-00000000000a"],
+    "flag": ["true", "1", "on"],
+    "day": ["2024-02-29", "1709164800"],
+}
+
+
+async def test_equal_values_are_one_lock(app: FastAPI, http: httpx.AsyncClient) -> None:
+    for name, kind in {
+        "slot": datetime,
+        "price": Decimal,
+        "weight": float,
+        "job": UUID,
+        "flag": bool,
+        "day": date,
+    }.items():
+
+        def route(name: str = name, kind: Any = kind) -> None:
+            @app.get(f"/{name}")
+            async def by_query(it: kind, lease: Annotated[Lease, Locked(f"{name}:{{it}}")]) -> str:
+                return lease.name
+
+        route()
+
+    @app.get("/untyped/{it:float}")
+    async def untyped(it, lease: Annotated[Lease, Locked("it:{it}")]) -> str:
+        return lease.name
+
+    async with uvicorn_serves(app) as url:
+        for name, texts in EQUAL.items():
+            names = {(await http.get(f"{url}/{name}?it={text}")).json() for text in texts}
+            assert len(names) == 1, names
+        assert (await http.get(f"{url}/untyped/7.50")).json() == "it:7.5"
+
+
+async def test_a_value_that_equals_nothing_is_refused(
+    app: FastAPI, http: httpx.AsyncClient, session: Session
+) -> None:
+    @app.get("/weight")
+    async def weigh(it: float, lease: Annotated[Lease, Locked("weight:{it}")]) -> None: ...
+
+    async with uvicorn_serves(app) as url:
+        answer = await http.get(f"{url}/weight?it=nan")
+    assert answer.status_code == 422
+    (error,) = answer.json()["detail"]
+    assert error["loc"] == ["query", "it"]
+    assert "nan equals nothing" in error["msg"]
+    assert session.statistics().acquisitions == 0
 
 
 async def test_what_does_not_fit_is_refused_at_once(

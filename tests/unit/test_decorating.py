@@ -6,9 +6,11 @@ import datetime as dt
 import enum
 import functools
 import uuid
+import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -56,6 +58,10 @@ def lock(name: str = "order:{order_id}") -> Lock:
 
 class Color(enum.Enum):
     RED = "red"
+
+
+class Price(enum.Enum):
+    LOW = Decimal("1.5")
 
 
 class Sku:
@@ -120,7 +126,9 @@ async def test_a_field_may_stand_in_a_hash_tag(session, acquired) -> None:
         (True, "True"),
         (None, ""),
         (Color.RED, "red"),
-        (Decimal("1.50"), "1.50"),
+        (Decimal("1.50"), "1.5"),
+        (Fraction(1, 4), "0.25"),
+        (dt.timedelta(days=1), "1%20day%2C%200%3A00%3A00"),
         (dt.date(2024, 2, 29), "2024-02-29"),
         (dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC), "2024-02-29T12%3A00%3A00%2B00%3A00"),
         (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
@@ -134,6 +142,39 @@ async def test_the_text_of_a_value(session, acquired, value, text) -> None:
 
     await function(value)
     assert acquired == [f"it:{text}"]
+
+
+SPELLINGS = {
+    "aware datetimes": [
+        dt.datetime(2024, 2, 29, 10, tzinfo=dt.UTC),
+        dt.datetime(2024, 2, 29, 11, tzinfo=dt.timezone(dt.timedelta(hours=1))),
+        dt.datetime(2024, 2, 29, 5, tzinfo=zoneinfo.ZoneInfo("America/New_York")),
+    ],
+    "aware times": [
+        dt.time(10, 30, tzinfo=dt.UTC),
+        dt.time(11, 30, tzinfo=dt.timezone(dt.timedelta(hours=1))),
+    ],
+    "one": [1, 1.0, Decimal(1), Decimal("1.00"), Decimal("10E-1"), Fraction(2, 2)],
+    "zero": [0, 0.0, -0.0, Decimal("-0.00"), Decimal("0E+5"), Fraction(0)],
+    "a half": [0.5, Decimal("0.50"), Decimal("5E-1"), Fraction(1, 2)],
+    "a tenth": [0.1, Decimal("0.1"), Decimal("0.100")],
+    "small": [1e-7, Decimal("1E-7"), Decimal("0.0000001")],
+    "large": [10**22, 1e22, Decimal("1E+22")],
+    "infinite": [float("inf"), Decimal("Infinity")],
+    "less than everything": [float("-inf"), Decimal("-Infinity")],
+    "enums by their values": [Price.LOW, 1.5, Decimal("1.50")],
+    "a str and a subclass of it": ["a", type("Loud", (str,), {"__str__": lambda _: "A!"})("a")],
+}
+
+
+@pytest.mark.parametrize("values", SPELLINGS.values(), ids=SPELLINGS)
+async def test_equal_values_are_one_lock_however_they_are_written(session, acquired, values) -> None:
+    @Lock(session, "it:{it}")
+    async def function(it: object) -> None: ...
+
+    for value in values:
+        await function(value)
+    assert len(set(acquired)) == 1, acquired
 
 
 async def test_what_other_decorators_add_need_not_be_there(session, acquired) -> None:
@@ -328,8 +369,29 @@ def test_the_names_of_a_multilock_are_looked_at_together() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (float("nan"), "nan equals nothing, not even itself"),
+        (Decimal("sNaN"), "equals nothing"),
+        (Decimal("1E+9999999"), "more digits than a name may have"),
+        (Decimal("1E-9999999"), "more digits than a name may have"),
+        (dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))), "cannot be told in UTC"),
+    ],
+    ids=["nan", "sNaN", "long", "fine", "before all time"],
+)
+async def test_a_value_without_one_text_is_refused(session, acquired, value, said) -> None:
+    @Lock(session, "order:{order_id}")
+    async def function(order_id: object) -> None:
+        raise AssertionError("it ran")
+
+    with pytest.raises(ValueError, match=rf"'order_id' in its name, and .*{said}"):
+        await function(value)
+    assert acquired == []
+
+
+@pytest.mark.parametrize(
     "value",
-    [object(), b"7", bytearray(b"7"), [7], {"a": 7}, (7,), print],
+    [object(), b"7", bytearray(b"7"), [7], {"a": 7}, (7,), print, 1j, {7}],
     ids=lambda value: type(value).__name__,
 )
 async def test_a_value_without_a_text_of_its_own_is_refused(session, acquired, value) -> None:

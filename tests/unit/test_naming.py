@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import datetime as dt
 import functools
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks._core.naming import NameTemplate
+from aiolocks._core.naming import NameTemplate, text_of
 
 template = functools.partial(NameTemplate, otherwise="do something else")
 
@@ -26,6 +28,35 @@ def test_a_value_cannot_reach_into_the_next() -> None:
         made.fill({"a": a, "b": b}) for a, b in [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("a", ":c")]
     }
     assert len(names) == 4
+
+
+numbers = (
+    st.integers()
+    | st.floats(allow_nan=False)
+    | st.decimals(allow_nan=False, places=3)
+    | st.decimals(allow_nan=False, min_value=-10, max_value=10)
+)
+
+
+@given(numbers, numbers)
+def test_numbers_have_the_same_text_if_they_are_equal(a: Any, b: Any) -> None:
+    assert text_of(a) == text_of(b) if a == b else True
+    if type(a) is type(b):
+        assert (text_of(a) == text_of(b)) == (a == b)
+    assert text_of(a) == text_of(type(a)(text_of(a)))
+
+
+zones = st.builds(
+    lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)), st.integers(-24 * 60 + 1, 24 * 60 - 1)
+)
+moments = st.datetimes(dt.datetime(2, 1, 1), dt.datetime(9998, 1, 1), timezones=zones)  # noqa: DTZ001
+
+
+@given(moments, moments, zones)
+def test_moments_have_the_same_text_only_if_they_are_equal(a: Any, b: Any, zone: Any) -> None:
+    assert text_of(a) == text_of(a.astimezone(zone))
+    assert (text_of(a) == text_of(b)) == (a == b)
+    assert dt.datetime.fromisoformat(text_of(a)) == a
 
 
 values = st.text(max_size=6) | st.text(alphabet="ab:%3A_. ", max_size=6)
