@@ -364,6 +364,28 @@ async def test_a_cancellation_that_the_body_remembers_during_its_clean_up(hold: 
             await holder.task
 
 
+async def test_a_group_that_fails_while_the_body_unwinds(hold: Hold) -> None:
+    """CPython 3.11 and 3.12 leave the count raised as a cancellation from outside would."""
+
+    async def fail() -> None:
+        raise ValueError
+
+    async def body() -> None:
+        try:
+            await asyncio.sleep(5)
+        finally:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+            except* ValueError:
+                pass
+
+    holder = await hold(body, spoiled=False)
+    holder.lose()
+    with pytest.raises(LockLostError if COUNTS_TRULY else asyncio.CancelledError):
+        await holder.task
+
+
 async def test_a_loss_while_a_failed_group_waits_for_its_children(hold: Hold) -> None:
     """CPython 3.11 and 3.12 take it for the cancellation by the group."""
     begun = asyncio.Event()
