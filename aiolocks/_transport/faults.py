@@ -85,6 +85,8 @@ _ANSWERS: Final = (
 )
 
 
+NAMELESS: Final = "?"
+"""As nodes of a cluster call one that is to be reached by a name which they do not know."""
 CONNECTING: Final = (driver.RedisError, OSError, TimeoutError)
 """The errors of an attempt to connect, and of questions on a connection that is only being made."""
 
@@ -96,6 +98,17 @@ class TlsMismatchError(driver.ConnectionError):
 
 class UnusableNodeError(driver.ConnectionError):
     """A node of a cluster answers, and must not be used."""
+
+
+@final
+class NamelessError(UnusableNodeError):
+    """The nodes of a cluster are to be reached by names that they do not have yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the nodes of the cluster have no names yet: set cluster-announce-hostname on each of them, or "
+            "cluster-preferred-endpoint-type to ip"
+        )
 
 
 @final
@@ -225,12 +238,14 @@ class Redirect:
         once: The other one has it for this request only.
         begun: A part of it may have been executed.
         lost: It is not known who serves the slot.
+        nameless: The other one has no name yet, by which it could be reached.
     """
 
     to: tuple[str, int] | None = None
     once: bool = False
     begun: bool = False
     lost: bool = False
+    nameless: bool = False
 
     @property
     def mid_move(self) -> bool:
@@ -241,6 +256,8 @@ class Redirect:
 def redirect(error: Exception) -> Redirect | None:
     """The node or the time for which a request must wait, as a node's answer says; None for any other."""
     if isinstance(error, driver.AskError):
+        if error.host == NAMELESS:
+            return Redirect(lost=True, nameless=True)
         return Redirect((error.host, error.port), once=not isinstance(error, driver.MovedError))
     if isinstance(error, driver.TryAgainError):
         return Redirect()
@@ -266,6 +283,11 @@ def withdrawn(fault: Fault) -> Fault:
         return fault
     fault.error.transient = True
     return replace(fault, transient=True, lasting=True)
+
+
+def nameless() -> Fault:
+    """A node of a cluster has named no address of the one that serves a slot."""
+    return unreachable(NamelessError())
 
 
 def session_closed() -> Fault:

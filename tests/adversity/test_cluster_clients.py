@@ -6,10 +6,13 @@ import asyncio
 import gc
 import time
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import ResponseError
 
 from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, MultiLock, Semaphore, Session
 from aiolocks._transport.requests.keys import key
@@ -239,3 +242,74 @@ async def test_hands_over_to_another_process_without_a_poll(
             took.append((await worker.told("got"))["at"] - released)
         await worker.finish()
     assert sorted(took)[len(took) // 2] < 0.05  # 1 ms, where there is time; who polls sleeps for 5 s
+
+
+# -- nodes without names -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reached_by(shared_cluster: Cluster, surroundings: Surroundings) -> Iterator[Callable[[str], None]]:
+    """Sets by what the nodes are to be reached, as they tell clients."""
+    shared_cluster.begin(surroundings)
+
+    def reached_by(what: str) -> None:
+        for node in shared_cluster.masters:
+            try:
+                node.do("CONFIG", "SET", "cluster-preferred-endpoint-type", what)
+            except ResponseError:
+                pytest.skip("a server that knows only addresses")
+
+    yield reached_by
+    with suppress(ResponseError):
+        for node in shared_cluster.masters:
+            node.do("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+async def test_nodes_that_have_no_names_yet(
+    shared_cluster: Cluster,
+    surroundings: Surroundings,
+    reached_by: Callable[[str], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reached_by("hostname")
+    async with Session(clustered(surroundings, shared_cluster)) as session:
+        for impatient in (True, False):
+            with pytest.raises(BackendError, match="the nodes of the cluster have no names yet: set"):
+                if impatient:
+                    await Lock(session, "a").locked()
+                else:
+                    await Lock(session, "a", blocking_timeout=0.5).acquire()
+        assert [text for text in caplog.messages if "no names yet" in text] == [caplog.messages[0]]
+        waiting = asyncio.create_task(Lock(session, "a").acquire())
+        await asyncio.sleep(0.1)
+        reached_by("ip")
+        await (await asyncio.wait_for(waiting, 5)).release()
+
+
+async def test_a_slot_that_goes_to_a_node_without_a_name(
+    shared_cluster: Cluster, surroundings: Surroundings, reached_by: Callable[[str], None]
+) -> None:
+    """The node that has lost it can only say `?`, and so can the table."""
+    key = b"aiolocks:lock:{a}"
+    source, slot = shared_cluster.owner_of(key), shared_cluster.slot(key)
+    async with Session(clustered(surroundings, shared_cluster)) as session:
+        await (await Lock(session, "a").acquire()).release()
+        reached_by("hostname")
+        await asyncio.to_thread(shared_cluster.move, slot, shared_cluster.another(source))
+        try:
+            with pytest.raises(BackendError, match="the nodes of the cluster have no names yet"):
+                await Lock(session, "a", blocking_timeout=0.5).acquire()
+            waiting = asyncio.create_task(Lock(session, "a").acquire())
+            reached_by("ip")
+            await (await asyncio.wait_for(waiting, 5)).release()
+        finally:
+            await asyncio.to_thread(shared_cluster.move, slot, source)
+
+
+async def test_a_node_without_an_address_is_where_it_was_asked(
+    shared_cluster: Cluster, surroundings: Surroundings, reached_by: Callable[[str], None]
+) -> None:
+    reached_by("unknown-endpoint")
+    async with Session(clustered(surroundings, shared_cluster)) as session:
+        for name in "abcdef":
+            await (await Lock(session, name).acquire()).release()

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from aiolocks._transport.client.driver import Address
+from aiolocks._transport.client.errors import UnreadableReplyError
 from aiolocks._transport.cluster import slots
 from aiolocks._transport.cluster.members import Members, OutdatedError, StrangerError
 from aiolocks._transport.requests.keys import slot_of
@@ -179,3 +180,31 @@ async def test_a_hash_tag_is_found_for_the_only_slot_of_a_node(slot: int) -> Non
     assert tag is not None
     assert slot_of(tag) == slot
     assert known.tag(("one", 1), beside=(slot,)) is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        b"OK",
+        None,
+        17,
+        [b"x"],
+        [[0, 16_383]],
+        [[0, 16_383, []]],
+        [[0, 16_383, [b"here", None]]],
+        [[0, 1, [1, 2]]],
+    ],
+)
+async def test_what_is_no_table_is_an_error_of_the_connection(rows: Any) -> None:
+    """As of a proxy that answers whatever it is asked; then another node may know."""
+
+    class Liar(Gone):
+        async def cluster_table(self) -> Any:
+            return rows, None
+
+    nodes = One()
+    nodes.connector = lambda _: Liar()  # type: ignore[method-assign]
+    table = slots.Slots(cast("Any", nodes))
+    with pytest.raises(UnreadableReplyError, match="the table of slots that gone:\\d+ gave cannot be read"):
+        await table.learn()
+    table.members.learn(rows)

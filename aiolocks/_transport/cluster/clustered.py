@@ -74,7 +74,7 @@ class Clustered:
             loop,
             self.send,
             served=lambda slot: slots.owner(slot) is not None,
-            trouble=lambda: self._refresher.trouble,
+            trouble=lambda: self._refresher.trouble or slots.gap,
         )
         self._bells: dict[bytes, None] = {}  # hung up, and not ignored since
         self._sagas = Sagas(self.send, partial(on_rung, "local"), loop)

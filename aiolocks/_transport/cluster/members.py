@@ -6,7 +6,9 @@ import contextlib
 from typing import Any, final
 
 from ..client.driver import Address
+from ..client.errors import UnreadableReplyError
 from ..faults import UnusableNodeError
+from ..requests.calls import UNREADABLE
 
 
 class StrangerError(UnusableNodeError):
@@ -51,8 +53,12 @@ class Members:
         Raises:
             StrangerError: It is the table of another cluster.
             OutdatedError: An earlier table was newer.
+            UnreadableReplyError: It is no table.
         """
-        ids = frozenset(bytes(node[2]) for _, _, *nodes in rows for node in nodes if len(node) > 2)
+        try:
+            ids = frozenset(bytes(node[2]) for _, _, *nodes in rows for node in nodes if len(node) > 2)
+        except UNREADABLE as error:
+            raise unreadable_table(address) from error
         if ids and self._ids and ids.isdisjoint(self._ids):
             host, port = address
             raise StrangerError(
@@ -74,5 +80,11 @@ class Members:
 
     def learn(self, rows: Any) -> None:
         """The same from a table that a node told which was checked before."""
-        with contextlib.suppress(StrangerError):
+        with contextlib.suppress(StrangerError, UnreadableReplyError):
             self.believe(self.check(rows, ("", 0)))
+
+
+def unreadable_table(address: Address) -> UnreadableReplyError:
+    """What a node gave as its table of slots is none."""
+    host, port = address
+    return UnreadableReplyError(f"the table of slots that {host}:{port} gave cannot be read")

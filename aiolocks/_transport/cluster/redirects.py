@@ -72,7 +72,7 @@ class Redirects:
             return True
         if redirect.to is None:
             call.mid_move = False
-            fault = faults.refused(error, call.command.keys)
+            fault = faults.nameless() if redirect.nameless else faults.refused(error, call.command.keys)
             self._backlogs.hold(slot, call, why=fault, pause=PAUSE_FIRST)
             if redirect.lost:
                 node.tell_state(call, fault)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Collection, Iterator
 from itertools import count, groupby
@@ -13,11 +14,14 @@ from ..client.connectors import NodeConnectors
 from ..client.driver import Address
 from ..client.tls import hear_out
 from ..closed_loops import background
+from ..requests.calls import UNREADABLE
 from ..requests.keys import SLOTS, slot_of
-from .members import Members
+from .members import Members, unreadable_table
 
-_Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None]
-"""The node that serves each slot, the ids of the nodes, and the epoch."""
+log = logging.getLogger("aiolocks.transport")
+
+_Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None, faults.NamelessError | None]
+"""The node that serves each slot, the ids of the nodes, the epoch, and why a node of a slot is missing."""
 _STAGGER: Final = 0.2
 """Seconds after which the next node is asked too: one that hangs is not to hold up the others' answer."""
 
@@ -30,16 +34,18 @@ class Slots:
 
     Attributes:
         known: Whether it has been learned.
+        gap: Why nobody is known to serve some of the slots, where the nodes say why.
         members: The cluster whose table it is.
     """
 
-    __slots__ = ("_connectors", "_owners", "_seeds", "known", "members")
+    __slots__ = ("_connectors", "_owners", "_seeds", "gap", "known", "members")
 
     def __init__(self, connectors: NodeConnectors) -> None:
         self._connectors = connectors
         self._seeds = connectors.seeds
         self._owners: list[Address | None] = [None] * SLOTS
         self.known = False
+        self.gap: faults.NamelessError | None = None
         self.members = Members()
 
     def owner(self, slot: int) -> Address | None:
@@ -71,7 +77,12 @@ class Slots:
         Raises:
             redis.exceptions.RedisError, OSError, TimeoutError: None could say.
         """
-        fresh, ids, epoch = await self._ask_around()
+        try:
+            fresh, ids, epoch, gap = await self._ask_around()
+        except faults.NamelessError as error:
+            self._note(error)
+            raise
+        self._note(gap)
         self.members.believe(ids, epoch)
         changed: set[int] = set()
         if self.known and fresh != self._owners:
@@ -80,6 +91,11 @@ class Slots:
         self.known = True
         self._seeds = tuple(dict.fromkeys([*self.owners(), *self._seeds]))
         return changed
+
+    def _note(self, gap: faults.NamelessError | None) -> None:
+        if gap is not None and self.gap is None:
+            log.warning("%s", gap)
+        self.gap = gap
 
     async def _ask_around(self) -> _Table:
         # Those that served any by the last table come first: of the others, many may have gone for good.
@@ -117,18 +133,24 @@ class Slots:
         rows, epoch = await self._connectors.connector(address).cluster_table()
         ids = self.members.check(rows, address, epoch)
         owners: list[Address | None] = [None] * SLOTS
+        gap: faults.NamelessError | None = None
         for first, last, owner in self._read(rows, address):
             owners[first : last + 1] = [owner] * (last + 1 - first)
+            if owner is None:
+                gap = gap or faults.NamelessError()
         if not any(owners):
-            raise faults.NoSlotsError("no node serves any slot")
-        return owners, ids, epoch
+            raise gap or faults.NoSlotsError("no node serves any slot")
+        return owners, ids, epoch, gap
 
-    def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address]]:
-        for first, last, master, *_ in rows:
-            host, port = master[0], int(master[1])
-            if host == b"?":  # its name is not known to the node that was asked
-                continue
-            yield int(first), int(last), self.address(host.decode() if host else "", port, asked)
+    def _read(self, rows: Any, asked: Address) -> Iterator[tuple[int, int, Address | None]]:
+        """The first and the last slot of each range, and their node; None for one without a name."""
+        try:
+            for first, last, master, *_ in rows:
+                host, port = (master[0] or b"").decode(), int(master[1])
+                owner = None if host == faults.NAMELESS else self.address(host, port, asked)
+                yield int(first), int(last), owner
+        except UNREADABLE as error:
+            raise unreadable_table(asked) from error
 
     def address(self, host: str, port: int, said_by: Address) -> Address:
         """Where a node is found that another one speaks of; without a host, at the same one."""

@@ -25,7 +25,7 @@ LONG: Final = 131_072
 """Bytes from which on a request is long. No acquire is, unless its session allows larger metadata than the
 default."""
 
-_UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """The errors of reading a reply that has another form than any script gives: a map, an infinite number."""
 
 
@@ -255,7 +255,7 @@ class Call(Generic[T]):
         except (ConfigurationError, LockLostError) as error:
             self.ended_by = Fault(error, transient=False, unknown=False)
             self.on_fault(self.ended_by)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self.ended_by = unreadable(error)
             self.on_fault(self.ended_by)
         else:
@@ -263,7 +263,7 @@ class Call(Generic[T]):
 
     def _reply_late(self, raw: Any) -> None:
         if self.on_late is not None:
-            with contextlib.suppress(LockError, *_UNREADABLE):
+            with contextlib.suppress(LockError, *UNREADABLE):
                 self.on_late(self.command.parse(raw))
 
     def fault(self, fault: Fault) -> None:
