@@ -205,6 +205,6 @@ async def test_what_is_no_table_is_an_error_of_the_connection(rows: Any) -> None
     nodes = One()
     nodes.connector = lambda _: Liar()  # type: ignore[method-assign]
     table = slots.Slots(cast("Any", nodes))
-    with pytest.raises(UnreadableReplyError, match="the table of slots that gone:\\d+ gave cannot be read"):
+    with pytest.raises(UnreadableReplyError, match=r"the table of slots that gone:\d+ gave cannot be read"):
         await table.learn()
     table.members.learn(rows)

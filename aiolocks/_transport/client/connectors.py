@@ -10,6 +10,7 @@ import redis.exceptions as driver
 from redis.asyncio.cluster import RedisCluster
 
 from ..requests.answers import fields
+from ..requests.calls import UNREADABLE
 from .driver import (
     CONNECT_TIMEOUT,
     Address,
@@ -67,10 +68,9 @@ async def _cluster_epoch(connection: Any) -> int | None:
     try:
         with (library_of(type(connection)) or REDIS).errors():
             info: bytes = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
-    except driver.ResponseError:
+        return int(fields(info)[b"cluster_current_epoch"])
+    except (driver.ResponseError, *UNREADABLE):
         return None
-    epoch = fields(info).get(b"cluster_current_epoch")
-    return None if epoch is None else int(epoch)
 
 
 @final
