@@ -36,7 +36,7 @@ if not held then
   if not call and (behind or place or first and not (waits and bell_of(queue, first) == bell)) then
     if waits then
       rung[#rung + 1] = enqueue(queue, bell, seat, has(flags, 'q'))
-      redis.call('ZADD', everyone, 'NX', whole(MICROSECONDS), bell .. seat)
+      redis.call('ZADD', everyone, 'NX', whole(arrival(everyone)), bell .. seat)
       redis.call('PEXPIRE', everyone, QUEUE_TTL)
       let_line_wait(line, place)
     end

@@ -34,7 +34,9 @@ if held and not mine or not held and has('t') and first and first ~= bell then
   if not has('w') then return reply end
   local hangs = redis.call('GET', bell) == ''
   redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes
-  redis.pcall('ZADD', queue, 'NX', whole(now()), bell)
+  -- After all that wait, also if the clock was set back since they came.
+  local arrival = math.max(now(), (redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0) + 1)
+  redis.pcall('ZADD', queue, 'NX', whole(arrival), bell)
   redis.pcall('PEXPIRE', queue, QUEUE_TTL)
   if not hangs then redis.pcall('SET', bell, '', 'PX', BELL_TTL) end
   if not hangs and has('q') then reply[#reply + 1] = bell end

@@ -7,12 +7,30 @@ tokens tell who came later.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Lease, LeaseState, Lock, LockLostError, LockNotOwnedError, LockTimeoutError
-from tests.adversity.tools import SLACK, Keys, elapsed, with_own_connections
+from aiolocks import (
+    FairLock,
+    Lease,
+    LeaseState,
+    Limits,
+    Lock,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    MultiLock,
+    RangeLock,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+    UniqueJob,
+)
+from tests.adversity.tools import SLACK, Keys, asleep, begin, elapsed, with_own_connections
 from tests.conftest import Connect
 from tests.support.skew import SkewedServer
 from tests.support.waiting import eventually
@@ -103,6 +121,48 @@ async def test_t_s_10_clock_steps_back_between_grant_and_release(
     async with Lock(skewed_client, "a", ttl=5):
         await skewed_server.advance(-HOUR)
     assert keys(skewed_server.server) == []
+
+
+QUEUES: dict[str, Callable[[Session], Any]] = {
+    "Lock": lambda session: Lock(session, "a").acquire(),
+    "FairLock": lambda session: FairLock(session, "a").acquire(),
+    "ReentrantLock": lambda session: ReentrantLock(session, "a").acquire(),
+    "MultiLock": lambda session: MultiLock(session, ["{a}1", "{a}2"]).acquire(),
+    "Semaphore": lambda session: Semaphore(session, "a", value=1, fair=True).acquire(),
+    "Limits": lambda session: Limits(session, "a", {"all": 1}).acquire(),
+    "RWLock": lambda session: RWLock(session, "a").writer.acquire(),
+    "RangeLock": lambda session: RangeLock(session, "a").writer(0, 1).acquire(),
+    "UniqueJob": lambda session: UniqueJob(session, "a").run(waiting=None),
+}
+"""How each kind that has a queue is acquired."""
+
+
+@pytest.mark.leaves_keys("*:uniquejob.*", "*:semaphore.value:*")
+@pytest.mark.parametrize("kind", QUEUES)
+async def test_t_s_10_who_waits_when_the_clock_steps_back_is_not_overtaken(
+    skewed_server: SkewedServer, connect: Connect, kind: str
+) -> None:
+    """Else whoever comes later would go first, for as long as the step."""
+    acquire, entered = QUEUES[kind], []
+
+    async def enter(who: str, session: Session) -> None:
+        async with acquire(session):
+            entered.append(who)
+
+    async with (
+        Session(connect(skewed_server.server)) as holder,
+        Session(connect(skewed_server.server)) as here,
+        Session(connect(skewed_server.server)) as there,
+    ):
+        held = await acquire(holder)
+        waiting = begin(enter("the first", here))
+        await eventually(lambda: asleep(here))
+        await skewed_server.advance(-60)
+        coming = begin(enter("the next", there))
+        await eventually(lambda: asleep(there))
+        await held.release()
+        await asyncio.wait_for(asyncio.gather(waiting, coming), 5)
+    assert entered == ["the first", "the next"]
 
 
 async def test_t_f_2_fencing_tokens_rise_through_every_step_while_the_fence_is_kept(

@@ -252,6 +252,16 @@ async def test_one_that_is_refused_again_keeps_its_place_and_its_bell_is_left_al
     assert await lock.lasts(lock.queue, QUEUE)
 
 
+async def test_one_that_is_refused_sits_down_last_also_if_the_clock_was_set_back(lock) -> None:
+    await lock.acquire(OTHER)
+    await lock.acquire(ME, waits="y")
+    await lock.redis.zadd(lock.queue, {lock.bell("y"): LATER})
+    await lock.acquire(THIRD, waits="x")
+    await lock.acquire(ME, waits="w")
+
+    assert await lock.waiting() == [lock.bell("y"), lock.bell("x"), lock.bell("w")]
+
+
 async def test_a_bell_that_was_gone_is_named_to_one_that_had_it(lock) -> None:
     await lock.acquire(OTHER)
     await lock.acquire(ME, waits="x")

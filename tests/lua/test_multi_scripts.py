@@ -397,6 +397,31 @@ async def test_one_that_is_refused_again_keeps_its_place_in_all_queues(locks) ->
         assert await locks.waiting(queue) == [locks.bell("x"), locks.bell("y")]
 
 
+async def test_one_that_is_refused_sits_down_last_in_all_queues_also_if_the_clock_was_set_back(locks) -> None:
+    await locks.all[1].acquire(OTHER)
+    await locks.acquire(ME, waits="y")
+    later = {queue: await locks.redis.zscore(queue, locks.bell("y")) + 1e9 for queue in locks.queues[:2]}
+    for queue, score in later.items():
+        await locks.redis.zadd(queue, {locks.bell("y"): score})
+    await locks.acquire(THIRD, waits="x")
+
+    for queue in locks.queues:
+        assert await locks.waiting(queue) == [locks.bell("y"), locks.bell("x")]
+    assert len({await locks.redis.zscore(queue, locks.bell("x")) for queue in locks.queues}) == 1
+
+
+async def test_one_that_has_lost_a_place_after_the_clock_was_set_back_comes_where_it_was(locks) -> None:
+    await locks.all[1].acquire(OTHER)
+    await locks.acquire(ME, waits="x")
+    had = await locks.redis.zscore(locks.queues[1], locks.bell("x")) + 1e9
+    await locks.redis.zrem(locks.queues[0], locks.bell("x"))
+    for queue in locks.queues[1:]:
+        await locks.redis.zadd(queue, {locks.bell("x"): had})
+    await locks.acquire(ME, waits="x")
+
+    assert {await locks.redis.zscore(queue, locks.bell("x")) for queue in locks.queues} == {had}
+
+
 async def test_a_bell_that_hangs_is_left_alone_by_a_refusal(locks) -> None:
     """After a write of its own session, that would not hear it any more."""
     await locks.all[1].acquire(OTHER)

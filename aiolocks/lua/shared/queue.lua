@@ -49,12 +49,17 @@ local function goes_first(queue, bell, entry, waits)
   return true, nil
 end
 
+-- When a waiter that sits down now has come, microseconds: after all that wait, also if the clock was set back since then.
+local function arrival(queue)
+  return math.max(MICROSECONDS, (redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0) + 1)
+end
+
 -- Takes a seat, or keeps the seat that there is; the bell hangs from now on. A bell that hangs already is not written: a
 -- session does not hear a bell any more after its own write to it. Returns the bell if it was rung, perhaps for another
 -- waiter of its session, or is gone although its owner may believe that it hangs (`had_bell`): then the owner must listen
 -- again.
 local function enqueue(queue, bell, seat, had_bell)
-  redis.call('ZADD', queue, 'NX', whole(MICROSECONDS), bell .. seat)
+  redis.call('ZADD', queue, 'NX', whole(arrival(queue)), bell .. seat)
   redis.call('PEXPIRE', queue, QUEUE_TTL)
   local state = redis.call('GET', bell)
   if state == '' then return nil end

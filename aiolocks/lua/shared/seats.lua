@@ -11,11 +11,14 @@ local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil 
 -- listens.
 local function enqueue_in_each(queues, bell, flags)
   if not has(flags, 'w') then return nil end
-  local hangs, since = redis.call('GET', bell) == '', MICROSECONDS
+  local hangs, had, last = redis.call('GET', bell) == '', math.huge, 0
   for _, queue in ipairs(queues) do
-    -- A waiter has one time of arrival in all the queues: else two waiters in two queues could wake each other for ever.
-    since = math.min(since, redis.call('ZSCORE', queue, bell) or since)
+    had = math.min(had, redis.call('ZSCORE', queue, bell) or had)
+    last = math.max(last, redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
   end
+  -- A waiter has one time of arrival in all the queues: else two waiters in two queues could wake each other for ever. It
+  -- comes after all that wait, also if the clock was set back since they came.
+  local since = had < math.huge and had or math.max(MICROSECONDS, last + 1)
   for _, queue in ipairs(queues) do
     pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes
     pcall(redis.call, 'ZADD', queue, 'NX', whole(since), bell)

@@ -79,7 +79,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "lock_acquire: refused is seated": Safeguard(
         "A refusal gives a place in the queue.",
-        lua("lock_acquire", without="redis.pcall('ZADD', queue, 'NX', whole(now()), bell)"),
+        lua("lock_acquire", without="redis.pcall('ZADD', queue, 'NX', whole(arrival), bell)"),
         LOCKS,
     ),
     "lock_acquire: its bell hangs": Safeguard(
@@ -111,7 +111,9 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     "queue: seat": Safeguard(
         "A seat that there is stays where it is.",
         lua(
-            "permits_acquire", without="'NX', whole(MICROSECONDS), bell", instead="whole(MICROSECONDS), bell"
+            "permits_acquire",
+            without="'NX', whole(arrival(queue)), bell",
+            instead="whole(arrival(queue)), bell",
         ),
         FAIR,
     ),
