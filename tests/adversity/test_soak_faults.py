@@ -317,7 +317,16 @@ FAULTS = [
     Fault("CLIENT KILL each 50 ms, 2 s", clients_killed),
     Fault("SCRIPT FLUSH each 5 ms, 2 s", scripts_flushed),
     Fault("server's clock +60 s", clock_moved(60), loses=True),
-    Fault("server's clock -60 s", clock_moved(-60), said=(("Turnstile", "60 s longer"),)),
+    Fault(
+        "server's clock -60 s",
+        clock_moved(-60),
+        said=(("Schedule", "pauses for 60 s"), ("Turnstile", "a window lasts 60 s longer")),
+    ),
+    Fault(
+        "server's clock -1 h",
+        clock_moved(-3600),
+        said=(("Turnstile", "a window lasts 1 h longer"),),
+    ),
     Fault("FLUSHALL", flushed, loses=True),
     Fault("cluster: all slots move", slots_move, where=clustered),
     Fault("cluster: master killed", master_of_cluster_killed, where=clustered, loses=True, more=6.0),

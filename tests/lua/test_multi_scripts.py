@@ -977,8 +977,8 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/seats",
-        "redis.call('ZSCORE', queue, bell) or since",
-        "since",
+        "redis.call('ZSCORE', queue, bell) or had",
+        "had",
         "test_one_that_is_refused_again_keeps_its_place_in_all_queues",
     ),
     Mutation(

@@ -339,6 +339,13 @@ DEFECTS = (
         "2843",
         "382ca5b",
     ),
+    Defect(
+        "A waiter that comes after the clock was set back overtakes those that wait, for as long as the step: "
+        "a check had excused that.",
+        "fairlock",
+        "4",
+        "272fa82",
+    ),
 )
 
 

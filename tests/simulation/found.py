@@ -272,6 +272,16 @@ FOUND: dict[str, Schedule] = {
         ),
         clocks=(ServerClock(),) * 3,
     ),
+    # p1 waits when the clock is set back, and p2 comes after that.
+    "a waiter that comes after the clock was set back overtakes those that wait": schedule(
+        "fairlock",
+        4,
+        2.0,
+        crew("tracking", NEAR, one("p0.w0.r0", 0.0, 1.0)),
+        crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.1)),
+        crew("tracking", NEAR, one("p2.w0.r0", 0.5, 0.1)),
+        faults=(fault("clock back", "redis", 0.3, amount=5.0),),
+    ),
     **IN_SPANS,
     **IN_GROUPS,
     **IN_LISTENING,

@@ -238,7 +238,7 @@ FAULTS: dict[str, Sort] = {
         _clock_back,
         amounts=(0.1, 1.0, 5.0),
         of_server=True,
-        excuses={**_LATE, Excused.PLACE: 0.0},
+        excuses=_LATE,
     ),
     "flush": Sort(_flush, of_server=True, excuses=_EMPTY),
     "restart": Sort(partial(_restart, keep=True), 1.5, of_server=True, excuses=_AWAY),
