@@ -216,7 +216,7 @@ class AtWork:
         """Notes its renewals, and at last until when it could be relied on."""
         granted = time.monotonic()
         deadline = granted + lease.remaining()
-        role = {"reader": "reader", "writer": "writer"}[mode] if feature == "RWLock" else ""
+        role = mode if feature == "RWLock" else ""
         self.note(feature, "begun", role=role)
         self.note(feature, "progress", role=role)
         try:

@@ -369,6 +369,11 @@ class Row:
 
     # -- going on
 
+    @property
+    def left(self) -> Sequence[str]:
+        """The processes that live on."""
+        return (SECOND,) if self.fault.strike is holder_killed else (FIRST, SECOND)
+
     def recovery(self, feature: str, who: Sequence[str], since: float) -> float | None:
         """Seconds until it went on, in each of these processes; None: not yet."""
         first: dict[tuple[str, str], float | None] = {
@@ -390,10 +395,9 @@ class Row:
         for what, said in self.fault.said:
             if what == feature:
                 return said
-        both, since = (FIRST, SECOND), self.ended
-        if self.fault.of_holder:
-            both, since = (SECOND,), self.began
-        took = self.recovery(feature, both, since)
+        took = self.recovery(feature, self.left, self.ended)
+        if self.fault.of_holder and took is not None:
+            took = self.recovery(feature, (SECOND,), self.began)
         return "does not go on" if took is None else f"{took:.1f}"
 
     # -- doing nothing wrong
@@ -543,19 +547,18 @@ async def strike(fault: Fault, stage: Stage, workers: Workers, folder: Path) -> 
             feature in said or now.recovery(feature, who, since) is not None for feature in fault.features
         )
 
-    both = (FIRST, SECOND)
     if fault.of_holder:
         await asyncio.sleep(2 * TTL)  # the second one waits for everything
     else:
-        await until(lambda: all_go_on(both, 0.0), within=20)
+        await until(lambda: all_go_on((FIRST, SECOND), 0.0), within=20)
     began = time.monotonic()
     await fault.strike(stage)
     ended = time.monotonic()
-    killed = fault.strike is holder_killed
-    await until(lambda: all_go_on((SECOND,) if killed else both, ended), within=BOUND + fault.more)
+    left = row().left
+    await until(lambda: all_go_on(left, ended), within=BOUND + fault.more)
     await asyncio.sleep(CALM)
     stop.touch()
-    for worker in (second,) if killed else (first, second):
+    for worker in stage.crew[-len(left) :]:
         await worker.finish(within=20)
     return row(began, ended)
 
