@@ -337,14 +337,14 @@ DEFECTS = (
         "bell hang, and polls.",
         "lock",
         "2843",
-        "382ca5b",
+        "3441765",
     ),
     Defect(
         "A waiter that comes after the clock was set back overtakes those that wait, for as long as the step: "
         "a check had excused that.",
         "fairlock",
         "4",
-        "272fa82",
+        "fb703c0",
     ),
 )
 
