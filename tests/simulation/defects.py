@@ -340,8 +340,8 @@ DEFECTS = (
         "3441765",
     ),
     Defect(
-        "A waiter that comes after the clock was set back overtakes those that wait, for as long as the step: "
-        "a check had excused that.",
+        "A waiter that comes after the clock was set back overtakes those that wait, for as long as the "
+        "step: a check had excused that.",
         "fairlock",
         "4",
         "fb703c0",
