@@ -67,7 +67,8 @@ def resp2(request: pytest.FixtureRequest, through: Proxy) -> Proxy:
 
 
 @pytest.fixture
-async def open_session(connect: Connect) -> AsyncIterator[Callable[..., Session]]:
+async def open_session(connect: Connect, redis: Redis) -> AsyncIterator[Callable[..., Session]]:
+    await redis.config_set("notify-keyspace-events", "")  # another test may have left them on
     async with AsyncExitStack() as sessions:
 
         def open_session(to: Any, **options: Any) -> Session:

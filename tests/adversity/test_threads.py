@@ -97,27 +97,28 @@ class Owner:
 
 def test_sessions_with_another_prefix_are_all_known(caplog: pytest.LogCaptureFixture) -> None:
     """Threads that go through the same clients meet at many of them."""
-    clients = [Owner() for _ in range(2000)]
+    clients = [Owner() for _ in range(60)]
     sessions = [[Owner() for _ in clients] for _ in range(THREADS)]
 
     def open_all(which: int) -> None:
         for client, session in zip(clients, sessions[which], strict=True):
-            mixed_prefixes.opened(client, session, "other")
-            mixed_prefixes.used(client, "a lock", "aiolocks")
+            mixed_prefixes.opened(session, id(client), "other")
+            mixed_prefixes.used(client, "a lock", "aiolocks", id)
 
     def close_all(which: int) -> None:
         for client, session in zip(clients, sessions[which], strict=True):
-            mixed_prefixes.closed(client, session)
-            mixed_prefixes.used(client, "a lock", "aiolocks")
+            mixed_prefixes.closed(session)
+            mixed_prefixes.used(client, "a lock", "aiolocks", id)
 
     in_threads(open_all)
     assert len(caplog.records) == len(clients)  # told once for each
     for client in clients:
-        client.__dict__.pop("_aiolocks_apart_told")
+        mixed_prefixes._told.discard(client)
     in_threads(close_all)
     caplog.clear()
     for client in clients:
-        mixed_prefixes.used(client, "a lock", "aiolocks")
+        mixed_prefixes._told.discard(client)
+        mixed_prefixes.used(client, "a lock", "aiolocks", id)
     assert not caplog.records
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -55,7 +56,10 @@ async def test_a_shorter_limit_stays(pg_engine: AsyncEngine, late: Late, limit: 
 async def test_the_least_of_several_leases_counts_and_the_longest_fits(
     pg_engine: AsyncEngine, session: Session, ttl: float
 ) -> None:
-    async with Lock(session, "a", ttl=10 * 365 * 86400) as long, Lock(session, "b", ttl=ttl) as short:
+    async with (
+        Lock(session, "a", ttl=timedelta(days=3650)) as long,
+        Lock(session, "b", ttl=timedelta(seconds=ttl)) as short,
+    ):
         async with pg_engine.connect() as connection:
             await fence(connection, long, short)
             limit = await idle_limit(connection)

@@ -16,6 +16,7 @@ from ..._core.lease import Lease
 from ..._core.options import Options
 from ..._core.scope import BodyScope
 from ..._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
+from ..._visible import visible
 from ...errors import LockError, LockLostError
 from .clock import ServerClock
 from .ticks import Outcome, Tick, lost_run
@@ -213,5 +214,5 @@ class Claims:
             what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"
             log.warning(
                 "schedule %r: %s was lost: its process (%s on %s) died, froze or was cut off",
-                *(self._name, what, run.pid, run.host),
+                *(self._name, what, run.pid, visible(str(run.host))),
             )

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal, TypeAlias, final
 
+from ..._visible import in_line
 from ...errors import ConfigurationError
 from ..client.driver import HELLO_TIMEOUT, NoResp3Error, RawConnection
 
@@ -78,8 +79,9 @@ class Dialect:
             raw.abort()
             raise
         if not self.why:  # another connection may have learned it meanwhile
-            self.why = f"for {no}"
-            log.info("%s does not speak RESP3 (%s): this session speaks RESP2 from now on", label, no)
+            said = in_line(no)
+            self.why = f"for {said}"
+            log.info("%s does not speak RESP3 (%s): this session speaks RESP2 from now on", label, said)
         return raw
 
     async def _asked_again(self, open_raw: OpenRaw, took: float) -> RawConnection | None:

@@ -14,7 +14,11 @@ OF_CONVOYS: dict[str, Safeguard] = {
     ),
     "convoy: a request is used again only by the leases that it was for": Safeguard(
         "The request that has renewed several leases is sent again only if none has left and none has come.",
-        python("_core.convoys:Convoys._send", without="company == watches and ", instead=""),
+        python(
+            "_core.convoys:Convoys._again",
+            without="full and company == watches[at : at + len(company)]",
+            instead="full",
+        ),
         _KINDS,
     ),
     "convoy: watched again": Safeguard(
