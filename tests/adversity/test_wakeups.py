@@ -476,6 +476,64 @@ async def test_t_w_5_released_behind_any_request_of_a_waiter(
     assert not late, [(k, [LISTEN(request) for request in requests]) for k, requests in late]
 
 
+async def test_t_w_5_released_and_taken_between_refusal_and_listening_again_and_again(
+    by_hand: ByHand, start: Start, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick task elsewhere rings the bell ten times before it is heard, and then lets go for good.
+
+    Without a heartbeat, a waiter that polls would find that after 5 s.
+    """
+    monkeypatch.setattr("aiolocks._core.waiting.bells._LISTENS_EVERY", 60.0)
+    sessions = start(wakeup=wakeup(way))
+    await warm(sessions)
+    await wake(sessions, by_hand)
+    asked = 0
+
+    def between(_: int) -> None:
+        nonlocal asked
+        if not any(b".fence:" in word for word in written.requests[-1]):
+            return
+        asked += 1
+        if asked <= 10:
+            by_hand.release("a")
+        if asked < 10:
+            by_hand.acquire("a")
+
+    session = start(wakeup=wakeup(way))
+    async with Lock(session, "other"):
+        pass
+    written = OneByOne(session, between)
+    by_hand.acquire("a")
+
+    lease = await in_within(4.0, asyncio.create_task(Lock(session, "a").acquire()))  # type: ignore[arg-type]
+
+    assert asked == 11
+    await lease.release()
+
+
+async def test_t_w_5_a_server_that_takes_no_writes_is_polled(
+    own_server: OwnServer, hands: Callable[[Any], ByHand], start: Start
+) -> None:
+    """No bell can hang there, so its waiters do not ask and listen in turn without a pause."""
+    own = await own_server()
+    holder = hands(own)
+    session = start(wakeup="tracking", backoff=Backoff(initial=0.1, maximum=0.1, jitter=0), to=own)
+    holder.acquire("a")
+    waiting = asyncio.create_task(Lock(session, "a").acquire())  # type: ignore[arg-type]
+    await eventually(lambda: asleep(session))
+    holder.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+    await asyncio.sleep(2.5)  # a bell ends after 2 s
+
+    before = session.statistics().commands_sent
+    await asyncio.sleep(1.0)
+    sent = session.statistics().commands_sent - before
+
+    holder.redis.execute_command("REPLICAOF", "NO", "ONE")
+    holder.release("a")
+    await (await in_within(AT_ONCE + UNTOLD, waiting)).release()
+    assert 5 <= sent < 60, "ten asks of three requests at most, and a few when it listens"
+
+
 def inflight(session: Session) -> int:
     transport = session._engine._transport
     return len(transport._inflight) + len(transport._queue)
