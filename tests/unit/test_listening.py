@@ -11,6 +11,7 @@ from aiolocks import Backoff, FairLock, Lock, Session
 from aiolocks._core.backoff import SILENT
 from aiolocks._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
 from aiolocks._transport.commands.multislot import commands_of
+from aiolocks._transport.requests.answers import Refused
 from tests.unit.fakes import cut, deny, grant, let_go, refuse, releasing, turns
 
 SECOND = 1000
@@ -299,16 +300,25 @@ async def test_however_often_it_was_rung_before_it_listened_it_asks_at_once(sess
     await end(task)
 
 
-async def test_where_no_bell_hangs_it_polls_in_the_end(session, transport) -> None:
-    """Each time that it listens right behind a refusal, the server refuses to let its bell hang."""
+def refuse_unseated(call: Any) -> None:
+    """As of several masters of which no majority has refused it: some have granted, and take that back."""
+    call.command.parse = lambda _: Refused(20 * SECOND, seated=False)
+    call.reply([0])
+
+
+@pytest.mark.parametrize(
+    ("refuse", "answer"), [(refuse, NOT_OURS), (refuse_unseated, GONE)], ids=["refused", "not seated"]
+)
+async def test_where_no_bell_hangs_it_polls_in_the_end(session, transport, refuse, answer) -> None:
+    """Each time that it listens right behind a refusal, its bell does not hang, and was not rung."""
     task = await one_asleep(session, transport)
-    (await transport.asked("listen")).reply([NOT_OURS])
+    (await transport.asked("listen")).reply([answer])
     asked = 0
     began = now()
     while now() == began:
         refuse(await transport.asked("acquire"))
         asked += 1
-        (await transport.asked("listen")).reply([NOT_OURS])
+        (await transport.asked("listen")).reply([answer])
         await turns()
         if transport.unasked == []:
             break
