@@ -119,7 +119,7 @@ async def held_elsewhere(client: Any) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("wakeup", ["auto", "poll"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_whatever_goes_on_by_itself_ends_with_its_session(
+async def test_t_c_15_whatever_goes_on_by_itself_ends_with_its_session(
     own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture, way: str, wakeup: Any
 ) -> None:
     server = await own_server()
@@ -129,7 +129,7 @@ async def test_whatever_goes_on_by_itself_ends_with_its_session(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_it_ends_with_its_session_also_while_the_server_is_silent(
+async def test_t_c_15_it_ends_with_its_session_also_while_the_server_is_silent(
     own_server: OwnServer, connect: Connect, way: str
 ) -> None:
     server = await own_server()

@@ -271,7 +271,7 @@ def told(caplog: pytest.LogCaptureFixture, level: int) -> int:
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("trouble", TROUBLES, ids=str)
 @pytest.mark.parametrize("misfire", ["all", "latest"])
-async def test_a_schedule_outlives_whatever_the_server_refuses(
+async def test_t_p_16_a_schedule_outlives_whatever_the_server_refuses(
     trouble: Trouble, setting: Setting, caplog, misfire: str
 ) -> None:
     """It goes on by itself, and leaves nothing out in silence. It warns only of what is no outage."""
@@ -437,7 +437,7 @@ def _before(due: datetime, number: int, every: float) -> set[float]:
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
 @pytest.mark.parametrize("misfire", ["all", "latest", "skip"])
-async def test_a_claim_without_an_answer_for_longer_than_its_ttl_loses_no_tick(
+async def test_t_p_15_a_claim_without_an_answer_for_longer_than_its_ttl_loses_no_tick(
     connect: Connect, through: Proxy, form: str, caplog, misfire: str, overlap: str
 ) -> None:
     """The server has granted it: it is given back, and run, unless it is too late by then (`skip`)."""
@@ -465,7 +465,7 @@ async def test_a_claim_without_an_answer_for_longer_than_its_ttl_loses_no_tick(
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
 @pytest.mark.parametrize("misfire", ["all", "latest", "skip"])
 @pytest.mark.parametrize("redo", [0, 1])
-async def test_a_claim_without_an_answer_is_never_lost_in_silence(
+async def test_t_p_15_a_claim_without_an_answer_is_never_lost_in_silence(
     connect: Connect, proxy, server: Server, through: Proxy, caplog, misfire: str, overlap: str, redo: int
 ) -> None:
     """Another process claims the ticks after it meanwhile, or finds it lost when its lease has ended."""
@@ -537,7 +537,7 @@ async def test_who_finds_a_run_lost_says_so(
 
 
 @pytest.mark.parametrize("misfire", ["latest", "skip", "all"])
-async def test_a_changed_schedule_runs_no_tick_from_before_the_change(
+async def test_t_p_14_a_changed_schedule_runs_no_tick_from_before_the_change(
     client: Redis, caplog, misfire: str
 ) -> None:
     """It begins as a new one does; so does the former one, should it come back."""
@@ -585,7 +585,7 @@ async def test_another_hour_or_time_zone_takes_effect_from_the_change_on(
 
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
 @pytest.mark.parametrize("misfire", ["latest", "all"])
-async def test_two_definitions_side_by_side_run_each_tick_of_theirs_once(
+async def test_t_p_14_two_definitions_side_by_side_run_each_tick_of_theirs_once(
     connect: Connect, misfire: str, overlap: str
 ) -> None:
     """As in a rolling update, in which the processes of both are replaced one by one."""
@@ -605,7 +605,7 @@ async def test_two_definitions_side_by_side_run_each_tick_of_theirs_once(
     "changed", [{"jitter": 0.01}, {"ttl": 5}, {"overlap": "queue"}, {"redo": 1}, {"tz": "Asia/Tokyo"}]
 )
 async def test_a_schedule_with_the_same_times_goes_on(client: Redis, changed: dict[str, Any]) -> None:
-    """What was missed is made up for, as `misfire` says."""
+    """Missed ticks are made up for, as `misfire` says."""
     first, then = Crew(every=0.3, misfire="all"), Crew(**{"every": 0.3, "misfire": "all", **changed})
     keeping = begin(first.of(client).run())
     await first.begun(2)

@@ -499,6 +499,21 @@ async def test_an_end_that_nobody_waits_for_is_logged_and_raised_at_the_exit(ses
             await large.run()
 
 
+async def test_the_history_counts_no_missed_ticks_of_other_times(session) -> None:
+    """A run of before the change stands there as it was; how many were missed before it, nobody can tell."""
+    schedule, runs = pair(session, every=0.3)
+    for number in (1, 2):
+        async with schedule:
+            await runs.begun(number)
+        await asyncio.sleep(0.7)
+    changed, _ = pair(session, every=0.05)
+    assert max(record.missed for record in await schedule.history()) >= 1
+    assert {record.missed for record in await changed.history()} == {0}
+    assert [record.due for record in await changed.history()] == [
+        record.due for record in await schedule.history()
+    ]
+
+
 # -- out of turn ---------------------------------------------------------------------------------------------
 
 

@@ -198,3 +198,44 @@ def test_without_the_library_it_says_what_to_install(monkeypatch) -> None:
     with pytest.raises(ConfigurationError, match=r"pip install 'aiolocks\[schedule\]'"):
         Cron("0 3 * * *", "UTC")
     assert Every(1).latest(1500) == 1000
+
+
+# -- the name of a definition --------------------------------------------------------------------------------
+
+
+class Nameless(dt.tzinfo):
+    """Shows where it lies in memory, as an object without a `__repr__` does."""
+
+    def __init__(self, hours: int) -> None:
+        self._offset = dt.timedelta(hours=hours)
+
+    def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
+        return self._offset
+
+    def dst(self, _: dt.datetime | None) -> dt.timedelta:
+        return dt.timedelta()
+
+
+def test_a_definition_has_the_same_name_in_every_process_and_version() -> None:
+    """The register outlasts them: with another name, each schedule would forget its ticks in an update."""
+    assert Every(60).definition == "0cdcca3872791c82"
+    assert Cron("0 3 * * *", BERLIN).definition == "c4bb1803043f72fd"
+
+
+def test_what_does_not_change_the_times_changes_no_definition() -> None:
+    assert Every(60).definition == Every(60.0).definition
+    assert Cron("0  3 * * * ", BERLIN).definition == Cron("0 3 * * *", zoneinfo.ZoneInfo(BERLIN)).definition
+    assert Cron("0 3 * * *", "UTC").definition == Cron("0 3 * * *", zoneinfo.ZoneInfo("UTC")).definition
+    one, other = Nameless(1), Nameless(1)
+    assert str(one) != str(other)
+    assert Cron("0 3 * * *", one).definition == Cron("0 3 * * *", other).definition
+
+
+def test_what_changes_the_times_changes_the_definition() -> None:
+    names = [
+        *(Every(every).definition for every in (60, 60.001, 3600)),
+        *(Cron(cron, "UTC").definition for cron in ("0 3 * * *", "0 4 * * *", "0 0 3 * * *")),
+        *(Cron("0 3 * * *", zone).definition for zone in (BERLIN, "Europe/London", Nameless(1), Nameless(2))),
+    ]
+    assert len(set(names)) == len(names)
+    assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aiolocks._primitives.schedule import clock as clock_module
 from aiolocks._primitives.schedule.clock import ServerClock, server_clock
-from aiolocks._primitives.schedule.dues import Every
+from aiolocks._primitives.schedule.dues import Every, delay
 from aiolocks._primitives.schedule.plan import Misfire, Overlap, Plan, Policy
 from aiolocks._transport.commands.schedule import Claimed, NotClaimed, Why
 
@@ -46,6 +46,7 @@ def test_the_first_claim_is_made_at_once() -> None:
     ask = plan.ask(NOON)
     assert ask[:4] == (NOON, None, NOON - MINUTE, "s")
     assert (ask.gap, ask.lasting, ask.latest, ask.in_time) == (MINUTE, WEEK, None, 1000)
+    assert (ask.definition, ask.again) == (Every(60).definition, NOON + MINUTE)
 
 
 def test_then_it_waits_for_the_next() -> None:
@@ -176,6 +177,8 @@ def test_jitter_puts_a_tick_off() -> None:
     assert plan.next(at) == (due, at)
     assert plan.ask(due).latest == at + 30_000
     assert plan.ask(due).in_time == at - due + 1000
+    following = due + MINUTE
+    assert plan.ask(due).again == following + delay("nightly", following, MINUTE, 20_000)
 
 
 def test_the_register_lasts_for_two_gaps_at_least() -> None:

@@ -121,7 +121,7 @@ FROZEN = {
     "shared/spans": "4951d830e5a6db0596686f8cde924c4d2b228419",
     "shared/mid_move_terms": "cd99a405a9fed63a03864247eb52cb63a5acd34c",
     "shared/terms": "25cbbaabaf0b4c8a59987ae97244384383bef3db",
-    "shared/ticks": "cbbd8bdeedd42bfc5f6c6b233f9eb7436f45ceed",
+    "shared/ticks": "e0756ec316ae92299d985a760ba56be01456bfb1",
     "shared/claims": "2345b67f592402e2423614289854b1b49b4d4996",
     "shared/tickets": "82d4d1cb8c4b26219ec9d4ec8bf91fe393ccb987",
     "shared/forms": "803048be9ae9d999698981fe1d08502e7a8f1651",

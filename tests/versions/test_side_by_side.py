@@ -116,7 +116,7 @@ async def test_a_schedule_goes_on_in_an_update_and_when_that_is_taken_back(
 
 
 @pytest.mark.leaves_keys
-async def test_a_schedule_that_an_update_changes_runs_each_tick_at_most_once(
+async def test_t_p_14_a_schedule_that_an_update_changes_runs_each_tick_at_most_once(
     server: Server, released: Path
 ) -> None:
     """Neither those of the former times nor those of the new ones; and both go on."""

@@ -188,7 +188,7 @@ def time_zone(tz: object) -> dt.tzinfo:
 
 
 def _identity(zone: dt.tzinfo) -> tuple[str, list[float]]:
-    """What tells a time zone from others, the same in every process."""
+    """The name and the offsets of a time zone, the same in every process."""
     offsets = [
         dt.datetime(2024, month, 15, tzinfo=dt.UTC).astimezone(zone).utcoffset() for month in range(1, 13)
     ]

@@ -59,7 +59,9 @@ class Schedule(AsyncOnly):
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        name: Any non-empty str of at most 1 KiB in UTF-8. All processes give a name the same arguments.
+        name: Any non-empty str of at most 1 KiB in UTF-8. All processes give a name the same arguments, but
+            for the time of a rolling update. With another `cron`, `tz` or `every`, it begins as a new
+            schedule does, beside the former one.
         cron: A cron expression of five fields, or of six with seconds in front. Needs `aiolocks[schedule]`. A
             local time that daylight saving skips is due once, at the end of the gap; one that it repeats is
             due the first time. Where the hour is `*`, each hour that passes has its run.
@@ -155,8 +157,9 @@ class Schedule(AsyncOnly):
     async def run(self) -> None:
         """Keeps the schedule until it is cancelled.
 
-        While Redis is away, it tries again, logs that once, and runs no tick: a run that goes on is cancelled
-        when its lease has ended. An error of a job is logged, and stands in the history.
+        While Redis is away, or refuses, it tries again, and runs no tick: a run that goes on is cancelled
+        when its lease has ended. The session logs the outage, and the schedule any other refusal. An error of
+        a job is logged, and stands in the history.
 
         Raises:
             RuntimeError: It has no job.

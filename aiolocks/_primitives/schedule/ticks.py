@@ -29,7 +29,7 @@ class Tick:
             and periods from here and not from the clock of the machine, which may be wrong.
         fencing_token: Larger than that of every earlier run, for a store that refuses late writes.
         missed: How many ticks were due between this one and the one that was claimed before it, and have not
-            been run by anybody; at most 10 000 are counted.
+            been run by anybody; at most 10 000 are counted, and none from before a change of the schedule.
         attempt: 1 for the first run of this tick, more where earlier ones were lost or stopped (`redo`); 0
             out of turn.
         lease: The lease of the run: `ensure_held()`, `remaining()`, `annotate()`.
@@ -57,7 +57,8 @@ class TickRecord:
         ended: When it ended; None while it goes on, and where nobody knows (`"lost"`).
         duration: Seconds from `began` to `ended`, up to now while it goes on; None where nobody knows.
         attempt: As in `Tick`.
-        missed: As in `Tick`; of `"skipped"`, how many ticks before it were skipped in a row.
+        missed: As in `Tick`, for the times of the schedule that is asked; 0 of a run from before a change of
+            the schedule. Of `"skipped"`, how many ticks before it were skipped in a row.
         fencing_token: As in `Tick`; 0 of `"skipped"`.
         error: Of `"failed"`, the type and text of the exception.
         host: Name of the machine that ran it; None where nobody did.

@@ -51,7 +51,7 @@ class Ask(NamedTuple):
         latest: Latest moment to begin the tick at; None for any.
         in_time: For how long after its due time the tick is run although the register is gone.
         definition: A name for the times of the schedule.
-        again: When the tick after this one is to be claimed.
+        again: When the next claim will be made, of the tick after this one.
     """
 
     due: int | None

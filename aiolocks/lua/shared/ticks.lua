@@ -8,7 +8,7 @@
 --   claim is taken back before any process has run it, or the server's clock was set back by more than a gap. A tick is claimed
 --   by the step that raises it to the tick, so no tick is claimed twice. If a definition begins after several ticks, it is the
 --   moment when the definition begins, which need not be a due time. The others are when a process of that definition asked
---   last, and until when one is to ask again;
+--   last, and until when one must ask again;
 -- - its field 'claimed' is the newest due time of all definitions, for versions of aiolocks that know no definitions. It has a
 --   zero in front, unless such a version has written it;
 -- - its field 'undone' is the last claim that was taken back: some processes may know only that it was made;
@@ -21,7 +21,7 @@ local MOST_RECORDS = 100
 local register, history = KEYS[3], KEYS[7]
 local lost_runs = {}  -- the records of those that this step has found lost
 
--- The newest claimed tick of that definition, when it was asked for last, and until when it is to be; or nil.
+-- The newest claimed tick of that definition, when a process asked for one last, and until when one must ask again; or nil.
 local function slot_of(definition)
   local slot = redis.call('HGET', register, 'claimed:' .. definition)
   if not slot then return nil end
