@@ -17,7 +17,7 @@ from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from tests.conftest import Connect
 from tests.contrib.asgi import ask
 from tests.contrib.serving import HalfClient
-from tests.contrib.tills import Serves, Till, each, reason, sent, whole
+from tests.contrib.tills import Answer, Serves, Till, each, reason, sent, whole
 from tests.support.waiting import eventually
 
 
@@ -277,3 +277,65 @@ def _says(text: str) -> Any:
         await PlainTextResponse(text)(scope, receive, send)
 
     return app
+
+
+# -- requests that are made anew for a retry -----------------------------------------------------------------
+
+
+class AnyTill(Till):
+    """Takes whatever is paid with."""
+
+    async def ring_up(self, body: bytes) -> Answer:
+        self.rung_up += 1
+        return 201, [("Content-Type", "text/plain")], b"receipt %d" % self.rung_up
+
+
+def form(boundary: str, *, amount: str = "5") -> tuple[str, bytes]:
+    """As a client sends a form with a file: it draws another boundary each time."""
+    parts = (f'name="amount"\r\n\r\n{amount}', 'name="scan"; filename="a.png"\r\n\r\n\x89PNG\r\n--\r\n')
+    body = "".join(f"--{boundary}\r\nContent-Disposition: form-data; {part}\r\n" for part in parts)
+    return f'multipart/form-data; boundary="{boundary}"', f"{body}--{boundary}--\r\n".encode("latin-1")
+
+
+JSON = "application/json; charset=utf-8"
+AGAIN = {
+    "json": (
+        (JSON, b'{"amount": 5, "to": {"a": 1, "b": [1, 2]}}'),
+        (JSON, b'{"to":{"b":[1,2],"a":1},"amount":5}'),
+    ),
+    "multipart": (form("one"), form("another one")),
+}
+
+
+async def paid(http: httpx.AsyncClient, url: str, key: str, request: tuple[str, bytes]) -> httpx.Response:
+    content_type, body = request
+    headers = {"Idempotency-Key": key, "Content-Type": content_type}
+    return await http.post(f"{url}/pay", content=body, headers=headers)
+
+
+@each
+@pytest.mark.parametrize("sort", AGAIN)
+async def test_what_is_the_same_is_chosen(
+    serves: Serves, session: Session, http: httpx.AsyncClient, sort: str
+) -> None:
+    first, again = AGAIN[sort]
+    till = AnyTill()
+    async with serves(till, session) as url:  # by default, each byte counts
+        answer = await paid(http, url, "bytes", first)
+        assert whole(await paid(http, url, "bytes", first)) == whole(answer)
+        assert reason(await paid(http, url, "bytes", again)) == (422, "reused")
+
+    async with serves(till, session, fingerprint="content") as url:
+        answer = await paid(http, url, "content", first)
+        assert whole(await paid(http, url, "content", again)) == whole(answer)
+        for other in ((JSON, b'{"amount": 6}'), form("one", amount="6")):
+            assert reason(await paid(http, url, "content", other)) == (422, "reused")
+
+    def of_type(content_type: str, body: bytes) -> str:
+        return f"{content_type.partition(';')[0]} {len(body) > 0}"
+
+    async with serves(till, session, fingerprint=of_type) as url:
+        answer = await paid(http, url, "own", first)
+        assert whole(await paid(http, url, "own", again)) == whole(answer)
+        assert reason(await paid(http, url, "own", ("text/plain", b"x"))) == (422, "reused")
+    assert till.rung_up == 3

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio import Redis
 
 from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency import _problems as problems
+from aiolocks.contrib.idempotency._content import chosen, content_of
 from aiolocks.contrib.idempotency._keys import LONGEST, fingerprint_of, name_of, parsed
 from aiolocks.contrib.idempotency._problems import Problem
 from aiolocks.contrib.idempotency._record import RECORDS, Record, Unkept
@@ -149,3 +151,69 @@ def test_options_are_checked_at_once(options: dict[str, Any], message: str) -> N
 
     with pytest.raises((TypeError, ValueError), match=message):
         IdempotencyMiddleware(app, Redis(), **{"scope": lambda _: "me", **options})
+
+
+MIXED = "multipart/mixed; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("application/json", b'{"a":1,"b":2}'), ("application/json", b' {"b": 2,\n"a": 1}')),
+        (
+            ("application/vnd.shop+json", b'[{"a":"x","b":null}]'),
+            ("Application/JSON", b'[{"b":null,"a":"\\u0078"}]'),
+        ),
+        (("application/json", '{"a":"ä"}'.encode()), ("application/json", '{"a":"ä"}'.encode("utf-16"))),
+        (
+            (MIXED, b"--b\r\n\r\nx\r\n--b--"),
+            ('multipart/mixed; boundary="c d"', b"--c d\r\n\r\nx\r\n--c d--"),
+        ),
+        (
+            (MIXED, b"--b  \r\n\r\nx\r\n--b--\r\n"),
+            (MIXED.replace("=b", "=x+y"), b"--x+y\r\n\r\nx\r\n--x+y--\r\n"),
+        ),
+    ],
+)
+def test_the_same_content(one: tuple[str, bytes], other: tuple[str, bytes]) -> None:
+    assert content_of(*one) == content_of(*other) != one[1]
+    assert chosen("body", *one) != chosen("body", *other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("application/json", b'{"a":1}'), ("application/json", b'{"a":1.0}')),
+        (("application/json", b'{"a":1}'), ("application/json", b'{"a":"1"}')),
+        (("application/json", b'{"a":["number","1"]}'), ("application/json", b'{"a":1}')),
+        (("application/json", b"[1,2]"), ("application/json", b"[2,1]")),
+        (("application/json", b'{"a":1,"a":2}'), ("application/json", b'{"a":2,"a":1}')),
+        (("application/json", b'{"a":1'), ("application/json", b'{"a": 1')),
+        (("text/plain", b'{"a":1}'), ("text/plain", b'{"a": 1}')),
+        ((MIXED, b"--b\r\n\r\nx\r\n--b--"), (MIXED, b"--b\r\n\r\ny\r\n--b--")),
+        (
+            (MIXED, b"--b\r\n\r\nx\r\n--b\r\n\r\ny\r\n--b--"),
+            (MIXED, b"--b\r\n\r\nx\r\n--bb\r\n\r\ny\r\n--b--"),
+        ),
+        (("multipart/mixed", b"--b\r\n\r\nx\r\n--b--"), ("multipart/mixed", b"--c\r\n\r\nx\r\n--c--")),
+        ((MIXED, b"no parts"), (MIXED, b"none")),
+        (("application/json", b"[" * 100_000), ("application/json", b"[" * 100_001)),
+        (("application/json", b"\xff"), ("application/json", b"\xfe")),
+        (("application/json", b"9" * 5_000), ("application/json", b"9" * 5_001)),
+    ],
+)
+def test_another_content(one: tuple[str, bytes], other: tuple[str, bytes]) -> None:
+    assert content_of(*one) != content_of(*other)
+
+
+def test_a_fingerprint_of_ones_own() -> None:
+    assert chosen(lambda content_type, body: f"{content_type} {len(body)}", "a/b", b"xyz") == b"a/b 3"
+    assert chosen(lambda _, body: body[:1], "a/b", b"xyz") == b"x"
+    with pytest.raises(TypeError, match="fingerprint must return bytes or a str, not int"):
+        chosen(lambda *_: 1, "a/b", b"")
+
+
+@pytest.mark.parametrize("wrong", ["bytes", "Body", None, 1])
+def test_another_fingerprint_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match='fingerprint must be "body", "content" or a function'):
+        IdempotencyMiddleware(lambda *_: None, Redis(), scope=lambda _: "me", fingerprint=wrong)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from ..._core.sources import source_of
 from .._handling import Handling
 from . import _problems as problems
 from ._asgi import App, Body, Exchange, HungUpError, Message, Receive, Scope, Send, answer_with
+from ._content import chosen
 from ._keys import fingerprint_of, parsed
 from ._once import Once
 from ._policy import Options, Policy, asker, check_scope
@@ -37,8 +38,8 @@ class IdempotencyMiddleware:
     `aiolocks.contrib.idempotency.fastapi`; for aiohttp, `aiolocks.contrib.idempotency.aiohttp`.
 
     The first request with a key runs the handler. Later ones with this key, of the same user and with the
-    same method, path, query and body, get its status, headers and body, byte for byte. An answer of the
-    middleware itself is `application/problem+json`.
+    same method, path, query and body (as `fingerprint` says), get its status, headers and body, byte for
+    byte. An answer of the middleware itself is `application/problem+json`.
 
     A client that hangs up does not cancel the handler, which then does not see that the client is gone. The
     answer is collected, and is sent when it is whole and recorded. Websockets, other methods, and requests
@@ -70,6 +71,14 @@ class IdempotencyMiddleware:
             handler has said that it begins (`handler_begins`); otherwise those below 400, and 402, 409, 410
             and 412: any other refusal may be that of code before the handler. An error with `Retry-After` is
             never kept.
+        fingerprint: What makes two bodies the same. `"body"`: their bytes. A client that makes the body anew
+            for a retry may change them without a change of the content: then it gets 422. `"content"`: JSON
+            is the same with other white space, and with the names of its objects in another order; a
+            `multipart` body with another boundary. Numbers and strings, and the order of lists and parts,
+            count; other types are compared by their bytes. Or a function of the content type (a str, empty
+            if there is none) and the body (bytes), which returns bytes or a str to be compared. After
+            another choice, the records of before do not fit: a retry that comes then gets 422. Default:
+            `"body"`.
         max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs. Default:
             1 MiB.
         max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
@@ -172,11 +181,13 @@ class Protected:
             task=self._once.task,
         )
         method, path = scope["method"].upper(), scope["path"]
+        content_type = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+        content = chosen(self._policy.fingerprint, content_type, body)
         answer: Record | Unkept = await self._once.serve(
             client,
             asker=who,
             key=key,
-            fingerprint=fingerprint_of(method, path, scope.get("query_string", b""), body),
+            fingerprint=fingerprint_of(method, path, scope.get("query_string", b""), content),
             route=f"{method} {path}",
             work=exchange.answer,
         )

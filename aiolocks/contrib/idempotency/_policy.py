@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypedDict, final
 from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, seconds
 from ..._core.unknown_arguments import reject_unknown
 from .._handling import Handling
+from ._content import Fingerprint, check_fingerprint
 from ._problems import anonymous
 from ._store import Store
 
@@ -27,6 +28,7 @@ class Options(TypedDict, total=False):
     on_crash: OnCrash
     store: Store | None
     keeps: Callable[[int], bool]
+    fingerprint: Fingerprint
     max_body: int
     max_answer: int
     max_kept: int | None
@@ -67,6 +69,7 @@ class Policy:
     on_crash: OnCrash = "refuse"
     store: Store | None = None
     keeps: Callable[[int], bool] | None = None
+    fingerprint: Fingerprint = "body"
     max_body: int = 1024 * 1024
     max_answer: int = 64 * 1024
     max_kept: int | None = 16 * 1024 * 1024
@@ -102,6 +105,7 @@ class Policy:
             raise ValueError(f'on_crash must be "refuse" or "run", not {self.on_crash!r}')
         if self.keeps is not None and not callable(self.keeps):
             raise TypeError(f"keeps must be a function of a status, not {self.keeps!r}")
+        check_fingerprint(self.fingerprint)
         for name in ("max_body", "max_answer", "max_kept"):
             size: Any = getattr(self, name)
             if name == "max_kept" and size is None:

@@ -20,6 +20,7 @@ from ..._core.sources import source_of
 from .._handling import Handling
 from ..aiohttp import session_of_request
 from . import _problems as problems
+from ._content import chosen
 from ._keys import fingerprint_of, parsed
 from ._once import Once
 from ._policy import Options, Policy, asker, check_scope
@@ -73,6 +74,7 @@ def idempotency_middleware(
             said = scope(request)
             who = asker(await said if inspect.isawaitable(said) else said)
             request, body = await _with_body(request, policy.max_body)
+            content = chosen(policy.fingerprint, request.headers.get("Content-Type", ""), body)
 
             async def work() -> Record | Unkept:
                 handling = Handling()
@@ -87,7 +89,9 @@ def idempotency_middleware(
                 session_of_request(request) if source is None else source,
                 asker=who,
                 key=key,
-                fingerprint=fingerprint_of(request.method, request.path, request.query_string.encode(), body),
+                fingerprint=fingerprint_of(
+                    request.method, request.path, request.query_string.encode(), content
+                ),
                 route=f"{request.method} {request.path}",
                 work=work,
             )
