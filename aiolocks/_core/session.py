@@ -90,13 +90,15 @@ class Session(AsyncOnly, Operations):
         wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
             once on the first connection, and says in the log when that is not the first. `"tracking"`:
             the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
-            notifications (RESP3), which must be on. `"poll"`: they sleep and try again, as `backoff` says.
+            notifications, which must be on; over RESP2 they take a second connection. `"poll"`: they sleep
+            and try again, as `backoff` says.
             Where they hear, a request each 0.6 s finds what was not heard.
-        protocol: The version of RESP that the session speaks. None: RESP3 if the server has it. Where the
-            server refuses `HELLO 3`, closes the connection, or does not answer within 1 s, the session
-            connects again with RESP2, says so in the log once, and stays with RESP2; then waiters hear
-            nothing, as with `wakeup="poll"`. 2: `HELLO 3` is never sent. 3: a server without RESP3 is a
-            `ConfigurationError`.
+        protocol: The version of RESP that the session speaks, whatever the client speaks. None: RESP3 if the
+            server has it. Where the server refuses `HELLO 3`, closes the connection, or does not answer
+            within 1 s, and RESP2 works, the session says so in the log once, and stays with RESP2: then
+            waiters hear by keyspace notifications, or poll. 2: `HELLO 3` is never sent. 3: a server without
+            RESP3 is a `ConfigurationError`. A client with a connection class of its own speaks what it was
+            made with, unless this is 2.
         backoff: How long waiters sleep between two tries, where they do not hear that a lock is free.
         command_timeout: Seconds that a single request without a deadline of its own may take while the server
             is silent. Where the server cannot be reached, such a request fails at once.
