@@ -94,7 +94,7 @@ class Slots:
 
     def _note(self, gap: faults.NamelessError | None) -> None:
         if gap is not None and self.gap is None:
-            log.warning("%s", gap)
+            log.warning("some slots have no node that can be reached: %s", gap)
         self.gap = gap
 
     async def _ask_around(self) -> _Table:
