@@ -279,7 +279,7 @@ async def test_nodes_that_have_no_names_yet(
                     await Lock(session, "a").locked()
                 else:
                     await Lock(session, "a", blocking_timeout=0.5).acquire()
-        assert [text for text in caplog.messages if "no names yet" in text] == [caplog.messages[0]]
+        assert len([text for text in caplog.messages if "no names yet" in text]) == 1
         waiting = asyncio.create_task(Lock(session, "a").acquire())
         await asyncio.sleep(0.1)
         reached_by("ip")

@@ -285,6 +285,7 @@ def resp2_alone(through: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
 async def test_t_w_1_resp2_alone_is_left_to_the_poll(
     resp2_alone: Proxy, start: Start, by_hand: ByHand, caplog: pytest.LogCaptureFixture
 ) -> None:
+    by_hand.redis.config_set(NOTIFICATIONS, "")  # another test may have left them on
     session = start(backoff=Backoff(), to=resp2_alone)
     await polled(session, by_hand)
     assert [("poll serves" in text, "RESP2" in text) for text in warnings(caplog)] == [(True, True)]
@@ -292,8 +293,9 @@ async def test_t_w_1_resp2_alone_is_left_to_the_poll(
 
 @pytest.mark.parametrize(("wanted", "why"), [("tracking", "RESP2"), ("keyspace", NOTIFICATIONS)])
 async def test_t_w_1_resp2_alone_and_asked_for_by_name(
-    resp2_alone: Proxy, start: Start, wanted: Any, why: str
+    resp2_alone: Proxy, start: Start, by_hand: ByHand, wanted: Any, why: str
 ) -> None:
+    by_hand.redis.config_set(NOTIFICATIONS, "")  # as above
     session = start(wakeup=wanted, to=resp2_alone)
     with pytest.raises(ConfigurationError, match=why):
         await Lock(session, "a").acquire()
