@@ -208,6 +208,17 @@ async def test_what_fails_once_and_then_not_is_an_outage(
     assert await hears(session)
 
 
+async def test_two_outages_in_a_row_are_no_answer(through: Proxy, open_session: OpenSession) -> None:
+    """The second one ends the connection with RESP2 as well, which a server without RESP3 would keep."""
+    session = open_session(through)
+    through.hello = SILENT
+    hearing = asyncio.create_task(hears(session))
+    await eventually(lambda: hellos(through) == 2, within=5)
+    through.hello = None
+    through.cut()
+    assert await in_within(5, hearing)
+
+
 @pytest.mark.parametrize(
     "answer",
     [

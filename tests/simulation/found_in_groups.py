@@ -139,4 +139,12 @@ IN_GROUPS: dict[str, Schedule] = {
         ),
         jitter=0.1,
     ),
+    "RESP2 is believed of a master that has been replaced, for the new one hangs": schedule(
+        "sentinel-rwlock",
+        2000169,
+        1.0,
+        crew("tracking", NEAR, one("p1.w0.r0", 0.282, 0.141, timeout=0.143), busy=0.01),
+        jitter=0.1,
+        faults=(fault("hang", "m0", 0.139, 2.412), fault("hang", "m1", 2.143, 2.062)),
+    ),
 }

@@ -267,4 +267,11 @@ IN_LISTENING: dict[str, Schedule] = {
         ),
         faults=(fault("read only", "redis", 0.1330250280372215, 0.7855441881743884, 0.0),),
     ),
+    "a server that is started again twice in a row is taken for one without RESP3": schedule(
+        "rings",
+        2000227,
+        2.0,
+        crew("tracking", FAR, one("p2.w0.r0", 0.0, 0.129, timeout=0.094), rate=1.00187, first_poll=5.0),
+        faults=(fault("restart", "redis", 0.025, 0.004), fault("empty restart", "redis", 0.152, 0.188)),
+    ),
 }

@@ -50,6 +50,7 @@ pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 _PIECE: Final = 65_536
 
 Address = tuple[str, int]
+Server = tuple[object, ...]
 MakeWords = Callable[[], Words]
 """Makes the words of a request as late as possible: when there is a connection to write them to, but in a
 cluster before the library connects to the node. Raises if the request must not be sent any more."""
@@ -64,11 +65,13 @@ class NoResp3Error(Exception):
 
     Attributes:
         said: It said so in words. A connection that was closed, or silence, may have another cause.
+        server: As `RawConnection.server`.
     """
 
-    def __init__(self, how: str, *, said: bool) -> None:
+    def __init__(self, how: str, *, said: bool, server: Server) -> None:
         super().__init__(how)
         self.said = said
+        self.server = server
 
 
 class NotConnectedError(Exception):
@@ -108,12 +111,27 @@ def library_behind(connector: Connecting) -> Library:
 
 @final
 class RawConnection:
-    """An authenticated stream to the server, taken out of redis-py's hands."""
+    """An authenticated stream to the server, taken out of redis-py's hands.
 
-    __slots__ = ("_beneath", "_writer", "database", "leftover", "protocol", "replies", "transport")
+    Attributes:
+        server: Where it leads. Behind Sentinel the next connection may lead elsewhere.
+    """
+
+    __slots__ = (
+        "_beneath",
+        "_reader",
+        "_writer",
+        "database",
+        "leftover",
+        "protocol",
+        "replies",
+        "server",
+        "transport",
+    )
 
     def __init__(
         self,
+        reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         transport: asyncio.Transport,
         replies: Replies,
@@ -121,8 +139,10 @@ class RawConnection:
         *,
         protocol: int,
         database: int,
+        server: Server,
     ) -> None:
         # The writer is kept for as long as the transport: a collected writer closes it.
+        self._reader = reader
         self._writer = writer
         finalized(asyncio.get_running_loop(), transport, _silenced(transport))
         self._beneath: Any = transport.get_protocol()
@@ -131,6 +151,7 @@ class RawConnection:
         self.leftover = leftover
         self.protocol = protocol
         self.database = database
+        self.server = server
 
     @classmethod
     async def open(
@@ -179,8 +200,25 @@ class RawConnection:
             raise NotDrivableError(f"{type(transport).__name__} cannot change its protocol")
         leftover = bytes(reader._buffer)  # pushes that came early
         connection._reader = connection._writer = None
-        protocol = handshake.protocol
-        return cls(writer, transport, handshake.replies, leftover, protocol=protocol, database=database)
+        return cls(
+            reader,
+            writer,
+            transport,
+            handshake.replies,
+            leftover,
+            protocol=handshake.protocol,
+            database=database,
+            server=_server_of(connection),
+        )
+
+    async def answers(self, patience: float) -> bool:
+        """Whether the server still answers in so many seconds; asked before it is driven, with RESP2."""
+        try:
+            async with asyncio.timeout(patience):
+                self._writer.write(b"*1\r\n$4\r\nPING\r\n")
+                return bool(await self._reader.readline())
+        except (OSError, TimeoutError, ValueError):
+            return False
 
     def lost(self, error: Exception | None) -> None:
         """Tells the protocol that stood there before, which is what `wait_closed` waits for."""
@@ -283,8 +321,8 @@ class _Handshake:
             else:
                 self.protocol = 3
                 return reply
-            raise NoResp3Error(how, said=True)
-        raise NoResp3Error(how, said=False)
+            raise NoResp3Error(how, said=True, server=_server_of(self._connection))
+        raise NoResp3Error(how, said=False, server=_server_of(self._connection))
 
     async def _reply(self) -> Any:
         reader = self._connection._reader
@@ -314,6 +352,11 @@ def arguments_of(pool: Connecting) -> dict[str, Any]:
     once = library_behind(pool).single_try()
     retry = {"retry": once, "retry_on_error": [], "retry_on_timeout": False}
     return {**kept, **retry, "health_check_interval": 0}
+
+
+def _server_of(connection: Any) -> Server:
+    """What the library connects to: a name and a port, or the path of a socket."""
+    return tuple(getattr(connection, name, None) for name in ("host", "port", "path"))
 
 
 def close_now(connection: Any) -> None:

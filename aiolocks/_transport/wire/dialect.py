@@ -33,9 +33,11 @@ class Dialect:
     """The version for all connections of a session, learned by the first of them.
 
     A connection that was closed, or silence, may be an outage instead of an answer. So RESP2 is remembered
-    only where a connection with RESP2 to the same server answers, and right behind it `HELLO 3` fails once
-    more, in the time that RESP2 needed several times over. A server that was away for a moment, or that hung
-    for more than a second, answers both. An error in words is believed as soon as RESP2 answers.
+    only where a connection with RESP2 answers, right behind it `HELLO 3` to the same server fails once more,
+    in the time that RESP2 needed several times over, and the connection with RESP2 still answers then. A
+    server that was away for a moment, or that hung for more than a second, answers the second `HELLO 3`. One
+    that goes away a second time ends the connection with RESP2 too. Behind Sentinel the second `HELLO 3` may
+    go to a new master, of which RESP2 says nothing. An error in words is believed as soon as RESP2 answers.
 
     Args:
         wanted: 2 never asks for RESP3; 3 takes nothing else.
@@ -56,6 +58,7 @@ class Dialect:
 
         Raises:
             ConfigurationError: The server has no RESP3, and nothing else is wanted.
+            ConnectionError: The server has gone away meanwhile, so that its silence says nothing.
         """
         if self.why:
             return await open_raw(2, HELLO_TIMEOUT)
@@ -67,9 +70,17 @@ class Dialect:
         began = loop.time()
         raw = await open_raw(2, HELLO_TIMEOUT)
         try:
-            if not no.said and (better := await self._asked_again(open_raw, loop.time() - began)) is not None:
-                raw.abort()
-                return better
+            if not no.said:
+                patience = min(HELLO_TIMEOUT, max(_AT_LEAST, _TRIPS * (loop.time() - began)))
+                try:
+                    better = await open_raw(3, patience)
+                except NoResp3Error as error:
+                    no = error
+                else:
+                    raw.abort()
+                    return better
+                if no.server != raw.server or not await raw.answers(patience):
+                    raise ConnectionError(f"{no}, and nothing tells that it speaks RESP2")
             if self.wanted == 3:
                 raise ConfigurationError(
                     f"protocol=3 is not available: {label} does not speak RESP3 ({no}); allow HELLO 3 there "
@@ -83,13 +94,6 @@ class Dialect:
             self.why = f"for {said}"
             log.info("%s does not speak RESP3 (%s): this session speaks RESP2 from now on", label, said)
         return raw
-
-    async def _asked_again(self, open_raw: OpenRaw, took: float) -> RawConnection | None:
-        """A connection with RESP3, if there is one now; with RESP2, connecting took so many seconds."""
-        try:
-            return await open_raw(3, min(HELLO_TIMEOUT, max(_AT_LEAST, _TRIPS * took)))
-        except NoResp3Error:
-            return None
 
     def require_any(self, why: str) -> None:
         """RESP3 cannot be asked for here, now or later.
