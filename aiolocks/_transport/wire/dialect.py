@@ -75,11 +75,11 @@ class Dialect:
                 try:
                     better = await open_raw(3, patience)
                 except NoResp3Error as error:
-                    no = error
+                    again = error
                 else:
                     raw.abort()
                     return better
-                if no.server != raw.server or not await raw.answers(patience):
+                if again.server != raw.server or not await raw.answers(patience):
                     raise ConnectionError(f"{no}, and nothing tells that it speaks RESP2")
             if self.wanted == 3:
                 raise ConfigurationError(
