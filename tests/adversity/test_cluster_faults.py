@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from redis.asyncio import RedisCluster
@@ -22,7 +23,10 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
+from aiolocks._transport.cluster.clustered import Clustered
+from aiolocks._transport.requests.calls import Call, ignore
 from aiolocks._transport.requests.keys import key
+from aiolocks._transport.wire.pipeline import bare
 from tests.adversity.tools import Witness
 from tests.conformance.conftest import KINDS, Kind
 from tests.conftest import PREFIX, Surroundings, clustered
@@ -378,3 +382,32 @@ async def test_t_f_8_a_failover_is_followed(
     assert not fencing(holds + after)
     await cluster_client.aclose()
     await other_client.aclose()
+
+
+@pytest.mark.leaves_keys
+async def test_a_dead_node_is_left_though_the_session_itself_asks_it_something(
+    replicated: Cluster, surroundings: Surroundings
+) -> None:
+    """While it is taken for a node of the cluster, everybody polls."""
+    cluster = replicated
+    dead = cluster.masters[1]
+    theirs = next(name for name in NAMES if cluster.owner_of(key(PREFIX, "lock", name)) is dead)
+    client = cluster.client()
+    async with Session(client) as session:
+        for name in NAMES:
+            async with Lock(session, name):
+                pass
+        assert session._engine is not None
+        engine: Any = session._engine._transport
+        assert isinstance(engine, Clustered)
+        assert engine.hears
+        dead.server.kill()
+        async with asyncio.timeout(10):
+            while cluster.owner_of(key(PREFIX, "lock", theirs)) is dead:
+                node = engine._nodes.to(("127.0.0.1", dead.port))
+                node.send(Call(bare(("PING",)), ignore, ignore, until=time.monotonic() + 1))
+                engine._nodes.look_after()
+                await asyncio.sleep(0.1)
+        assert not engine.hears
+        await eventually(lambda: engine.hears, within=6)
+    await client.aclose()

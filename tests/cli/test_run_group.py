@@ -29,7 +29,12 @@ STUBBORN = """sh -c 'trap "" TERM HUP INT QUIT; echo in; while :; do sleep 0.05;
 FOREGROUND = (
     sys.executable,
     "-c",
-    "import os; print('front', os.tcgetpgrp(0) == os.getpgrp() == os.getpid())",
+    """
+import os, time
+until, own = time.monotonic() + 5, os.getpgrp() == os.getpid()
+while os.tcgetpgrp(0) != os.getpgrp() and time.monotonic() < until: time.sleep(0.01)
+print('front', os.tcgetpgrp(0) == os.getpgrp() and own)
+""",
 )
 
 

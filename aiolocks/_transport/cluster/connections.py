@@ -15,6 +15,8 @@ from ..wire.multiplexed import Multiplexed
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
+_AWAY: Final = 2.0
+"""Seconds between two such questions where no request waits."""
 _ROLL_CALL: Final = 30.0
 """Seconds between two questions for the nodes of the cluster."""
 
@@ -85,29 +87,34 @@ class NodeConnections:
     # -- nodes that cannot be reached
 
     def look_after(self) -> None:
-        """Sees to it that requests which wait for a connection do not wait for a node that serves no more."""
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._patience, self._look)
+        """Sees to it that requests which wait for a connection do not wait for a node that serves no more.
+
+        A node that is away is looked after too when nobody waits for it any more, if seldom: while it is
+        taken for one of the cluster, everybody polls.
+        """
+        if self._watch is not None:
+            if self._watch.when() <= self._loop.time() + self._patience:
+                return
+            self._watch.cancel()
+        self._watch = self._later(self._patience, self._look)
 
     def _look(self) -> None:
         self._watch = None
-        if any(node.stuck for node in self.by_address.values()):
+        nodes = self.by_address.values()
+        if any(node.stuck for node in nodes):
             self._stuck()
             self._patience = min(2 * self._patience, _STUCK_MAXIMUM)
             self.look_after()
-        else:
-            self._patience = _STUCK
+            return
+        self._patience = _STUCK
+        if any(node.outage.lasts for node in nodes):
+            self._stuck()
+            self._watch = self._later(_AWAY, self._look)
 
     # -- the nodes of the cluster
 
     def _call_roll_later(self) -> None:
-        here = weakref.WeakMethod(self._call_roll)  # the loop must not keep alive a session that nobody uses
-
-        def call() -> None:
-            if (call_roll := here()) is not None:
-                call_roll()
-
-        self._roll_call = self._loop.call_later(_ROLL_CALL, call)
+        self._roll_call = self._later(_ROLL_CALL, self._call_roll)
 
     def _call_roll(self) -> None:
         """Asks one node for those of the cluster, of which all may be others until a table is needed."""
@@ -118,6 +125,16 @@ class NodeConnections:
             node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))
         if self.by_address:
             self._call_roll_later()
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
+        """The loop does not keep alive a session that nobody uses."""
+        here = weakref.WeakMethod(what)
+
+        def call() -> None:
+            if (still := here()) is not None:
+                still()
+
+        return self._loop.call_later(seconds, call)
 
     # -- closing
 

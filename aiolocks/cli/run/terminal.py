@@ -1,9 +1,9 @@
 """The terminal of this process, and the process group in its foreground.
 
 The command is a process group of its own, so the signals of keys such as Ctrl-C reach either the command or
-the group of this process, never both. If stdin is the terminal, the command is in the foreground from its
-start; otherwise from when it asks for the terminal. A process of the group of this one may ask for the
-terminal back: the reader of a pipe, such as `less`.
+the group of this process, never both. If stdin is the terminal, the command is put in the foreground right
+after its start; otherwise, or where the command is quicker than that, when it asks for it. A process
+of the group of this one may ask for the terminal back: the reader of a pipe, such as `less`.
 """
 
 from __future__ import annotations
