@@ -14,6 +14,7 @@ from .alone import Alone
 from .base import Workload
 from .cluster import InCluster
 from .costs import Costs
+from .counts import Counts
 from .crash import Crash
 from .drain import Drain
 from .drain_processes import DrainProcesses
@@ -38,6 +39,7 @@ from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
+    "counts": [Counts],
     "alone": [Alone],
     "costs": [Costs],
     "many": [Many],

@@ -37,10 +37,10 @@ from ..spent import spending
 from .base import Measure, Workload
 from .drain import once
 
-_MASTERS = 3
-_HOLD = 0.02
+MASTERS = 3
+HOLD = 0.02
 """Seconds: shorter than the time after which a session begins to listen for the loss of a lease."""
-_TTL = 0.9
+TTL = 0.9
 """Seconds, of leases whose renewals are counted."""
 _RENEWALS = 5
 _TOGETHER = 100
@@ -86,7 +86,7 @@ KINDS = {
     "`RWLock.reader`": _Kind(_mode("reader"), other=_mode("writer")),
     "`RangeLock.writer`": _Kind(_range),
     "`Leadership`": _Kind(Leadership),
-    f"`Redlock` of {_MASTERS} masters": _Kind(Redlock, masters=_MASTERS),
+    f"`Redlock` of {MASTERS} masters": _Kind(Redlock, masters=MASTERS),
 }
 
 
@@ -130,7 +130,7 @@ class Costs(Workload):
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Masters of its own for the kind that has several."""
         async with AsyncExitStack() as stack:
-            masters = [await stack.enter_async_context(EmbeddedServer()) for _ in range(_MASTERS)]
+            masters = [await stack.enter_async_context(EmbeddedServer()) for _ in range(MASTERS)]
 
             async def measure(contender: str) -> Sample:
                 kind = KINDS[contender]
@@ -141,9 +141,9 @@ class Costs(Workload):
             yield measure
 
     async def _figures(self, kind: _Kind, servers: list[Address], stack: AsyncExitStack) -> dict[str, float]:
-        size, renewed = self.settings.size, _Renewed()
-        here = await _sessions(servers, stack, listeners=(renewed,))
-        there = await _sessions(servers, stack)
+        size, renewed = self.settings.size, Renewed()
+        here = await sessions(servers, stack, listeners=(renewed,))
+        there = await sessions(servers, stack)
         name = f"costs:{next(_names)}"
         own = kind.make(here, name, ttl=30)
         other = (kind.other or kind.make)(there, name, ttl=30)
@@ -160,7 +160,7 @@ class Costs(Workload):
             figures["handover"] = counted.number / tasks
         for key, leases in (("renewal", 1), ("renewals", size(_TOGETHER, 5))):
             names = [f"{name}:{key}:{number}" for number in range(leases)]
-            held = [await kind.make(here, one, ttl=_TTL).acquire() for one in names]
+            held = [await kind.make(here, one, ttl=TTL).acquire() for one in names]
             await renewed.times(leases)
             async with counting(servers) as counted:
                 await renewed.times(_RENEWALS * leases)
@@ -174,7 +174,7 @@ class Costs(Workload):
         )
 
 
-class _Renewed:
+class Renewed:
     """A listener: the renewals of a session."""
 
     def __init__(self) -> None:
@@ -182,6 +182,7 @@ class _Renewed:
         self._reached = asyncio.Event()
 
     def on_renewed(self, *_: object) -> None:
+        """One more."""
         self._left -= 1
         if self._left == 0:
             self._reached.set()
@@ -193,7 +194,7 @@ class _Renewed:
         await self._reached.wait()
 
 
-async def _sessions(servers: Sequence[Address], stack: AsyncExitStack, **settings: Any) -> Any:
+async def sessions(servers: Sequence[Address], stack: AsyncExitStack, **settings: Any) -> Any:
     """A session, or of several masters one each."""
     made = [
         await stack.enter_async_context(
@@ -219,7 +220,7 @@ async def _wait(own: Any, other: Any, servers: Sequence[Address]) -> float:
         async def hold(inside: asyncio.Event = inside) -> None:
             async with other:
                 inside.set()
-                await asyncio.sleep(_HOLD)
+                await asyncio.sleep(HOLD)
 
         async with counting(servers) as counted:
             holding = asyncio.create_task(hold())
