@@ -48,7 +48,7 @@ def texts(report: Report, docs: Path) -> dict[Path, str]:
             docs / "explanation/performance.md",
             {
                 name: lines(by_title[name]) if name in by_title else _not_yet(name)
-                for name, lines in (("costs", _costs), ("profile", _profile))
+                for name, lines in (("costs", _costs), ("counts", _counts), ("profile", _profile))
             },
         ),
         **_with(docs / "explanation/comparison.md", {"speed": _speed(by_title)}),
@@ -79,6 +79,25 @@ def _costs(result: Result) -> Iterator[str]:
         for standing in result.standings
     ]
     yield from table(("", *(figure.label for figure in result.figures)), kinds)
+    yield _measured(result)
+
+
+def _counts(result: Result) -> Iterator[str]:
+    """A line for each kind of lock; bytecodes, calls and objects in a cell."""
+    labels = {figure.key: figure.label for figure in result.figures}
+    cases = {key.removesuffix("_bytecodes"): key for key in labels if key.endswith("_bytecodes")}
+    kinds = []
+    for standing in result.standings:
+        whole = {key: f"{spread.median:,.0f}".replace(",", " ") for key, spread in standing.figures.items()}
+        cells = (
+            " · ".join(whole[f"{case}_{what}"] for what in ("bytecodes", "frames", "objects"))
+            if key in whole
+            else NONE
+            for case, key in cases.items()
+        )
+        kinds.append((standing.contender, *cells, whole["kept_files"]))
+    headings = (labels[key].removesuffix(": bytecodes") for key in cases.values())
+    yield from table(("", *headings, labels["kept_files"]), kinds)
     yield _measured(result)
 
 
