@@ -67,7 +67,10 @@ class Actors:
             await self.perform(one)
 
     async def perform(self, one: Round) -> bool:
-        """One round, in a task of its own that may be cancelled; whether it went well."""
+        """One round, in a task of its own that may be cancelled; whether it got in, and nothing went wrong.
+
+        One that is robbed has been in.
+        """
         loop = asyncio.get_running_loop()
         began, excuses = self._referee.now, self._referee.excuses
         task = loop.create_task(self._work(one) if self._kind.work else self._hold(one), name=one.part)
@@ -94,7 +97,7 @@ class Actors:
             return False
         if (error := task.exception()) is not None:
             self._explained(one, error, began)
-        return error is None
+        return error is None or (isinstance(error, LockLostError) and error.stolen_by is not None)
 
     def _explained(self, one: Round, error: BaseException, began: float) -> None:
         if isinstance(error, TimeoutError) and one.timeout is not None:
