@@ -34,8 +34,9 @@ class Semaphore(Acquirable[Lease]):
     ```
 
     Each lease counts for itself and expires for itself: the permits of a holder that died are back one ttl
-    later, whatever others renew. All users of a name give the same `value`, which the server remembers while
-    it is in use and for 24 h after; `resize` changes how many permits there are for all of them.
+    later, whatever others renew. All users of a name give the same `value`. While somebody holds or waits,
+    another one is refused; once nobody does, it takes the place of the former. `resize` changes how many
+    permits there are for all users, while the name is in use and for 24 h after, whatever their `value`.
 
     Permits that come back go to waiters of the same process first, as with a `Lock`. With `fair=True`,
     waiters get them in the order in which they asked, over all processes: then no waiter for a few permits
@@ -125,7 +126,7 @@ class Semaphore(Acquirable[Lease]):
             ValueError: `n` is more than `value`, and so could never be acquired.
             LockTimeoutError: Not acquired within `blocking_timeout`; it names some of the holders.
             DeadlockError: There is no `blocking_timeout`, and this very task holds too many of the permits.
-            ConfigurationError: It was made with another `value`.
+            ConfigurationError: Somebody holds it or waits with another `value`.
             BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
                 `ttl` seconds where there is none.
             SessionClosedError: The session is closed, or was closed meanwhile.
@@ -147,7 +148,7 @@ class Semaphore(Acquirable[Lease]):
             n: How many permits, all at once or none.
 
         Raises:
-            ConfigurationError: It was made with another `value`; or `n` is more than `value` and more than
+            ConfigurationError: It is in use with another `value`; or `n` is more than `value` and more than
                 `resize` has set, so that no release could ever bring that many. Also a `ValueError`.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
@@ -161,7 +162,7 @@ class Semaphore(Acquirable[Lease]):
         """How many permits could be acquired now, as the server says; 0 of a fair one while anybody waits.
 
         Raises:
-            ConfigurationError: It was made with another `value`.
+            ConfigurationError: Somebody holds it or waits with another `value`.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
         """
         binding = self._bind()
@@ -172,13 +173,13 @@ class Semaphore(Acquirable[Lease]):
 
         Leases stay held: when there are fewer permits than before, more may be out until they come back. With
         0 the semaphore is closed: nobody gets in, waiters wait, and a later `resize` opens it. The `value`
-        with which it must be made stays the same.
+        with which it is made stays the same.
 
         Args:
             value: How many, 0 to 2**31.
 
         Raises:
-            ConfigurationError: It was made with another `value`.
+            ConfigurationError: Somebody holds it or waits with another `value`.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
         """
         number = whole_number("value", value, least=0, most=_MOST)

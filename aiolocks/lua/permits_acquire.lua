@@ -9,16 +9,16 @@
 -- Returns {1, fencing token, number of entries in the queue, number of further such grants that there is room for, bells rung…}
 --      or {0, remaining ms (-1: no holder; -2: others go first; -3: there are too few)[, the holders], bells rung…
 --          [, the entry of the queue that goes first, if it is another entry of the same bell]}
---      or {2, first value, current value} when the first value is another one
+--      or {2, first value, current value} when the first value is another one, and somebody holds or waits
 --      or {3, current value, bells rung…} when neither value allows that number: the waiter has left the queue
 --
 -- Invariant: with t, no waiter gets in before a living one with another bell, and a try that will not wait passes no waiter.
 local token, ttl, wanted, seat, flags = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local fair, others = seat ~= NO_SEAT, number_in(queue)
 if ARGV[6] ~= '' then
-  local first = first_value()
+  local first, resized = first_value(ARGV[6])
   if first and first ~= ARGV[6] then return {2, tonumber(first), capacity()} end
-  if not first then redis.call('HSET', value, 'first', ARGV[6], 'current', ARGV[6]) end
+  if not first then redis.call('HSET', value, 'first', ARGV[6], 'current', resized or ARGV[6]) end
 end
 local woken, wakeup_due = was_woken(flags, bell), purge() > 0 or has(flags, 'o')
 local permits, minted, metadata = lease_of(token)

@@ -3,8 +3,9 @@
 --
 -- KEYS  1 holders   2 leases   3 value   4 fence   5 queue   6 bell
 -- ARGV  1 first value   2 value from now on   3 retention of the value, ms   4 seat
--- Returns {1, 0, bells rung…} or {2, first value, current value} when the first value is another one
-local first = first_value()
+-- Returns {1, 0, bells rung…} or {2, first value, current value} when the first value is another one, and
+--      somebody holds or waits
+local first = first_value(ARGV[1])
 if first and first ~= ARGV[1] then return {2, tonumber(first), capacity()} end
 local fewer = tonumber(ARGV[2]) < (first and capacity() or tonumber(ARGV[1]))
 redis.call('HSET', value, 'first', ARGV[1], 'current', ARGV[2])

@@ -193,10 +193,29 @@ async def test_t_p_6_another_value_is_an_error_that_names_both(start: Start) -> 
                 assert "with 5" in message, message
                 assert ("7" in message) == resized, message
             await lock.resize(7)
-    with pytest.raises(ConfigurationError):  # also when nobody holds it
-        await other.acquire()
     async with lock.acquire(3):
         assert await lock.available() == 4
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["unfair", "fair"])
+async def test_another_value_counts_once_nobody_holds_or_waits(start: Start, fair: bool) -> None:
+    """As a deployment with a new number does, without a wait of a day; what was resized stays so."""
+    here, elsewhere = start(), start()
+    lock, other = (Semaphore(here, "a", 3, fair=fair), Semaphore(elsewhere, "a", 5, fair=fair))
+    held = await lock.acquire(3)
+    waiting = await waiter(here, lock.acquire(2))
+    await held.release()
+    lease = await in_within(AT_ONCE, waiting)
+    with pytest.raises(ConfigurationError, match="once nobody holds or waits"):
+        await other.try_acquire()
+    await lease.release()
+    assert await other.available() == 5
+    async with other.acquire(5):
+        with pytest.raises(ConfigurationError, match="value 5, not with 3"):
+            await lock.acquire()
+    await other.resize(1)
+    async with lock:
+        assert await lock.available() == 0
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["unfair", "fair"])

@@ -249,6 +249,70 @@ async def test_acquire_with_another_value_is_told_of_the_one_that_there_is(permi
     assert await permits.state() == state
 
 
+async def test_where_nobody_holds_or_waits_another_value_takes_the_place_of_the_first(permits) -> None:
+    await permits.acquire(ME, 2)
+    await permits.release(ME)
+
+    assert (await permits.acquire(OTHER, 5, value=5))[0] == 1
+    assert await permits.redis.hgetall(permits.value) == {b"first": b"5", b"current": b"5"}
+    assert await permits.acquire(ME) == [2, 5, 5]
+
+
+async def test_another_value_waits_for_the_last_holder_and_for_no_dead_one(permits) -> None:
+    await permits.acquire(ME)
+    await permits.acquire(OTHER, ttl=HOUR)
+    await permits.release(ME)
+    assert await permits.acquire(THIRD, value=5) == [2, 3, 3]
+    await permits.acquire(ME)
+    await permits.end(OTHER)
+    assert await permits.acquire(THIRD, value=5) == [2, 3, 3]
+    await permits.end(ME)
+
+    assert (await permits.acquire(THIRD, 5, value=5))[0] == 1
+    assert await permits.held() == {THIRD.encode(): 5}
+
+
+async def test_permits_that_are_kept_for_nobody_keep_another_value_out(permits) -> None:
+    await permits.acquire(ME)
+    await permits.release(ME, at_least=MINUTE)
+
+    assert await permits.acquire(OTHER, value=5) == [2, 3, 3]
+
+
+async def test_another_value_waits_for_the_last_waiter_and_for_no_dead_one(permits) -> None:
+    await permits.acquire(ME)
+    await permits.release(ME)
+    for who in ("x", "y"):
+        await permits.sit(who)
+    await permits.die("x")
+    state = await permits.redis.hgetall(permits.value)
+    assert await permits.acquire(OTHER, value=5) == [2, 3, 3]
+    assert await permits.available(5) == [3, 3]
+    assert await permits.resize(9, first=5) == [2, 3, 3]
+    assert await permits.redis.hgetall(permits.value) == state
+    await permits.die("y")
+
+    assert (await permits.acquire(OTHER, 5, value=5))[0] == 1
+
+
+async def test_what_resize_has_set_stays_under_another_value(permits) -> None:
+    for resized in (0, 2, 7):
+        await permits.clear()
+        await permits.resize(resized)
+
+        granted, *_ = await permits.acquire(ME, 2, value=5)
+
+        assert granted == (resized >= 2)
+        assert await permits.redis.hgetall(permits.value) == {b"first": b"5", b"current": b"%d" % resized}
+
+
+async def test_a_value_that_was_resized_to_the_first_one_is_not_resized(permits) -> None:
+    await permits.resize(7)
+    await permits.resize(3)
+
+    assert (await permits.acquire(ME, 4, value=4))[0] == 1
+
+
 async def test_a_value_that_was_forgotten_is_noted_anew(permits) -> None:
     await permits.acquire(ME)
     await permits.redis.delete(permits.value)
@@ -778,8 +842,22 @@ async def test_available_in_turn_is_none_while_somebody_waits(permits) -> None:
 
 async def test_available_with_another_value_is_told_of_the_one_that_there_is(permits) -> None:
     await permits.resize(7)
+    await permits.acquire(ME)
 
     assert await permits.available(5) == [3, 7]
+
+
+async def test_available_with_another_value_where_nobody_is_tells_what_it_would_be(permits) -> None:
+    await permits.acquire(ME)
+    await permits.release(ME)
+    state = await permits.state()
+
+    assert await permits.available(5) == 5
+    assert await permits.state() == state
+    await permits.resize(7)
+    assert await permits.available(5) == 7
+    await permits.resize(0)
+    assert await permits.available(5) == 0
 
 
 async def test_resize_sets_the_current_value_and_keeps_the_first(permits) -> None:
@@ -791,10 +869,14 @@ async def test_resize_sets_the_current_value_and_keeps_the_first(permits) -> Non
 
 async def test_resize_with_another_value_is_told_of_the_one_that_there_is(permits) -> None:
     await permits.resize(7)
+    await permits.acquire(ME)
     state = await permits.state()
 
     assert await permits.resize(9, first=5) == [2, 3, 7]
     assert await permits.state() == state
+    await permits.release(ME)
+    assert await permits.resize(9, first=5) == [1, 0]
+    assert await permits.redis.hgetall(permits.value) == {b"first": b"5", b"current": b"9"}
 
 
 async def test_resize_takes_nothing_away_from_who_holds(permits) -> None:
@@ -1712,6 +1794,48 @@ MUTATIONS = [
         "first ~= ARGV[6]",
         "false",
         "test_acquire_with_another_value_is_told_of_the_one_that_there_is",
+    ),
+    Mutation(
+        "shared/permits",
+        "last and tonumber(last) > NOW or first_living",
+        "last or first_living",
+        "test_another_value_waits_for_the_last_holder_and_for_no_dead_one",
+    ),
+    Mutation(
+        "shared/permits",
+        "last and tonumber(last) > NOW or first_living",
+        "first_living",
+        "test_permits_that_are_kept_for_nobody_keep_another_value_out",
+    ),
+    Mutation(
+        "shared/permits",
+        "holders, -1, -1, 'WITHSCORES'",
+        "holders, 0, 0, 'WITHSCORES'",
+        "test_another_value_waits_for_the_last_holder_and_for_no_dead_one",
+    ),
+    Mutation(
+        "shared/permits",
+        " or first_living(queue, 0) then return first",
+        " then return first",
+        "test_another_value_waits_for_the_last_waiter_and_for_no_dead_one",
+    ),
+    Mutation(
+        "shared/permits",
+        "return false, current ~= tonumber(first) and current or nil",
+        "return false, current",
+        "test_where_nobody_holds_or_waits_another_value_takes_the_place_of_the_first",
+    ),
+    Mutation(
+        "permits_acquire",
+        "resized or ARGV[6]",
+        "ARGV[6]",
+        "test_what_resize_has_set_stays_under_another_value",
+    ),
+    Mutation(
+        "permits_available",
+        "resized or ARGV[1]",
+        "ARGV[1]",
+        "test_available_with_another_value_where_nobody_is_tells_what_it_would_be",
     ),
     Mutation(
         "permits_acquire",

@@ -401,13 +401,25 @@ class SemaphoreWorld(World):
         self.model.resize(value)
 
     async def misconfigure(self, chance: random.Random) -> None:
-        """Made with another value than at first, it names both; whatever the value is now."""
+        """Made with another value: while anybody holds, the error names both; else that value counts."""
         if not self.made:
             return
-        first, wrong = self.model.first, self.model.first + chance.randint(1, 3)
-        with pytest.raises(ConfigurationError) as caught:
-            await self.semaphore(value=wrong).try_acquire()
-        assert {str(first), str(wrong)} <= set(re.findall(r"\d+", str(caught.value))), caught.value
+        first, other = (
+            self.model.first,
+            chance.choice([one for one in range(4, 8) if one != self.model.first]),
+        )
+        self.tell(f"with {other}")
+        if self.model.held:
+            with pytest.raises(ConfigurationError) as caught:
+                await self.semaphore(value=other).try_acquire()
+            assert {str(first), str(other)} <= set(re.findall(r"\d+", str(caught.value))), caught.value
+            return
+        self.model.remake(other)
+        lease = await self.semaphore(value=other).try_acquire()
+        assert (lease is not None) is self.model.admits(Want())
+        if lease is not None:
+            self._check_fence(lease, Want())
+            await lease.release()
 
     def _settle(self, attempt: Attempt, lease: Lease | None, admitted: bool | None) -> int | None:
         self.made = True

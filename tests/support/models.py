@@ -180,6 +180,12 @@ class SemaphoreModel(Model):
         """Nobody is put out; it lasts until enough have gone."""
         self.value = value
 
+    def remake(self, value: int) -> None:
+        """Where nobody holds or waits: with another first value; one that was resized stays so."""
+        if self.value == self.first:
+            self.value = value
+        self.first = value
+
 
 class FairModel(SemaphoreModel):
     """`FairLock` and fair `Semaphore`: first come, first served, also where a later one would fit."""

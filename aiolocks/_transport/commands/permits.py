@@ -235,5 +235,6 @@ class PermitCommands(NameCommands):
         resized = f" (and resized to {current})" if current != first else ""
         return ConfigurationError(
             f"Semaphore {self._name!r} was made with value {first}{resized}, not with {self._value}: give "
-            "all its users the same value, change it with resize(); it is forgotten 24 h after its last use"
+            "all its users the same value, or change it with resize(); another one counts once nobody holds "
+            "or waits"
         )

@@ -6,7 +6,8 @@
 -- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to 'permits:fencing
 --   token:metadata', and from 'held' to the sum of their permits. A step changes the sum only together with a token, so
 --   that no permit is counted twice; where the two keys differ, the permits are counted again;
--- - value has the number of permits with which the name was first used and the current one; without it, there is one permit.
+-- - value has the number of permits with which the name is used and the current one; without it, there is one permit. While
+--   somebody holds or waits, no step puts another first number there.
 local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local MOST_TOLD = 8
 local holders, leases, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -65,14 +66,19 @@ local function purge(at_once)
   return #ended
 end
 
--- The number of permits with which the name was first used, or false before that.
-local function first_value()
+local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) or reject_foreign(value) end
+
+-- The number of permits with which the name was first used, or false before that. Where nobody holds or waits, another number
+-- may take its place: then false, too, and the number to which it was resized, which stays, or nil.
+local function first_value(asked)
   local first = redis.call('HGET', value, 'first')
   if first and not tonumber(first) or not first and redis.call('HLEN', value) > 0 then reject_foreign(value) end
-  return first
+  if not first or first == asked then return first end
+  local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
+  if last and tonumber(last) > NOW or first_living(queue, 0) then return first end
+  local current = capacity()
+  return false, current ~= tonumber(first) and current or nil
 end
-
-local function capacity() return tonumber(redis.call('HGET', value, 'current') or 1) or reject_foreign(value) end
 
 local function free()
   return capacity() - (tonumber(redis.call('HGET', leases, 'held') or 0) or reject_foreign(leases))
