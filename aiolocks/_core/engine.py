@@ -40,6 +40,9 @@ T = TypeVar("T")
 _READING: Final = 0.001
 """Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
+_REST: Final = 0.5
+"""Seconds between two looks whether a connection may be closed that was to be."""
+
 _MOST_BOUND: Final = 256
 """Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
 
@@ -57,6 +60,7 @@ class Engine:
         "_closing_task",
         "_ending",
         "_gates",
+        "_rest_timer",
         "_single",
         "_transport",
         "bells",
@@ -113,6 +117,7 @@ class Engine:
         self.closing = False
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._bindings: dict[Hashable, Any] = {}
         self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
         self.pid = current_pid()
@@ -165,6 +170,24 @@ class Engine:
             raise RuntimeError("this session belongs to another event loop: make one Session a loop")
         if self.pid != current_pid():
             raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
+
+    def rest(self) -> None:
+        """Closes the connection once nothing is held, awaited or asked; the next request opens one again."""
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        if not self.serves:
+            return
+        busy = self.watchdog.watches or self.waiting or self.in_progress or self._single.busy
+        if busy or not self._transport.rest():
+            here = weakref.WeakMethod(self.rest)  # the loop must not keep what nobody uses any more
+
+            def look_again() -> None:
+                if (rest := here()) is not None:
+                    rest()
+
+            # Polled, as the end of the last of these is nobody else's business.
+            self._rest_timer = self.loop.call_later(_REST, look_again)
 
     async def aclose(self) -> None:
         """Ends it; see `Session.aclose`."""

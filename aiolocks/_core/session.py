@@ -233,10 +233,13 @@ class Session(AsyncOnly, Operations):
         """The default session of a client: the same object for the same client on the same event loop.
 
         Made on first use, with default arguments. It needs no close: its connection ends with the loop or
-        with the client, whichever comes first. `asyncio.run` ends a loop in order, and so do
-        `loop.shutdown_asyncgens()` and `loop.close()` together. `loop.close()` alone tells nobody: the
-        connection is closed then, but what is still held ends with its ttl only. Threads with a loop each
-        may use one client.
+        with the client, whichever comes first. `await client.aclose()` on this loop closes its connection,
+        too: at once, or within 0.5 s after the last lease and the last waiter have gone, for what is held
+        stays held. As with the connections of the client, the next use makes another one.
+
+        `asyncio.run` ends a loop in order, and so do `loop.shutdown_asyncgens()` and `loop.close()` together.
+        `loop.close()` alone tells nobody: the connection is closed then, but what is still held ends with its
+        ttl only. Threads with a loop each may use one client.
 
         Raises:
             TypeError: It is not a client.
@@ -249,6 +252,7 @@ class Session(AsyncOnly, Operations):
             check_client(client)
             attributes = cast("dict[str, Any]", vars(client))
             attributes.setdefault(DEFAULT_SESSIONS, {})
+            attributes.setdefault("aclose", partial(_aclose, client))
         sessions: dict[asyncio.AbstractEventLoop, Session] = getattr(client, DEFAULT_SESSIONS)
         session = sessions.get(loop)
         if session is None or not session._open():  # noqa: SLF001 - its own class
@@ -312,6 +316,11 @@ class Session(AsyncOnly, Operations):
             state = f"held={len(engine.watchdog)} waiting={len(engine.waiting)}"
         return f"<Session prefix={self._settings.prefix!r} {state}>"
 
+    def _rest(self) -> None:
+        """Its client was closed: so are its connections, as soon as they serve nobody."""
+        for engine in (*self._joint.all, *([] if self._engine is None else [self._engine])):
+            engine.rest()
+
     def _open(self) -> bool:
         return not self._closed_unused if self._engine is None else self._engine.usable
 
@@ -353,3 +362,14 @@ class Session(AsyncOnly, Operations):
             for session in sessions:
                 session._joint.all.add(engine)  # noqa: SLF001
         return engine
+
+
+async def _aclose(client: Any, *args: Any, **options: Any) -> None:
+    """`aclose` of a client that has default sessions: the library tells nobody else of it."""
+    aclose = cast("Callable[..., Any]", cast("Any", type(client)).aclose)  # also of a subclass
+    try:
+        await aclose(client, *args, **options)
+    finally:
+        session = getattr(client, DEFAULT_SESSIONS).get(asyncio.get_running_loop())
+        if session is not None:
+            session._rest()  # noqa: SLF001 - of this very module

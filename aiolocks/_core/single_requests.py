@@ -47,6 +47,11 @@ class SingleRequests:
         future.add_done_callback(self._waited_for.discard)
         return future
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for anything."""
+        return bool(self._waited_for)
+
     def end_with(self, make_error: Callable[[], Exception]) -> None:
         """Ends all that somebody waits for: the session is closed."""
         for future in tuple(self._waited_for):

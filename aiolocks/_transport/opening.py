@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -303,7 +303,7 @@ def _over_pool(
 
 def _pooled(
     execute: Callable[[MakeWords], Awaitable[Any]],
-    close: Callable[[], Awaitable[None]],
+    close: Callable[[], Coroutine[Any, Any, None]],
     loop: asyncio.AbstractEventLoop,
     *,
     outage: Outage,

@@ -146,6 +146,9 @@ class FakeTransport:
         call.done = True
         return call.written or call.unconfirmed
 
+    def rest(self) -> bool:
+        return True
+
     async def aclose(self, grace: float) -> None:
         self.closed = True
 

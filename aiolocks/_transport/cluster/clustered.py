@@ -280,6 +280,13 @@ class Clustered:
 
     # -- closing
 
+    def rest(self) -> bool:
+        if self._backlogs.busy or any(node.busy or node.stuck for node in self._nodes.by_address.values()):
+            return False
+        for address in tuple(self._nodes.by_address):
+            self._nodes.leave(address)
+        return True
+
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
         try:

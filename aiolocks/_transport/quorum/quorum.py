@@ -102,6 +102,9 @@ class Quorum:
         for master in self.masters:
             master.transport.ignore_bell(bell)
 
+    def rest(self) -> bool:
+        return not self.rounds and all(master.transport.rest() for master in self.masters)
+
     async def aclose(self, grace: float) -> None:
         self.closed = True
         try:

@@ -106,6 +106,14 @@ class Transport(Protocol):
         """
         ...
 
+    def rest(self) -> bool:
+        """Closes the connections, if none has anything to do; the next request opens one.
+
+        Returns:
+            Whether it has; else a request is under way.
+        """
+        ...
+
     async def aclose(self, grace: float) -> None:
         """Sends what still waits for at most `grace` seconds, then closes. Idempotent."""
         ...

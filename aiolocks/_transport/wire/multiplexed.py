@@ -202,6 +202,16 @@ class Multiplexed(Reconnecting):
 
     # -- closing
 
+    def rest(self) -> bool:
+        if self._fallback is not None:
+            return self._fallback.rest()
+        if self.busy or self.stuck or self._connector.at_work:
+            return False
+        if self._spares is not None:
+            self._spares.rest()
+        self._hang_up()
+        return True
+
     async def aclose(self, grace: float) -> None:
         if self._fallback is not None:
             await self._fallback.aclose(grace)

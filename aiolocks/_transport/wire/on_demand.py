@@ -45,6 +45,10 @@ class OnDemandTask(ABC):
     async def _work(self) -> None:
         """Until it is not needed any more; what it raises is final."""
 
+    @property
+    def at_work(self) -> bool:
+        return self._task is not None
+
     def start(self) -> None:
         if self._task is None and not self._closed and not self._loop.is_closed():
             self._task = background(self._loop, self._work(), name=self._task_name)

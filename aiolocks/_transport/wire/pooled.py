@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, final
 
 from .. import clocks, faults
@@ -67,7 +67,7 @@ class Pooled:
     def __init__(
         self,
         execute: Callable[[MakeWords], Awaitable[Any]],
-        close: Callable[[], Awaitable[None]],
+        close: Callable[[], Coroutine[Any, Any, None]],
         loop: asyncio.AbstractEventLoop,
         *,
         outage: Outage,
@@ -247,6 +247,14 @@ class Pooled:
 
         async with asyncio.timeout(_UNDOING if call.undoes else None):
             return _as_bytes(await self._executor(words))
+
+    def rest(self) -> bool:
+        if self._lanes or self._workers:
+            return False
+        closing = background(self._loop, self._close_connections(), name="aiolocks-rest")
+        self._workers.add(closing)  # the loop alone would not keep it
+        closing.add_done_callback(self._retire)
+        return True
 
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace

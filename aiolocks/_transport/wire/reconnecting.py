@@ -257,10 +257,14 @@ class Reconnecting(Pipeline):
         if self.busy or self._heard + _IDLE > self._loop.time():
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
         else:
-            self._hung_up = True
-            self._raw.transport.close()
+            self._hang_up()
 
     # -- its end
+
+    def _hang_up(self) -> None:
+        if self._raw is not None:
+            self._hung_up = True
+            self._raw.transport.close()
 
     def _abort(self) -> None:
         if self._raw is not None:

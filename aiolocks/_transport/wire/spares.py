@@ -98,6 +98,10 @@ class Spares:
 
     # -- closing
 
+    def rest(self) -> None:
+        for connection in self._connections():
+            connection.rest()
+
     async def drain(self, deadline: float) -> None:
         """Sends what still waits, and closes."""
         # Polled, as the end of a request is nobody else's business.
