@@ -104,13 +104,17 @@ class Operations(ABC):
 
         return await deadlocks(self._usable_engine())
 
-    async def force_release(self, name: str, *, kind: str | None = None) -> list[LockInfo]:
+    async def force_release(
+        self, name: str, *, kind: str | None = None, by: str | None = None
+    ) -> list[LockInfo]:
         """Frees a name from its holders, and wakes its waiters.
 
         The holder's lease becomes `LOST`: at once if it is of this session, otherwise after a push and a
         question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next
         renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
-        holder's: the fence stays, and what compares fencing tokens is safe.
+        holder's: the fence stays, and what compares fencing tokens is safe. The error and the log of the
+        holder say that it was released by force, and by whom; of a `Redlock`, a `Schedule`, a
+        `SingleFlight` or a `UniqueJob` only that the server no longer has it as the holder.
 
         A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is
         freed at once, the others when its holder has noticed. Cancelled, it may have been done or not; to do
@@ -119,6 +123,8 @@ class Operations(ABC):
         Args:
             name: Name of the lock.
             kind: Such as `"lock"`, `"fairlock"`, `"semaphore"`, `"rwlock"`; None for every kind of that name.
+            by: The operator, as the holder is told; of a long name, the first 200 characters. None: host,
+                process and task of the caller.
 
         Returns:
             What was freed, one for each kind, as it stood before; empty if nobody held it.
@@ -129,4 +135,4 @@ class Operations(ABC):
         """
         from .._inspection.freeing import force_release  # noqa: PLC0415 - as above
 
-        return await force_release(self._usable_engine(), name, kind)
+        return await force_release(self._usable_engine(), name, kind, by=by)

@@ -6,35 +6,41 @@ from typing import Final
 
 from .._core.arguments import lock_name
 from .._core.engine import Engine
-from .._core.holders import lease_id
+from .._core.holders import described_in, lease_id
+from .._core.stealing import forced, operator_json
 from .._transport.commands.families.snapshots import Snapshot
 from .._transport.commands.inspect import FAMILIES, HOLDABLE
 from .infos import LockInfo
 from .looking import info
-
-FORCED: Final = "it was released by force"
 
 _TRIES: Final = 3
 _SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
 
 
 async def force_release(
-    engine: Engine, name: str, kind: str | None, *, leases: frozenset[str] | None = None
+    engine: Engine,
+    name: str,
+    kind: str | None,
+    *,
+    leases: frozenset[str] | None = None,
+    by: str | None = None,
 ) -> list[LockInfo]:
     """See `Session.force_release`; with `leases`, only if it is exactly these that hold it, by their ids."""
     name = lock_name(name)
+    settings = engine.settings
+    described = engine.describe(settings.user_json(settings.metadata), operator_json(by))
     kinds = HOLDABLE if kind is None else (name_space(kind),)
     freed: list[LockInfo] = []
     tokens: set[str] = set()
     try:
         for one in kinds:
-            snapshot = await _force(engine, one, name, leases)
+            snapshot = await _force(engine, one, name, leases, described)
             if snapshot is not None:
                 freed.append(info(one, name, snapshot, engine.settings.prefix))
                 tokens.update(token for holder in snapshot.holders for token in holder.tokens)
     finally:
         # Last: the caller may be the holder, and this cancels it.
-        _lose(engine, tokens)
+        _lose(engine, tokens, described)
     return freed
 
 
@@ -48,7 +54,9 @@ def name_space(kind: object) -> str:
     return given
 
 
-async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | None) -> Snapshot | None:
+async def _force(
+    engine: Engine, kind: str, name: str, leases: frozenset[str] | None, described: str
+) -> Snapshot | None:
     """Frees what stands there now; what that was, or None.
 
     In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its reply
@@ -62,15 +70,16 @@ async def _force(engine: Engine, kind: str, name: str, leases: frozenset[str] | 
         there = frozenset(lease_id(holder.tokens[0]) for holder in snapshot.holders)
         if leases is not None and leases != there:
             return None
-        force = family.force(prefix, kind, name, snapshot)
+        force = family.force(prefix, kind, name, snapshot, described)
         released = await engine.ask(force, told=engine.wake_own)
         if released.freed or not snapshot.grants:
             return snapshot
     return None  # it went from hand to hand: nobody stays on it
 
 
-def _lose(engine: Engine, tokens: set[str]) -> None:
+def _lose(engine: Engine, tokens: set[str], described: str) -> None:
     """The holders of this session need not wait for a renewal to learn of it."""
+    reason = forced(described_in(described.encode()) or {})
     for possession in engine.watchdog.possessions():
         if possession.claim.token in tokens:
-            possession.lose(FORCED)
+            possession.lose(reason)

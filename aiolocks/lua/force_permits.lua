@@ -2,16 +2,17 @@
 --
 -- KEYS  1 holders   2 leases   3 queue   4 value   5 fence
 --       and of a job   6 owner   7 holders, 8 leases and 9 value of its runs that may go on beside others   10 about
--- ARGV  1 the latest fencing token that it frees   2 the ticket that it frees
+-- ARGV  1 the latest fencing token that it frees   2 the ticket that it frees   3 the mark for the holders
 -- Returns {number of leases that it has freed and keys that it has discarded, bells rung…}
 
 -- Frees leases in these keys; returns the number of leases freed and keys discarded.
 local function free_leases(holders, leases, value)
-  local freed, held = discard('zset', holders) + discard('hash', leases, value), 0
+  local freed, held, left = discard('zset', holders) + discard('hash', leases, value), 0, redis.call('PTTL', holders)
   for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
     local permits, minted = string.match(redis.call('HGET', leases, token) or '', '^(%d+):(%d+):')
     if is_due(minted) then
       redis.call('ZREM', holders, token)
+      tell(token, left)
       freed = freed + 1
     else
       held = held + permits

@@ -2,10 +2,11 @@
 -- stays, and the marks of waiters stay.
 --
 -- KEYS  1 spans   2 ends   3 queue   4 waits   5 fence   6… left and right ends of the spans and of the marks
--- ARGV  1 the latest fencing token that it frees
+-- ARGV  1 the latest fencing token that it frees   3 the mark for the holders
 -- Returns {number of spans that it has freed, bells rung…}
 local spans, ends, waits = KEYS[1], KEYS[2], KEYS[4]
 discard_fence(KEYS[5])
+local left = redis.call('PTTL', spans)
 local freed = discard('hash', spans) + discard('zset', ends, waits, unpack(KEYS, 6))
 for _, id in ipairs(redis.call('ZRANGE', waits, 0, -1)) do
   if not string.find(id, '.bell.', 1, true) then redis.call('ZREM', waits, id) end
@@ -15,6 +16,7 @@ for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
   if is_due(minted) then
     redis.call('ZREM', ends, token)
     redis.call('HDEL', spans, token)
+    tell(token, left)
     freed = freed + 1
   end
 end

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes, l leaves the queue with its bell
--- Returns {1 when freed, 0 when the token does not hold a span, bells rung…}
+-- Returns {1 when freed, 0 when the token does not hold a span, or the mark of who has freed it, bells rung…}
 local purged = purge(ARGV[3], true)
 local mode, a, b = holder(ARGV[1])
 if mode then
@@ -24,4 +24,4 @@ if other then
 end
 local rung = {}
 if has(ARGV[4], 'r') then rung = wake_waiters(0) end
-return {mode and 1 or 0, unpack(rung)}
+return {mode and 1 or thief_of(ARGV[1]), unpack(rung)}

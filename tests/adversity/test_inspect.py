@@ -22,9 +22,12 @@ from aiolocks import (
     HolderInfo,
     Lease,
     LeaseState,
+    Limits,
     Lock,
+    LockEvent,
     LockInfo,
     LockLostError,
+    LockNotOwnedError,
     MultiLock,
     RangeLock,
     ReentrantLock,
@@ -39,6 +42,7 @@ from aiolocks import (
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import with_own_connections
 from tests.conftest import Connect, OwnServer, blocking
+from tests.support import foreign
 from tests.support.clusters import CLUSTER, node_port
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
@@ -461,6 +465,87 @@ async def test_who_waits_gets_in_and_who_held_it_learns_of_it(
         assert await next_one.owned()
         await next_one.release()
     assert await session.inspect() == []
+
+
+TELLING: dict[str, Callable[[Session], Any]] = {
+    "lock": lambda session: Lock(session, "name", ttl=1),
+    "reentrant": lambda session: ReentrantLock(session, "name", ttl=1),
+    "multi": lambda session: MultiLock(session, ["name", "other"], ttl=1),
+    "fair": lambda session: FairLock(session, "name", ttl=1),
+    "semaphore": lambda session: Semaphore(session, "name", 2, ttl=1),
+    "limits": lambda session: Limits(session, "name", {"all": 2}, ttl=1),
+    "reader": lambda session: RWLock(session, "name", ttl=1).reader,
+    "upgradable": lambda session: RWLock(session, "name", ttl=1).upgradable,
+    "range": lambda session: RangeLock(session, "name", ttl=1).writer(0, 1),
+}
+"""The kinds whose holders are told by whom they were released."""
+
+
+@pytest.mark.parametrize("wakeup", ["auto", "poll"])
+@pytest.mark.parametrize("make", TELLING.values(), ids=TELLING)
+async def test_who_held_it_elsewhere_is_told_by_whom_it_was_released(
+    session: Session,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    make: Callable[[Session], Any],
+    wakeup: Any,
+) -> None:
+    class Seen:
+        def on_lost(self, event: LockEvent) -> None:
+            reasons.append(event.reason)
+
+    reasons: list[str | None] = []
+    async with Session(connect(), wakeup=wakeup, listeners=[Seen()]) as holding:
+        with pytest.raises(LockLostError) as caught:
+            async with make(holding):
+                await session.force_release("name", by=f"Grace {foreign.EVIL}")
+                await asyncio.sleep(PATIENCE)
+    said = f"it was released by force, by Grace {foreign.SHOWN}"
+    assert (caught.value.reason, reasons) == (said, [said])
+    assert said in str(caught.value)
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("make", TELLING.values(), ids=TELLING)
+async def test_who_lets_go_of_it_is_told_too(
+    session: Session, connect: Connect, make: Callable[[Session], Any]
+) -> None:
+    async with Session(connect(), wakeup="poll") as holding:
+        lease = await make(holding).acquire()
+        await session.force_release("name")
+        with pytest.raises(LockNotOwnedError, match=rf"by force, by .* pid {os.getpid()} task"):
+            await lease.release()
+
+
+async def test_a_later_lease_of_the_same_owner_is_not_told_of_the_former(
+    session: Session, connect: Connect
+) -> None:
+    async with Session(connect(), wakeup="poll") as holding:
+        lock = ReentrantLock(holding, "name", owner="me", ttl=1)
+        former = await lock.acquire()
+        await session.force_release("name", by="Grace")
+        later = await lock.acquire()
+        assert later.fencing_token > former.fencing_token
+        await connect().delete("aiolocks:lock:{name}", "aiolocks:lock.nest:{name}")
+        with pytest.raises(LockNotOwnedError, match="no longer had it as the holder"):
+            await later.release()
+        with pytest.raises(LockNotOwnedError, match="by force, by Grace"):
+            await former.release()
+
+
+async def test_the_mark_goes_when_the_lease_would_have_ended(session: Session, connect: Connect) -> None:
+    redis = connect()
+    lease = await Lock(session, "name", ttl=1).acquire()
+    await session.force_release("name", by="Grace")
+    assert lease.state is LeaseState.LOST
+    assert 0 < await redis.pttl("aiolocks:lock.stolen:{name}") <= 1000
+    assert await session.inspect() == []
+
+
+@pytest.mark.parametrize(("by", "error"), [("", ValueError), (17, TypeError)])
+async def test_an_operator_has_a_name_or_none(session: Session, by: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="by must"):
+        await session.force_release("name", by=by)
 
 
 async def waits(session: Session) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
+import socket
 
 import pytest
 from redis.asyncio import Redis
@@ -49,8 +51,9 @@ async def test_all_kinds_or_one(aiolocks: Aiolocks, redis: Redis) -> None:
 
     ended = await (await aiolocks("release", "job", "--force")).end()
     assert [line.split(" '")[0] for line in ended.out.splitlines()] == ["freed lock", "freed fairlock"]
+    by = re.escape(f"it was released by force, by {getpass.getuser()}@{socket.gethostname()}")
     for lease in (lock, fair, *permits):
-        with pytest.raises(LockNotOwnedError):
+        with pytest.raises(LockNotOwnedError, match=by):
             await lease.release()
 
 

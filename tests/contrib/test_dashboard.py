@@ -17,7 +17,18 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Leadership, Lock, MultiLock, RangeLock, Schedule, Semaphore, Session, Tick
+from aiolocks import (
+    FairLock,
+    Leadership,
+    Lock,
+    LockLostError,
+    MultiLock,
+    RangeLock,
+    Schedule,
+    Semaphore,
+    Session,
+    Tick,
+)
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest, _sampler, _views
 from tests.conftest import Connect, Surroundings, clustered
@@ -558,6 +569,9 @@ async def test_the_names_of_operators_and_machines_are_escaped_in_the_log(
         lease = await Lock(others, "one").acquire()
         assert (await release(app, "one", await lease_shown(page, "one"))).status == 200
         await lease.wait_lost()
+        with pytest.raises(LockLostError) as told:
+            lease.ensure_held()
+        assert told.value.reason == f"it was released by force, by {foreign.SHOWN}"
         await page.until(lambda: page.rows("audit"))
         assert page.rows("audit")[0]["by"] == foreign.EVIL
     await app.aclose()

@@ -21,6 +21,7 @@ _SAID_BY = {
     "why_grace": ("LockLostError",),
     "_why_not_held": ("LockLostError", "LockNotOwnedError"),
     "End": ("LockNotOwnedError",),
+    "forced": ("LockLostError",),
     "failed": ("BackendError",),
     "_misconfiguration": ("ConfigurationError",),
     "without_ttl": ("LockTimeoutError", "DuplicateJobError"),

@@ -33,7 +33,7 @@ class LimitScripts(PermitScripts):
     def text(self, step: str) -> bytes:
         if step != "force_limits":
             return super().text(step)
-        self.shared, shared = ("bells", "forcing"), self.shared
+        self.shared, shared = ("bells", "stolen", "forcing"), self.shared
         try:
             return super().text(step)
         finally:

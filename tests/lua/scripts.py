@@ -50,7 +50,7 @@ TELLING_OF_THIEVES = (
     "locks_renew",
     *(
         f"{kind}_{step}"
-        for kind in ("lock", "reentrant", "permits", "multi")
+        for kind in ("lock", "reentrant", "permits", "multi", "spans")
         for step in ("renew", "release")
     ),
 )

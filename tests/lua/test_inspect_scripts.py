@@ -66,10 +66,10 @@ async def look(scripts: Scripts, kind: str = "", *, waiters: int = 0) -> Snapsho
     return snapshot
 
 
-async def force(scripts: Scripts, snapshot: Snapshot | None = None) -> Released:
+async def force(scripts: Scripts, snapshot: Snapshot | None = None, by: str = "") -> Released:
     """Frees what was found then, or is there now."""
     snapshot = snapshot or await look(scripts)
-    command = FAMILIES[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, snapshot)
+    command = FAMILIES[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, snapshot, by)
     return command.parse(await scripts.run(command.words(as_eval=True)))
 
 
@@ -294,6 +294,79 @@ async def test_halves_of_leases(permits, spans) -> None:
         await spans.acquire(ME, "r")
         await spans.redis.hset(spans.spans, ME, span)
         assert (await look(spans)).problems == missing
+
+
+# -- telling the holder
+
+
+async def marks(scripts: Scripts) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = await scripts.redis.hgetall(scripts.key("stolen"))
+    return found
+
+
+async def test_its_holder_is_told_who_has_freed_it(lock, nesting, permits, spans) -> None:
+    for scripts, mode in ((lock, ()), (nesting, ()), (permits, (2,)), (spans, ("w",))):
+        token = f"{ME}{OTHER}" if scripts is nesting else ME
+        await scripts.acquire(token, *mode, ttl=MINUTE)
+        seen = await look(scripts)
+        upto = max(seen.now_us, seen.grants[0].fencing_token or 0)
+
+        assert (await force(scripts, seen, by='{"by":"Grace"}')).freed
+
+        mark = b'%b:%d:{"by":"Grace"}' % (b"0" * 64, upto)
+        assert await marks(scripts) == {ME.encode(): mark}
+        assert about(await scripts.redis.pttl(scripts.key("stolen")), MINUTE + 1000)
+        assert await scripts.renew(token) == mark
+        assert (await scripts.release(token))[0] == mark
+        assert not (await look(scripts)).stands
+        assert await scripts.renew(THIRD if scripts is not nesting else f"{THIRD}{OTHER}") == 0
+
+
+async def test_without_an_operator_no_holder_is_told(lock, permits, spans) -> None:
+    for scripts, mode in ((lock, ()), (permits, (2,)), (spans, ("w",))):
+        await scripts.acquire(ME, *mode)
+        assert (await force(scripts)).freed
+        assert await marks(scripts) == {}
+        assert await scripts.renew(ME) == 0
+
+
+def test_only_holders_that_read_a_mark_as_a_loss_are_told() -> None:
+    """Also those of earlier versions: they took any text for a renewal of their runs."""
+    told = {
+        kind for kind in HOLDABLE if FAMILIES[kind].force("aiolocks", kind, "name", Snapshot(1), "{}").args[2]
+    }
+    assert told == {"lock", "fairlock", "leadership", "semaphore", "limits", "rwlock", "rangelock"}
+
+
+async def test_of_many_holders_some_are_told(permits) -> None:
+    for number in range(20):
+        await permits.acquire(f"{number:032x}", value=20)
+    await force(permits, by="{}")
+    assert len(await marks(permits)) == 16
+
+
+async def test_who_has_come_since_is_told_nothing(permits) -> None:
+    await permits.acquire(ME)
+    seen = await look(permits)
+    await permits.acquire(OTHER)
+    await force(permits, seen, by="{}")
+    assert list(await marks(permits)) == [ME.encode()]
+    assert await permits.renew(OTHER) == 1
+
+
+async def test_of_a_lock_without_an_end_the_mark_has_one(lock) -> None:
+    await lock.acquire(ME)
+    await lock.redis.persist(lock.key(""))
+    await force(lock, by="{}")
+    assert about(await lock.redis.pttl(lock.key("stolen")), MINUTE)
+
+
+async def test_it_is_freed_also_where_no_mark_can_be_left(lock, permits, spans) -> None:
+    for scripts, mode in ((lock, ()), (permits, (2,)), (spans, ("w",))):
+        await scripts.acquire(ME, *mode)
+        await scripts.redis.set(scripts.key("stolen"), "of another program")
+        assert (await force(scripts, by="{}")).freed
+        assert await scripts.redis.get(scripts.key("stolen")) == b"of another program"
 
 
 # -- freeing a lock

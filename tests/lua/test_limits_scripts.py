@@ -526,6 +526,21 @@ async def test_forced_it_is_free_and_waiters_are_rung(limits) -> None:
     assert not await b.takes(C, "y", flags="w")
 
 
+async def test_forced_its_holders_are_told_and_no_waiter_that_was_called(limits) -> None:
+    keys = [limits.holders, limits.leases, limits.queue, limits.turns, limits.fence]
+    _, fencing, *_ = await limits.take(A)
+    await limits.run(limits.words("force_limits", keys, fencing, "", "mark"))
+    assert await limits.redis.hgetall(limits.key("stolen")) == {A.encode(): b"mark"}
+    assert 0 < await limits.redis.pttl(limits.key("stolen")) <= 2 * MINUTE
+
+    await limits.take(B)
+    await limits.wait(C, "x")
+    await limits.give(B)
+    assert len(await limits.redis.zrange(limits.holders, 0, -1)) == 1  # the call
+    assert (await limits.run(limits.words("force_limits", keys, 1, "", "mark")))[0] == 1
+    assert list(await limits.redis.hgetall(limits.key("stolen"))) == [A.encode()]
+
+
 async def test_forced_it_is_free_of_what_another_program_has_written(limits) -> None:
     keys = [limits.holders, limits.leases, limits.queue, limits.turns, limits.fence]
     for key in keys:

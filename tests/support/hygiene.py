@@ -63,7 +63,7 @@ def is_fence(key: str) -> bool:
     the same.
     """
     place = key.partition("{")[0]
-    return any(role in place for role in (".fence:", ".value:", ".card:", ".terms:"))
+    return any(role in place for role in (".fence:", ".value:", ".card:", ".terms:", ".stolen:"))
 
 
 class Inspector:

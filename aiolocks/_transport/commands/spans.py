@@ -14,6 +14,7 @@ from ..requests.answers import (
     Released,
     answer,
     fencing_token,
+    kept,
     released,
     truth,
 )
@@ -36,8 +37,8 @@ _ADOPT: Final = Script("spans_adopt", *_SHARED, mid_move="mid_move_spans")
 _CHANGE: Final = Script("spans_change", *_SHARED)
 _LOCKED: Final = Script("spans_locked", *_SHARED, "ours")
 _OWNED: Final = Script("spans_owned", *_SHARED, mid_move="mid_move_spans")
-_RELEASE: Final = Script("spans_release", *_SHARED, mid_move="mid_move_spans")
-_RENEW: Final = Script("spans_renew", *_SHARED, mid_move="mid_move_spans")
+_RELEASE: Final = Script("spans_release", *_SHARED, "stolen", mid_move="mid_move_spans")
+_RENEW: Final = Script("spans_renew", *_SHARED, "stolen", mid_move="mid_move_spans")
 
 _SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
@@ -157,7 +158,7 @@ class SpanCommands(NameCommands):
 
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         args = (token, ttl_ms, self._retention(ttl_ms), _SEAT)
-        return Command(_RENEW, self._keys, args, truth, lane=token)
+        return Command(_RENEW, self._keys, args, kept, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import glob
 import json
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -188,10 +190,18 @@ async def _prefixes(url: str) -> dict[str, int]:
 async def _release(url: str, prefix: str, name: str, kind: str | None, *, force: bool) -> list[LockInfo]:
     async with asking(url, prefix) as session:
         if force:
-            return await session.force_release(name, kind=kind)
+            return await session.force_release(name, kind=kind, by=_operator())
         found = await session.inspect(glob.escape(name))
     wanted = HOLDABLE if kind is None else (kind,)
     return [info for info in found if stands(info) and info.kind in wanted]
+
+
+def _operator() -> str | None:
+    """The user of this command, as the holder is told; None where the system knows no name."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError, ImportError):
+        return None
 
 
 def _in_full(info: LockInfo) -> str:

@@ -111,13 +111,13 @@ class Releases:
             raise Refusal(409, "its holder has changed: look again")
         names = await names_under(engine, info)
         by = await self._decided(scope, info, names)
-        freed = await force_release(engine, name, kind, leases=leases)
+        freed = await force_release(engine, name, kind, leases=leases, by=by)
         if not freed:
             raise Refusal(409, "its holder has changed: look again")
         self._note(info, names, by, "released")
         # Its holder, which has lost them with the first one, gives them up too when it learns of that.
         for one in names[1:]:
-            await force_release(engine, one, kind, leases=leases)
+            await force_release(engine, one, kind, leases=leases, by=by)
         return [one.lease_id for info in freed for one in info.holders]
 
     async def _decided(self, scope: Scope, info: LockInfo, names: tuple[str, ...]) -> str:

@@ -1,10 +1,20 @@
 -- Frees keys for an operator, whichever token holds them.
 --
 -- ARGV of every step   1 the latest fencing token that it frees: a later grant belongs to a newer holder
+--       3 the mark for the holders: a lease of nobody, which tells who has freed it; '' or absent: none
 --
--- Invariant: sent again, it frees no newer holder. It also frees a value without a fencing token, which aiolocks never
--- writes.
+-- Invariants:
+-- - sent again, it frees no newer holder. It also frees a value without a fencing token, which aiolocks never writes;
+-- - the mark is written after its holder was freed: out of memory, or without the permission, that is done all the same.
 local BELL_TTL, SUMMONED = 2000, 16
+local NOBODY = string.rep('0', 32)
+local UNKNOWN_TTL = 60000  -- ms that a mark lasts where the key has lost its ttl
+
+-- Leaves the mark for the holder with this token, if it is one. `left`: the ms that its key had left.
+local function tell(token, left)
+  if (ARGV[3] or '') == '' or string.find(token, NOBODY, 1, true) == 1 then return end
+  pcall(leave_mark, token, ARGV[3], left < 0 and UNKNOWN_TTL or left)
+end
 
 local function type_of(key) return redis.call('TYPE', key).ok end
 

@@ -1,4 +1,5 @@
--- The mark of a holder from which the lock was taken by force: it tells that holder which lease has the lock now.
+-- The mark of a holder from which the lock was taken by force: it tells that holder which lease has the lock now. Where an
+-- operator has freed the lock, that is a lease of nobody (its token is zeros), whose metadata are the operator's.
 --
 -- Invariant: the mark is a hash from a token that was in the key (the first one, unless another is named) to the lease that
 -- took its place, 'token:fencing token:metadata'. It lasts as long as the taken lease could: then its holder asks no more.

@@ -12,6 +12,8 @@ from ...requests.scripts import Script
 from .checks import read_beside
 from .snapshots import Content, Snapshot
 
+_NOBODY: Final = "0" * 64
+"""The token of a mark which says that an operator has freed a lease."""
 _INSPECT: Final = Script("inspect_names", "bells")
 
 
@@ -73,13 +75,18 @@ class Family:
         told = 0 if self._shallow else len(self.roles)
         return Command(_INSPECT, keys, (len(roles), self._seat, told, waiters), self._snapshots)
 
-    def force(self, prefix: str, kind: str, name: str, snapshot: Snapshot) -> Command[Released]:
-        """Frees what was found: what was granted with a fencing token up to the latest of those."""
+    def force(self, prefix: str, kind: str, name: str, snapshot: Snapshot, by: str = "") -> Command[Released]:
+        """Frees what was found: what was granted with a fencing token up to the latest of those.
+
+        `by`: the operator's metadata, as JSON, for the holders; empty if they are not to be told.
+        """
         assert self._force is not None
         # A clock that was set back does not count: what was granted carries the later number.
         upto = max(snapshot.now_us, *(holder.fencing_token or 0 for holder in snapshot.grants), 0)
         keys = tuple(key(prefix, kind, name, role) for role in self._forced)
-        return Command(self._force, keys, (str(upto), snapshot.ticket), released)
+        # A Redlock is told by no majority of its masters.
+        mark = f"{_NOBODY}:{upto}:{by}" if by and "stolen" in self.passive and kind != "redlock" else ""
+        return Command(self._force, keys, (str(upto), snapshot.ticket, mark), released)
 
     def _snapshots(self, raw: Any) -> list[Snapshot]:
         now_us, *names = raw

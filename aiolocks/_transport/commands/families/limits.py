@@ -16,7 +16,7 @@ from .snapshots import NO_CONTENT, Content, Holder, Snapshot
 
 _LIMITED: Final = re.compile(rb"((?:[^:,=]+=\d{1,10},?)+):(\d{1,16}):(.*)", re.DOTALL)
 _TURN: Final = re.compile(rb"#\d{16}|!\S+ \S+ \d{16}|\S+ \d{16} \S+")
-_FORCE_LIMITS: Final = Script("force_limits", "bells", "forcing")
+_FORCE_LIMITS: Final = Script("force_limits", "bells", "stolen", "forcing")
 
 
 def told_limits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
@@ -47,7 +47,7 @@ def read_limits(now_us: int, found: Mapping[str, Content]) -> Snapshot:
 LIMITS: Final = Family(
     ("", "leases", "turns"),
     read_limits,
-    passive=("fence", "turns", "queue."),
+    passive=("fence", "turns", "stolen", "queue."),
     seat=SEAT_LENGTH,
     force=_FORCE_LIMITS,
     forced=("", "leases", "queue", "turns", "fence"),

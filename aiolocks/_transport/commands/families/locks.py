@@ -14,7 +14,7 @@ from .snapshots import NO_CONTENT, Content, Holder, Snapshot, of_nobody
 
 # A leading zero is that of a Redlock's fencing token which was written back.
 _LOCK: Final = re.compile(rb"((?:[0-9a-f]{32}){1,2}):(0?\d{1,16}):(.*)", re.DOTALL)
-_FORCE_LOCK: Final = Script("force_lock", "bells", "forcing")
+_FORCE_LOCK: Final = Script("force_lock", "bells", "stolen", "forcing")
 
 
 def read_locks(now_us: int, found: Mapping[str, Content]) -> Snapshot:

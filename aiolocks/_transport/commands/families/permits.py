@@ -13,7 +13,7 @@ from .family import Family
 from .snapshots import Content, Holder, Snapshot, of_nobody, whole_number
 
 _LEASE: Final = re.compile(rb"(\d{1,16}):(\d{1,16}):(.*)", re.DOTALL)
-FORCE_PERMITS: Final = Script("force_permits", "bells", "forcing")
+FORCE_PERMITS: Final = Script("force_permits", "bells", "stolen", "forcing")
 
 
 def told_permits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:

@@ -16,7 +16,7 @@ _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
 _WAITING: Final = re.compile(rb"w (\S+) (\S+) p (\S+)")
 """Of a writer that has reserved."""
 _MODES: Final = {b"r": "reader", b"u": "upgradable", b"w": "writer"}
-_FORCE_SPANS: Final = Script("force_spans", "bells", "forcing")
+_FORCE_SPANS: Final = Script("force_spans", "bells", "stolen", "forcing")
 _SPAN_SIDES: Final = tuple(f"{side}.{end}" for side in ("readers", "upgradables", "writers") for end in "ab")
 _MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab")
 
@@ -33,7 +33,7 @@ def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
 
 def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """Spans, in three modes."""
-    sides = tuple(found.keys() - {"", "ends", "waits", "fence"})
+    sides = tuple(found.keys() - {"", "ends", "waits", "fence", "stolen"})
     if wrong := wrong_types({"": "hash", "ends": "zset", "waits": "zset"}, found):
         return Snapshot(now_us, stands=True, problems=wrong)
     spans: dict[bytes, bytes] = found[""].value if found[""] else {}
@@ -83,7 +83,7 @@ def _bound(text: bytes) -> float | None:
 SPANS: Final = Family(
     ("", "ends", "waits", *_SPAN_SIDES, *_MARK_SIDES),
     read_spans,
-    passive=("fence", *_SPAN_SIDES, *_MARK_SIDES),
+    passive=("fence", "stolen", *_SPAN_SIDES, *_MARK_SIDES),
     seat=SEAT_LENGTH,
     force=_FORCE_SPANS,
     forced=("", "ends", "queue", "waits", "fence", *_SPAN_SIDES, *_MARK_SIDES),
