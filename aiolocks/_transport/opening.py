@@ -13,6 +13,7 @@ from redis.asyncio.connection import ConnectionPool
 
 from .client.driver import Address, Executor, MakeWords, RawConnection, drivable, library_behind
 from .client.libraries import REDIS, library_of
+from .client.tokens import follow
 from .commands.listening import trial
 from .requests.calls import Command
 from .requests.keys import key, parse
@@ -160,7 +161,7 @@ def open_transport(
         # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
         # close it.
         pool = client.connection_pool
-        return Multiplexed(
+        transport = Multiplexed(
             lambda protocol, patience: RawConnection.open(pool, protocol=protocol, patience=patience),
             dialect,
             wakeups,
@@ -170,6 +171,8 @@ def open_transport(
             fence=_fence(prefix, session),
             library=library_behind(pool),
         )
+        follow(pool, loop, transport.authenticate)
+        return transport
     wakeups.require_none(_not_driven(client))
     dialect.require_any(_not_driven(client))
     return _over_pool(client.connection_pool, loop, dialect, outage)

@@ -123,6 +123,11 @@ class Multiplexed(Reconnecting):
         if self._outflow is not None:
             self._outflow.go_on()
 
+    def authenticate(self, words: tuple[str, ...]) -> None:
+        super().authenticate(words)
+        if self._spares is not None:
+            self._spares.authenticate(words)
+
     # -- one of several
 
     def _redirected(self, call: Call[Any], error: Exception) -> bool:

@@ -22,7 +22,7 @@ from .. import faults
 from ..client.driver import HELLO_TIMEOUT, NotDrivableError, RawConnection, pack
 from ..client.errors import closed, silent
 from ..client.libraries import REDIS, Library
-from ..requests.calls import LONG, Call
+from ..requests.calls import LONG, Call, ignore
 from ..requests.transport import Transport
 from .blame import MOST_CLOSED, Blame
 from .connecting import Connector
@@ -258,6 +258,26 @@ class Reconnecting(Pipeline):
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
         else:
             self._hang_up()
+
+    def authenticate(self, words: tuple[str, ...]) -> None:
+        """The credentials of the client are renewed: the server is told so on the present connection.
+
+        It stands in line with the other requests. Without a connection there is nothing to do: the next one
+        asks for the credentials. So it does after a refusal. The connection of the notifications, which RESP2
+        keeps from anything else, is made again when the server closes it.
+        """
+        if not self._ready:
+            return
+        raw = self._raw
+
+        def refused(fault: faults.Fault) -> None:
+            if raw is self._raw:
+                log.warning(
+                    "%s refuses renewed credentials (%s): connecting again", self.outage.label, fault.error
+                )
+                self._abort()
+
+        self.send(Call(bare(("AUTH", *words)), ignore, refused, until=math.inf))
 
     # -- its end
 

@@ -92,6 +92,10 @@ class Spares:
         for connection in self._connections():
             connection.distrust()
 
+    def authenticate(self, words: tuple[str, ...]) -> None:
+        for connection in self._connections():
+            connection.authenticate(words)
+
     def tell_impatient(self) -> None:
         if self._bulk is not None:
             self._bulk.connection.tell_impatient()

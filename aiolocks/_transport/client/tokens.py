@@ -1,0 +1,62 @@
+"""The renewed tokens of a client's credentials, for connections that a session has made beside its pool.
+
+A streaming provider of redis-py (from 5.3 on) has one listener: the client, which hands each new token to
+`re_auth_callback` of its pool. So that is where a session hears of it, too. Other providers tell nobody of a
+new token, and neither redis-py nor a session asks them before the next connection. The nodes of a cluster
+cannot be listened to in this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import redis.credentials
+
+_STREAMING: Final[Any] = getattr(redis.credentials, "StreamingCredentialProvider", ())
+_HEARD_BY: Final = "re_auth_callback"
+
+OnToken = Callable[[tuple[str, ...]], object]
+
+
+def follow(pool: Any, loop: asyncio.AbstractEventLoop, on_token: OnToken) -> None:
+    """Tells of each token with which the connections of a pool authenticate from now on.
+
+    Args:
+        pool: The client's.
+        loop: Where it is told, whatever loop or thread renews the token.
+        on_token: A method, which is not kept alive; given the arguments of `AUTH`.
+    """
+    if not isinstance(pool.connection_kwargs.get("credential_provider"), _STREAMING):
+        return
+    heard = vars(pool).get(_HEARD_BY)
+    if not isinstance(heard, _Renewals):
+        heard = vars(pool)[_HEARD_BY] = _Renewals(pool)
+    heard.followers.append((loop, weakref.WeakMethod(on_token)))
+
+
+@final
+class _Renewals:
+    """Stands for `re_auth_callback` of one pool."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = weakref.ref(pool)
+        self.followers: list[tuple[asyncio.AbstractEventLoop, weakref.WeakMethod[OnToken]]] = []
+
+    async def __call__(self, token: Any) -> None:
+        user = token.try_get("oid")  # as redis-py does
+        words = (*([user] if user else []), token.get_value())
+        self.followers = [one for one in self.followers if one[1]() is not None and not one[0].is_closed()]
+        for loop, method in self.followers:
+            loop.call_soon_threadsafe(_tell, method, words)
+        pool: Any = self._pool()
+        if pool is not None:
+            await getattr(type(pool), _HEARD_BY)(pool, token)
+
+
+def _tell(method: weakref.WeakMethod[OnToken], words: tuple[str, ...]) -> None:
+    on_token = method()
+    if on_token is not None:
+        on_token(words)
