@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from ..errors import LockError
+from ..errors import BackendError, LockError
+from .notes import note
 from .releasing import Releasing
 from .shield import LONGEST_DELAY, wait_shielded
 from .states import RELEASED
@@ -57,7 +58,11 @@ class LettingGo:
                 gate.vacated(claim)
         await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
-            return releasing.fault.error
+            error = releasing.fault.error
+            if isinstance(error, BackendError) and not hasattr(error, "__notes__"):  # it may be asked again
+                what = f"{possession.label} {possession.name!r}"
+                note(error, f"aiolocks: {what} was not released; its ttl frees it")
+            return error
         return possession.not_owned() if possession.lost else None
 
     def _let_gone(self, releasing: Releasing) -> None:

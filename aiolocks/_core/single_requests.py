@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from .._transport import Call, Command, Fault, Released, Transport, ignore, take_back
+from ..errors import BackendError
+from .notes import note
 
 if TYPE_CHECKING:
     from .claim import Claim
@@ -82,6 +84,8 @@ class SingleRequests:
 
         def failed(fault: Fault) -> None:
             if not future.done():
+                if command.keys and isinstance(fault.error, BackendError):
+                    note(fault.error, f"aiolocks: asked for {command.keys[0].decode(errors='replace')!r}")
                 future.set_exception(fault.error)
 
         call = Call(command, replied, failed, until=until, patient=patient, make=make, on_late=told)

@@ -9,6 +9,7 @@ from typing import Any, Final, Never, final
 from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, seconds
 from .._core.clock import milliseconds
 from .._core.engine import Engine
+from .._core.notes import note
 from .._core.open_blocks import OpenBlocks, told_at_exit
 from .._core.releasing import Releasing
 from .._core.shield import wait_shielded
@@ -16,6 +17,7 @@ from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Command, Released
 from .._transport.commands.turnstile import TurnstileCommands
+from ..errors import BackendError
 
 _FIRST: Final = 1
 
@@ -170,4 +172,6 @@ class _Passage:
         await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         fault = releasing.fault
         if fault is not None and body_raised is None and engine.now() < self._over_at:
+            if isinstance(fault.error, BackendError):
+                note(fault.error, f"aiolocks: asked for {self._ending.keys[0].decode()!r}")
             raise fault.error

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..._transport import BEHIND, OWING, Call, Granted
-from ...errors import DeadlockError, LockError, LockTimeoutError
+from ...errors import BackendError, DeadlockError, LockError, LockTimeoutError
 from ..clock import dependable
+from ..notes import note
 from .obstacles import holders, own_in_the_way
 from .replicas import Acknowledgement
 from .stages import Grant, Stage
@@ -261,6 +262,8 @@ class Acquiring(ABC):
     # -- the end
 
     def _give_up(self, error: LockError) -> None:
+        if isinstance(error, BackendError):
+            note(error, f"aiolocks: {self.target} was not acquired")
         self.error = error
         self._withdraw()
 
