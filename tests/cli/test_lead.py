@@ -129,7 +129,7 @@ def _runs(pid: int) -> bool:
         (("--", "no-such-program"), 127, "no-such-program: command not found"),
         ((), 2, "COMMAND is missing: put it after two dashes: lead NAME -- COMMAND"),
         (("--grace", "6", "--", "true"), 2, "grace must be at most half of ttl"),
-        (("--redis", "redis://localhost:1", "--", "true"), 69, "localhost:1"),
+        (("--redis", "redis://localhost:1", "--", "true"), 69, "'job': cannot use the server at localhost:1"),
     ],
 )
 async def test_what_cannot_be_run(

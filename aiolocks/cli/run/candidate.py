@@ -14,7 +14,7 @@ from ..exits import NO_SERVER, CommandError, of_signal, say
 from ..server import connected
 from .charge import InCharge
 from .child import PART_OF_GRACE, ensure_program, started
-from .waiting import described, explain
+from .waiting import described, explain, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,10 @@ class Candidate(InCharge):
         self._order = order
 
     async def _wait_and_run(self) -> int:
+        with named(self._order.name):
+            return await self._do()
+
+    async def _do(self) -> int:
         order = self._order
         async with connected(order.url) as server:
             ensure_program(order.command[0])

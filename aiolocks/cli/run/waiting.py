@@ -1,15 +1,17 @@
-"""Names the holder that `run` waits for: its user wants to know why nothing happens."""
+"""What `run` and `lead` say of their name: the holder that they wait for, or a server that cannot be used."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from ... import LockError, LockInfo, Session
 from ..._core.sources import engine_of
 from ..._inspection.looking import look
 from ..._visible import visible
-from ..exits import say
+from ..exits import NO_SERVER, CommandError, say
 from ..listing.shown import held_by
 
 _AFTER: Final = 1.0
@@ -19,6 +21,17 @@ _AFTER: Final = 1.0
 def described(command: tuple[str, ...]) -> dict[str, str]:
     """Metadata of the lock, for waiters to see. The program alone: its arguments may be secret."""
     return {"command": command[0].rpartition("/")[2]}
+
+
+@contextmanager
+def named(name: str) -> Generator[None]:
+    """Puts the name before what is said of an unusable server: a log has the lines of many commands."""
+    try:
+        yield
+    except CommandError as error:
+        if error.status != NO_SERVER:
+            raise
+        raise CommandError(f"'{visible(name)}': {error}", NO_SERVER) from None
 
 
 async def explain(session: Session, kind: str, name: str) -> None:
