@@ -1,152 +1,503 @@
-"""The recipes for tasks beside the requests, in several processes: the work goes on after each fault.
+"""Each recipe of the docs under faults, in several processes: after each fault the work goes on by itself.
 
-The blocks of the pages are what runs; only their times are shorter, and their work is a file that it writes.
+The faults are the same for all recipes, which run at the same time: the server is away for 3 s, which is
+longer than the ttl; the work of the user raises; the server is frozen; the process is killed. No error is
+silent, and an error of the library names what was asked for. `recipes` runs the blocks of the pages.
+
+Each Python block of a page is run: what makes an application as one of `SERVICES`, what is a program of its
+own as one of `PROGRAMS` or `ONCE`, and all others in the order of their page, again and again. The reasons
+for those that are not run stand in `LEFT_OUT`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
+import signal
+import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiolocks.testing import EmbeddedServer
 from tests.conftest import OwnServer
-from tests.docs.markdown import read
+from tests.docs import recipes
+from tests.docs.markdown import Block, read
+from tests.docs.programs import programs
+from tests.docs.recipes import TTL, shorter
 from tests.docs.test_docs import ROOT, URL
 from tests.support.processes import Workers
 from tests.support.waiting import eventually
 
-TTL = 2.0
-WORK = """
-import os, pathlib
-
-HERE = pathlib.Path(__file__).parent
-
-def work():
-    try:
-        (HERE / f"break-{os.getpid()}").unlink()
-    except FileNotFoundError:
-        (HERE / f"done-{os.getpid()}").touch()
-    else:
-        raise ZeroDivisionError("in the work of the user")
-"""
-
-
-async def serve(directory: str, module: str, name: str) -> None:
-    """In a process of its own: the application, and its log in a file."""
-    import importlib
-    import logging
-    import os
-    import sys
-
-    from aiohttp import web
-
-    logging.basicConfig(filename=f"{directory}/log-{os.getpid()}", level=logging.INFO)
-    sys.path.insert(0, directory)
-    app = getattr(importlib.import_module(module), name)
-    if isinstance(app, web.Application):
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        await asyncio.sleep(600)
-    else:
-        import uvicorn
-
-        await uvicorn.Server(uvicorn.Config(app, port=0, log_config=None)).serve()
+PAGES = {
+    path.stem: read(path)
+    for path in (
+        *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+        ROOT / "docs" / "tutorial" / "first-lock.md",
+        ROOT / "README.md",
+    )
+}
+TO_COPY = "the reader copies it into a test of pytest, which is run with the other pages"
+ITS_OWN = "its server is its own, and ends with it"
+LEFT_OUT = {
+    "cluster": "needs a cluster: tests/adversity has its faults",
+    "first-lock": ITS_OWN,
+    "redlock": "its servers are its own, and it kills them itself",
+    "run-the-examples": ITS_OWN,
+    "README/first.py": ITS_OWN,
+    "README/test_orders.py": TO_COPY,
+    "accept-a-payment-once/test_payments.py": TO_COPY,
+    "fastapi/test_shop.py": TO_COPY,
+    "use-in-production/test_shipping.py": TO_COPY,
+}
+"""Of a page, or of a block of it, why it does not run here."""
 
 
-RECIPES = [
-    ("fastapi", "sweeper.py", "app"),
-    ("aiohttp", "sweeper.py", "app"),
-    ("leadership", "fastapi_app.py", "app"),
-    ("leadership", "aiohttp_app.py", "application"),
-]
+class Service:
+    """An application, or functions of a service, with what is asked of it; it runs in two processes.
+
+    Args:
+        page: Of which the blocks are.
+        *blocks: Their titles; of one without, a text that stands in no other block of the page.
+        **run: Arguments of `recipes.Recipe`.
+    """
+
+    def __init__(self, page: str, *blocks: str, **run: Any) -> None:
+        self.page = page
+        self.blocks = [block_of(page, block) for block in blocks]
+        self.run = run
+        self.name = f"{page}-{blocks[0]}".replace(" ", "-")
+
+
+def python(page: str) -> list[Block]:
+    return [block for block in PAGES[page].blocks if block.language == "python"]
+
+
+def block_of(page: str, which: str) -> Block:
+    blocks = python(page)
+    found = [block for block in blocks if block.title == which] or [
+        block for block in blocks if which in block.text
+    ]
+    assert len(found) == 1, f"{page}: {len(found)} blocks have {which!r}"
+    return found[0]
+
+
+SERVICES = [
+    Service("fastapi", "sweeper.py", app="app"),
+    Service("aiohttp", "sweeper.py", app="app"),
+    Service("leadership", "fastapi_app.py", app="app"),
+    Service("leadership", "aiohttp_app.py", app="application"),
+    Service("schedule", "nightly = Schedule", "async def lifespan", app="app"),
+    Service(
+        "fastapi", "shop.py", "of_the_customer", "three at a time", "of_the_tenant", "/exports", "body_first",
+        app="app",
+        handlers=["pack", "label", "invoice", "book", "report", "prices", "build", "export", "put"],
+        calls=[
+            "POST /orders/7/parcels", "POST /orders/7/label", "POST /invoices", "POST /seats",
+            "GET /reports/a", "GET /prices", "POST /datasets", "POST /exports", "PUT /blobs/a",
+        ],
+    ),
+    Service("fastapi", "locks.py", app="app", calls=["await update_prices()"]),
+    Service(
+        "aiohttp", "shop.py", "of_the_customer", "three at a time", "async def export",
+        app="app",
+        begin="""
+app = make_app()
+for handler in (invoice, book, report, prices, export):
+    app.router.add_post(f"/{handler.__name__}", handler)
+""",
+        handlers=["pack", "post", "invoice", "book", "report", "prices", "export"],
+        calls=[
+            "POST /orders/7/parcels", "POST /orders/7/label", "POST /invoice", "POST /book", "POST /report",
+            "POST /prices", "POST /export",
+        ],
+    ),
+    Service("aiohttp", "locks.py", app="app", calls=["await update_prices()"]),
+    Service("accept-a-payment-once", "payments.py", app="app", handlers=["pay"], calls=["POST /payments"]),
+    Service(
+        "accept-a-payment-once", "who_asks", "async def bank",
+        app="authenticated",
+        begin="""
+import types
+def authenticated(scope, receive, send):
+    return protected(scope | {"user": types.SimpleNamespace(name="ann")}, receive, send)
+""",
+        handlers=["shop", "bank"],
+        calls=["POST /"],
+    ),
+    Service(
+        "accept-a-payment-once", "async def user_of",
+        app="shop",
+        begin="""
+async def pay(request):
+    await _later()
+    return web.Response(text="paid")
+shop.router.add_post("/payments", pay)
+""",
+        calls=["POST /payments"],
+    ),
+    Service(
+        "synchronous-handlers", "warehouse.py", "put_first", "put_entered",
+        app="app",
+        handlers=["put_one"],
+        calls=["POST /items/pear", "POST /items/pear/first", "POST /items/pear/entered"],
+    ),
+    Service("kubernetes", "service.py", app="app", calls=["GET /alive", "GET /ready"]),
+    Service(
+        "dashboard", "shop.py",
+        app="app",
+        begin='operator_of = lambda headers: "ann"',
+        calls=["GET /locks/"],
+    ),
+    Service("README", "async def label", app="app", handlers=["label"], calls=["POST /orders/7/label"]),
+    Service("naming", "app.py", handlers=["ship"], calls=["await ship(17)"]),
+    Service("guard-schedulers", "session = ", "def replica"),
+    Service(
+        "arq", "jobs.py",
+        begin="from arq import create_pool\npool = await create_pool(settings)",
+        calls=["assert await (await pool.enqueue_job('refresh', 'sales')).result(timeout=15)"],
+    ),
+    Service(
+        "taskiq", "tasks.py",
+        module="tasks",
+        begin="await broker.startup()",
+        calls=["assert (await (await refresh.kiq('sales')).wait_result(timeout=15)).return_value"],
+    ),
+]  # fmt: skip
 SHORTER = {
-    "...  # remove old carts": '__import__("work").work()',
+    "...  # remove old carts": "await _later()",
     "await asyncio.sleep(60)": "await asyncio.sleep(0.05)",
-    "await asyncio.sleep(1)  # the work": '__import__("work").work(); await asyncio.sleep(0.05)',
-    'Lock(session, "sweep")': f'Lock(session, "sweep", ttl={TTL})',
+    "await asyncio.sleep(1)  # the work": "await _later(); await asyncio.sleep(0.05)",
+    'cron="0 3 * * *", tz="Europe/Berlin"': "every=0.5",
+    'runs.append("ran")': "await _later()",
+    'guard="exit"': 'guard="log"',  # the process has other recipes too
+    "?db=0": "",
+    # arq misses a worker that was killed 10 s after the `job_timeout`.
+    "poll_delay=0.05)": "poll_delay=0.05, job_timeout=4)",
+    "    poll_delay = 0.05": "    poll_delay = 0.05\n    job_timeout = 4",
+    'consumer_id="0"': 'consumer_id="0", idle_timeout=3000',
+    "        asyncio.get_running_loop().call_later(0.05, worker.cancel)": "        ",
+    # As the page says of a service that starts.
+    "running = most = 0": "running = most = 0\nawait calls.resize(4)",
+    # Its queue dies with the process, and so its tickets are redelivered by nobody.
+    'job.enqueue("until_executed"': f'job.enqueue("until_executed", ttl={TTL}',
+    "await queue.get()": "await asyncio.wait_for(queue.get(), 3)",
+    'f"refresh:{report}")': f'f"refresh:{{report}}", ttl={TTL})',
+    "every=3600).guard": "every=1).guard",
     '-scheduler")': f'-scheduler", ttl={TTL})',
+    "timeout=30, lock_class": f"timeout={TTL}, lock_class",
+    "timeout=30, blocking": f"timeout={TTL}, blocking",
+    "timeout=10": f"timeout={TTL}",
+    "timeout=60, auto_renew": f"timeout={TTL}, auto_renew",
+    "await asyncio.sleep(0.2)  # rebuild it": "await _later()",
 }
 
 
-def written(page: str, file: str, directory: Path, url: str) -> str:
-    """The block of the page as a module; its name."""
-    blocks = read(ROOT / "docs" / "how-to" / f"{page}.md").blocks
-    (text,) = [block.text for block in blocks if block.title == file]
-    changed = text.replace(URL, url)
-    for shown, shorter in SHORTER.items():
-        changed = changed.replace(shown, shorter)
-    assert changed.count("work()") == 1
-    assert f"ttl={TTL}" in changed
-    (directory / file).write_text(changed)
-    (directory / "work.py").write_text(WORK)
-    return file.removesuffix(".py")
+def described(
+    number: int, name: str, page: str, blocks: Sequence[Block], url: str, run: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a `recipes.Recipe`, whose database is its own."""
+    texts = [(block.line, shorter(block.text, {URL: database(url, number)} | SHORTER)) for block in blocks]
+    return {"name": name, "page": page, "blocks": texts, **run}
+
+
+def database(url: str, number: int) -> str:
+    return url.removesuffix("0") + str(number)
+
+
+def services(url: str) -> list[dict[str, Any]]:
+    return [
+        described(number, one.name, one.page, one.blocks, url, one.run) for number, one in enumerate(SERVICES)
+    ]
+
+
+def in_order(url: str) -> list[dict[str, Any]]:
+    """Each page, with all its blocks that run in it."""
+    return [
+        described(number, name, name, blocks, url, {})
+        for number, name in enumerate(PAGES, len(SERVICES))
+        if (blocks := [block for block in python(name) if not {name, f"{name}/{block.title}"} & ELSEWHERE])
+    ]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of its own, of which a supervisor starts two, again whenever one ends.
+
+    Attributes:
+        page: Of which the block is.
+        block: Its title; or the command, of which the part behind the dashes is the work.
+        command: Of the interpreter.
+        work: The text in the place of which the work is.
+    """
+
+    page: str
+    block: str
+    command: str
+    work: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"program-{self.page}"
+
+    def written(self, directory: Path, url: str) -> list[str]:
+        """Puts its files into the directory; the command that runs it."""
+        directory.mkdir()
+        (directory / "work.py").write_text(WORK.format(state=str(directory.parent), name=self.name))
+        if not self.work:
+            (line,) = [block.text for block in PAGES[self.page].blocks if self.block in block.text]
+            (directory / "forever.py").write_text(FOREVER)
+            options = line.partition(" -- ")[0].removeprefix("aiolocks ").replace("--ttl 30", f"--ttl {TTL}")
+            return ["-m", "aiolocks", *options.split(), "--redis", url, "--", sys.executable, "forever.py"]
+        text = shorter(block_of(self.page, self.block).text, {URL: url} | SHORTER)
+        assert text.count(self.work) == 1
+        work = '__import__("work").work(); await asyncio.sleep(0.05)'
+        (directory / self.block).write_text(text.replace(self.work, work))
+        return self.command.split()
+
+
+PROGRAMS = [
+    Program("deploy", "worker.py", "worker.py", "await asyncio.sleep(0.01)"),
+    Program("arq", "jobs.py", "-m arq jobs.WorkerSettings", "await asyncio.sleep(0.5)"),
+    Program("taskiq", "tasks.py", "-m taskiq worker tasks:broker --workers 1", "await asyncio.sleep(0.5)"),
+    Program("guard-schedulers", "aiolocks run celery-beat", ""),
+]
+WORK = """
+import os, pathlib
+STATE = pathlib.Path({state!r})
+def work():
+    try:
+        (STATE / "break-{name}").unlink()
+    except FileNotFoundError:
+        (STATE / f"work-{name}-{{os.getpid()}}").touch()
+    else:
+        raise ZeroDivisionError("in the work of the user")
+"""
+FOREVER = "import time, work\nwhile True:\n    work.work()\n    time.sleep(0.05)\n"
+ONCE = {"use-in-production": "shipping.py", "fence-django": ""}
+"""Pages with a program that runs once: its file, or all blocks."""
+ELSEWHERE = LEFT_OUT.keys() | {"deploy", "fence-django"}
+
+
+class Supervised:
+    """One process of a program, and those that come after it."""
+
+    def __init__(self, program: Program, number: int, command: list[str], directory: Path) -> None:
+        self.log = directory.parent / f"log-{program.name}-{number}"
+        self.ends: list[int] = []
+        self._command = command
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        with self.log.open("wb") as log:
+            while True:
+                self._process = await started(self._command, self._directory, log)
+                try:
+                    self.ends.append(await self._process.wait())
+                finally:
+                    self.kill()
+                await asyncio.sleep(0.2)
+
+    def kill(self) -> None:
+        """It, and what it has started: a machine that loses its power."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+async def started(command: Sequence[str], directory: Path, output: Any) -> asyncio.subprocess.Process:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(directory), str(ROOT)))}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *command,
+        cwd=directory, env=environment, start_new_session=True,
+        stdout=output, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+
+
+async def run_once(page: str, directory: Path, url: str) -> None:
+    """A program that meets the outage ends well, or with an error that has the name."""
+    if file := ONCE[page]:
+        text = block_of(page, file).text
+    else:
+        *_, (_, text) = programs(PAGES[page])
+    program = directory / f"once-{page}.py"
+    program.write_text(shorter(text, {URL: url}))
+    process = await started([str(program)], directory, asyncio.subprocess.PIPE)
+    said, _ = await asyncio.wait_for(process.communicate(), 30)
+    last = said.decode().rpartition("Error")[2]
+    assert process.returncode == 0 or re.search(r"aiolocks: .*'\S+'|(Lock|FairLock) '", last), said.decode()
 
 
 class Crew:
-    """The processes, seen by what they write."""
+    """All recipes, seen by what their processes leave in a directory."""
 
-    def __init__(self, directory: Path, pids: list[int]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.pids = pids
+        self.all: dict[str, list[str]] = {}
 
-    def at_work(self, since: float) -> int | None:
-        """The process that has worked since then."""
-        for pid in self.pids:
-            done = self.directory / f"done-{pid}"
-            if done.exists() and done.stat().st_mtime > since:
-                return pid
-        return None
+    def add(self, name: str, *, calls: Sequence[str] = (), app: str = "", **_: Any) -> None:
+        """A recipe, with the traces that it leaves when all of it has worked."""
+        traces = [f"done{number}-{name}" for number in range(len(calls))]
+        self.all[name] = traces or [f"work-{name}" if app else f"done-{name}"]
 
-    async def works(self, within: float) -> int:
-        """Somebody works from now on."""
+    async def works(self, what: str, *, within: float = 30) -> None:
+        """All recipes have worked from now on, in some process."""
         since = time.time()
-        return await eventually(lambda: self.at_work(since), within=within) or 0
+        missing: list[str] = []
 
-    def log(self, pid: int) -> str:
-        return (self.directory / f"log-{pid}").read_text()
+        def none_is_missing() -> bool:
+            newest: dict[str, float] = {}
+            for file in self.directory.glob("*-*"):
+                trace, _, pid = file.name.rpartition("-")
+                if pid.isdigit():
+                    newest[trace] = max(newest.get(trace, 0.0), file.stat().st_mtime)
+            wanted = [trace for traces in self.all.values() for trace in traces]
+            missing[:] = [trace for trace in wanted if newest.get(trace, 0.0) <= since]
+            return not missing
+
+        try:
+            await eventually(none_is_missing, within=within)
+        except AssertionError:
+            problems = "\n".join(self.problems())
+            raise AssertionError(f"after {what}, these do not go on: {missing}\n{problems}") from None
+
+    def logs(self) -> Iterator[tuple[str, str]]:
+        for log in sorted(self.directory.glob("log-*")):
+            yield log.name.removeprefix("log-"), log.read_text()
+
+    def problems(self) -> Iterator[str]:
+        for name, text in self.logs():
+            for line in text.splitlines():
+                if re.search(" FAILED (?!.*HTTP 4)| HANGS", line):
+                    yield f"{name}: {line}"
+
+    def told(self) -> list[str]:
+        """What is wrong with the logs.
+
+        No recipe may hang. Each error of the library has the name of what was asked for. The log of a service
+        that answers 503 says why. The error of the work is there wherever it was raised.
+        """
+        wrong = [line for line in self.problems() if " HANGS" in line]
+        for name, text in self.logs():
+            for line in text.splitlines():
+                _, _, error = line.partition(" FAILED ")
+                if error.startswith("aiolocks.errors.") and not re.search(r"'[^' ]+'", error):
+                    wrong.append(f"{name}: no name in {line}")
+                if re.match(r"builtins\.(Attribute|Name|UnboundLocal|Key|Index)Error", error):
+                    wrong.append(f"{name}: {line}")
+                if "HTTP 503" in error and " WARNING aiolocks." not in text:  # of each request at DEBUG
+                    wrong.append(f"{name}: the log says nothing of {line}")
+            raised = (self.directory / f"raised-{name}").exists()
+            if raised and "in the work of the user" not in text:
+                wrong.append(f"{name}: its work has raised, and the log does not say so")
+        return wrong
 
 
-@pytest.mark.leaves_keys  # of processes that are killed
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("page", "file", "name"), RECIPES, ids=lambda it: it.removesuffix(".py"))
-async def test_the_work_goes_on(
-    page: str, file: str, name: str, own_server: OwnServer, workers: Workers, tmp_path: Path
-) -> None:
-    server: EmbeddedServer = await own_server()
-    module = written(page, file, tmp_path, server.url)
-    processes = await workers.start_many(2, serve, directory=str(tmp_path), module=module, name=name)
-    crew = Crew(tmp_path, [process.pid for process in processes])
-    await crew.works(within=30)
+@pytest.mark.leaves_keys("*")  # of processes that are killed, of queues, of the user
+@pytest.mark.timeout(240)
+async def test_each_recipe_goes_on(own_server: OwnServer, workers: Workers, tmp_path: Path) -> None:
+    server = await own_server(port=0, arguments=("--databases", "200"))
+    alike, alone = services(server.url), in_order(server.url)
+    for_one = {"directory": str(tmp_path), "recipes": json.dumps(alike + alone)}
+    for_other = {"directory": str(tmp_path), "recipes": json.dumps(alike)}
+    crew = Crew(tmp_path)
+    for one in alike + alone:
+        crew.add(**one)
+    supervised: list[Supervised] = []
+    names = [one.name for one in SERVICES]
+    for number, program in enumerate(PROGRAMS, 150):
+        like = f"{program.page}-{program.block}"  # the service that gives it its work
+        url = database(server.url, names.index(like) if like in names else number)
+        command = program.written(tmp_path / program.name, url)
+        supervised += [Supervised(program, copy, command, tmp_path / program.name) for copy in range(2)]
+        crew.add(program.name, app="its own")
+    hold = tmp_path / "hold"
 
-    # The server is away for 3 s, which is longer than the ttl.
-    server.kill()
-    await asyncio.sleep(3)
-    await server.start()
-    await crew.works(within=10)
+    async with AsyncExitStack() as stack:
+        for process in supervised:
+            stack.push_async_callback(ended, asyncio.create_task(process.run()))
+        first = await workers.start(recipes.run, **for_one)
+        second = await workers.start(recipes.run, **for_other)
+        await crew.works("the start", within=60)
 
-    # The work raises.
-    holder = await crew.works(within=5)
-    (tmp_path / f"break-{holder}").touch()
-    await eventually(lambda: "in the work of the user" in crew.log(holder), within=5)
-    assert "ERROR" in crew.log(holder)
-    assert ("sweep" if "sweeper" in file else "-scheduler'") in crew.log(holder)
-    await crew.works(within=10)
+        # The server is away for 3 s, which is longer than the ttl.
+        hold.touch()
+        await asyncio.sleep(0.7)
+        server.kill()
+        once = asyncio.gather(*(run_once(page, tmp_path, database(server.url, 199)) for page in ONCE))
+        await asyncio.sleep(3)
+        await server.start()
+        hold.unlink()
+        await crew.works("an outage")
+        await once
 
-    # The server is frozen for 3 s.
-    server.pause()
-    await asyncio.sleep(3)
-    server.resume()
-    await crew.works(within=10)
+        # The work raises.
+        broken = [f"break-{process.pid}" for process in (first, second)]
+        broken += [f"break-{program.name}" for program in PROGRAMS]
+        for one in broken:
+            (tmp_path / one).touch()
+        await crew.works("an error of the work")
+        for program in PROGRAMS:
+            said = "".join(text for name, text in crew.logs() if name.startswith(program.name))
+            assert "in the work of the user" in said, program
 
-    # The process is killed that works.
-    holder = await crew.works(within=5)
-    killed: Any = processes[crew.pids.index(holder)]
-    killed.kill()
-    crew.pids.remove(holder)
-    await asyncio.sleep(0.1)
-    await crew.works(within=TTL + 10)
+        # The server is frozen for 3 s.
+        hold.touch()
+        await asyncio.sleep(0.7)
+        server.pause()
+        await asyncio.sleep(3)
+        server.resume()
+        hold.unlink()
+        await crew.works("a freeze")
+
+        # The processes are killed in the midst of their work, one after the other.
+        for number, victim in enumerate((first, second)):
+            hold.touch()
+            await asyncio.sleep(0.7)
+            victim.kill()
+            for process in supervised[number::2]:
+                process.kill()
+            hold.unlink()
+            if victim is first:
+                await workers.start(recipes.run, **for_one)
+            await crew.works("a kill", within=40)
+
+    wrong = crew.told()
+    assert not wrong, "\n".join(wrong)
+    for process in supervised:
+        said = process.log.read_text()
+        assert 0 not in process.ends, f"{process.log.name} has ended as if all were well:\n{said}"
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+# -- the tables
+
+
+def test_no_application_is_left_out() -> None:
+    """What a page makes to serve requests has its line in `SERVICES`; other blocks run by themselves."""
+    served = {id(block) for one in SERVICES for block in one.blocks}
+    makes = re.compile(r"= FastAPI\(|= web\.Application\(|^@app\.|^@locked\(|Middleware\(", re.MULTILINE)
+    for page in PAGES:
+        for block in python(page):
+            if not {page, f"{page}/{block.title}"} & LEFT_OUT.keys() and makes.search(block.text):
+                assert id(block) in served, f"{block}: tests/docs/test_recipes.py does not ask it anything"
+
+
+def test_what_is_left_out_is_there() -> None:
+    assert PAGES.keys() | {f"{page}/{block.title}" for page in PAGES for block in python(page)} >= ELSEWHERE
+
+
+def test_what_is_changed_is_there() -> None:
+    texts = "".join(block.text for page in PAGES for block in python(page))
+    assert not [shown for shown in SHORTER if shown not in texts]
