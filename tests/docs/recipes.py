@@ -52,20 +52,35 @@ def shorter(text: str, changes: dict[str, str]) -> str:
 
 
 class Work:
-    """The work of the user in one recipe of this process."""
+    """The work of the user in one recipe of this process.
 
-    def __init__(self, directory: Path, recipe: str) -> None:
+    Once it is told to, it raises: in as many rounds as `raises` says, and each time two steps later than in
+    the round before.
+    """
+
+    def __init__(self, directory: Path, recipe: str, *, raises: int) -> None:
         self.directory = directory
         self.recipe = recipe
-        self.raised = 0
+        self._raises = raises
+        self._raised = 0
+        self._steps = 0
+        self._spared = False
+
+    def begin(self) -> None:
+        """A round begins."""
+        self._steps = 0
+        self._spared = False
 
     def now(self, *_: object, **__: object) -> None:
-        told = self.directory / f"break-{os.getpid()}"
+        self._steps += 1
+        due = not self._spared and self._raised < self._raises and self._steps > 2 * self._raised
         # In a thread of the library nobody would hear of it.
-        if not threading.current_thread().name.startswith("aiolocks-") and told.exists() and not self.raised:
-            self.raised = 1
-            self.trace("raised")
-            raise ZeroDivisionError("in the work of the user")
+        due = due and not threading.current_thread().name.startswith("aiolocks-")
+        if due and (self.directory / f"break-{os.getpid()}").exists():
+            self._spared = True
+            self._raised += 1
+            (self.directory / f"raised-{self.recipe}-{os.getpid()}").write_text(str(self._raised))
+            raise ZeroDivisionError(f"in the work of the user: {self._raised}")
         self.trace("work")
 
     async def later(self, *_: object, **__: object) -> None:
@@ -149,7 +164,7 @@ class Recipe:
         module: str = "",
     ) -> None:
         self.name = name
-        self.work = Work(Path(directory), name)
+        self.work = Work(Path(directory), name, raises=1 if app or calls else 5)
         self._codes = [self._compiled(page, line, text, handlers) for line, text in blocks]
         if begin:
             self._codes.append(self._compiled("test", 1, begin, ()))
@@ -172,6 +187,7 @@ class Recipe:
             number += 1
             name = self._module or f"{re.sub('[^a-z]', '_', self.name)}_{number}"
             module = sys.modules[name] = types.ModuleType(name)
+            self.work.begin()
             self._namespace = module.__dict__
             self._namespace |= {"print": self.work.now, "_later": self.work.later}
             try:

@@ -407,9 +407,12 @@ class Crew:
                     wrong.append(f"{name}: {line}")
                 if "HTTP 503" in error and " WARNING aiolocks." not in text:  # of each request at DEBUG
                     wrong.append(f"{name}: the log says nothing of {line}")
-            raised = (self.directory / f"raised-{name}").exists()
-            if raised and "in the work of the user" not in text:
-                wrong.append(f"{name}: its work has raised, and the log does not say so")
+            raised = self.directory / f"raised-{name}"
+            wrong += [
+                f"{name}: its work has raised ({number}), and the log does not say so"
+                for number in range(1, 1 + (int(raised.read_text()) if raised.exists() else 0))
+                if f"in the work of the user: {number}\n" not in text
+            ]
         return wrong
 
 
