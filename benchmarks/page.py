@@ -14,14 +14,28 @@ from .rows import HEADINGS, judgement, rows
 
 _INTRODUCTION = """\
 The speed of aiolocks, and its costs to client and server. `python -m benchmarks` has measured each figure
-of this page on one machine, with a private server on it, and has written the page. On another machine the
-times are others; the relations hold.
+of this page on one machine, with a private server on it, and has written the page.
+
+What holds where, the firmest first:
+
+- **Counts**: [requests](../explanation/performance.md#the-cost-of-a-lock), and
+  [what a use runs](../explanation/performance.md#what-a-use-runs) of the library. They are the same on each
+  machine and at each hour, and tests hold them below ceilings.
+- **Ratios of processor time**, between contenders that took turns in one run. They move little from machine
+  to machine, and little with what else the machine does.
+- **Ratios of wall time** in one run. This machine has two cores, and shares them with others: these ratios
+  move by a tenth from run to run. They say who is faster, not by how many per cent.
+- **Times and throughputs** are figures of this machine, on this day.
 """
 
 _COMMAND = "python -m benchmarks --docs docs"
 """All of it, again."""
 
-_ELSEWHERE = {"costs": "the-cost-of-a-lock", "profile": "where-the-time-goes"}
+_ELSEWHERE = {
+    "counts": "what-a-use-runs",
+    "costs": "the-cost-of-a-lock",
+    "profile": "where-the-time-goes",
+}
 """Tables of the page on performance, and their headings there."""
 
 _SUMMARY = """\
@@ -34,9 +48,7 @@ _READING = """\
 
 Each workload has a table. It is measured in one run, in which the contenders take turns; a figure is the
 median of its rounds. Beside aiolocks and other libraries stands the *floor*: the same work done with
-nothing but the driver or the timer, so that no lock can be faster in that way. `÷ floor` and `÷ redis-py`
-are the ratios that hold from machine to machine. A time of the processor (CPU) says the same on a host on
-which others work as on an idle one.
+nothing but the driver or the timer, so that no lock can be faster in that way.
 
 In `fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present, in `cluster` the
 same on one server. In the first four, in `alone` and in `lock-or-watch`, which are made of single round

@@ -37,6 +37,7 @@ from .rw import ReaderAmongReaders
 from .scale import Throng, Waiters
 from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
+from .servers import Servers
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
@@ -67,6 +68,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
         partial(InCluster, same=Drain),
         partial(InCluster, same=Handover),
     ],
+    "servers": [Servers],
     "scale": [Throng, Waiters],
     "schedules": [Schedules],
     "import": [Import],

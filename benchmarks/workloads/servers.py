@@ -1,0 +1,185 @@
+"""What the requests of the library take each supported server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from aiolocks import Lock, Session
+from aiolocks.testing import EmbeddedServer
+
+from ..model import Figure, Sample
+from ..servers import executables
+from ..settings import Address, Settings
+from ..targets import at_most
+from .base import Measure, Workload
+
+_TTL: Final = 10.0
+_RUNS: Final = 3
+"""A server may be stopped at any time where the machine does something else too: of so many runs, the one
+counts whose longest request was the shortest."""
+_TABLE: Final = 1_000
+"""Keys of a tracking table that is full. The default is a million."""
+_names = itertools.count()
+
+
+class Servers(Workload):
+    """A row for each server that is here."""
+
+    name = "servers"
+    work = (
+        "µs of the server for each script of an acquire and release of one task; then the longest request of "
+        f"4 s, as the slow log has it, the shortest of {_RUNS} runs: while 10 000 leases with ttl 10 s are "
+        "renewed, while 1 000 tasks wait for names that another session holds, and both with a tracking "
+        f"table of {_TABLE:,} keys, which is full".replace(",", " ", 1)
+    )
+    figures = (
+        Figure("acquire", "acquire: µs", 1),
+        Figure("release", "release: µs", 1),
+        Figure("renewal", "renewal of one of 10 000 leases: µs", 1),
+        Figure("leases", "longest request, 10 000 leases: ms", 2),
+        Figure("waiters", "longest request, 1 000 waiters: ms", 2),
+        Figure("table", "longest request, both, full tracking table: ms", 2),
+    )
+    patience = 900.0
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        contenders = tuple(executables())
+        self.targets = tuple(
+            at_most(1.0, figure, "≤ 1 ms", contenders=contenders) for figure in ("leases", "waiters", "table")
+        )
+
+    @property
+    def rounds(self) -> int:
+        """Once: it has runs of its own."""
+        return 1
+
+    @property
+    def warm_up(self) -> bool:
+        """Each server is fresh."""
+        return False
+
+    @property
+    def contenders(self) -> Sequence[str]:
+        """The servers that are here."""
+        return tuple(executables())
+
+    @asynccontextmanager
+    async def stage(self, address: Address) -> AsyncGenerator[Measure]:
+        """A server of its own for each."""
+
+        async def measure(contender: str) -> Sample:
+            async with EmbeddedServer(executable=executables()[contender], password=False) as server:
+                own = Address.of(server)
+                async with own.client() as admin:
+                    return Sample(await self._figures(own, admin))
+
+        yield measure
+
+    async def _figures(self, address: Address, admin: Redis) -> dict[str, float]:
+        size, seconds = self.settings.size, self.settings.size(4, 1)
+        leases, waiters = size(10_000, 100), size(1_000, 20)
+        async with AsyncExitStack() as stack:
+            renewals = _Renewals()
+            here = await _session(stack, address, listeners=(renewals,))
+            there = await _session(stack, address)
+            figures = await _steps(admin, here, size(2_000, 20))
+            async with _held(here, leases):
+                before, spent = renewals.number, await _spent(admin)
+                figures["leases"] = await _longest(admin, seconds)
+                figures["renewal"] = (await _spent(admin) - spent) / max(1, renewals.number - before)
+            async with _held(there, waiters) as names, _waiting(here, names):
+                figures["waiters"] = await _longest(admin, seconds)
+            await admin.config_set("tracking-table-max-keys", _TABLE)
+            async with _held(here, leases), _held(there, waiters) as names, _waiting(here, names):
+                figures["table"] = await _longest(admin, seconds)
+        return figures
+
+
+class _Renewals:
+    """A listener: how many there were."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def on_renewed(self, *_: object) -> None:
+        """One more."""
+        self.number += 1
+
+
+async def _session(stack: AsyncExitStack, address: Address, **options: Any) -> Session:
+    client = await stack.enter_async_context(address.client())
+    return await stack.enter_async_context(Session(client, wakeup="tracking", **options))
+
+
+async def _steps(admin: Redis, session: Session, cycles: int) -> dict[str, float]:
+    """µs of each script, without the longest twentieth."""
+    lock = Lock(session, "steps")
+    async with lock:
+        pass
+    await admin.config_set("slowlog-max-len", 10 * cycles)
+    await admin.config_set("slowlog-log-slower-than", 0)
+    await admin.slowlog_reset()
+    for _ in range(cycles):
+        async with lock:
+            pass
+    entries = await admin.slowlog_get(10 * cycles)
+    scripts: dict[bytes, list[int]] = {}
+    for entry in sorted(entries, key=lambda entry: entry["id"]):
+        if entry["command"].startswith(b"EVALSHA "):
+            scripts.setdefault(entry["command"].split()[1], []).append(entry["duration"])
+    (acquire, release) = (sorted(durations)[: cycles * 19 // 20] for durations in scripts.values())
+    return {"acquire": statistics.fmean(acquire), "release": statistics.fmean(release)}
+
+
+async def _spent(admin: Redis) -> float:
+    """µs of all scripts so far."""
+    stats = await admin.info("commandstats")
+    return float(stats["cmdstat_evalsha"]["usec"])
+
+
+async def _longest(admin: Redis, seconds: float) -> float:
+    """Ms of the longest request in that time, in the best of some runs."""
+    await admin.config_set("slowlog-log-slower-than", 20)
+    longest = []
+    for _ in range(_RUNS):
+        await admin.slowlog_reset()
+        await asyncio.sleep(seconds)
+        entries = await admin.slowlog_get(10_000)
+        durations = [
+            each["duration"] for each in entries if each["command"].startswith((b"EVALSHA", b"CLIENT"))
+        ]
+        longest.append(max(durations, default=0))
+    return min(longest) / 1000
+
+
+@asynccontextmanager
+async def _held(session: Session, number: int) -> AsyncGenerator[list[str]]:
+    """So many leases; their names."""
+    names = [f"servers:{next(_names)}" for _ in range(number)]
+    held = [await Lock(session, name, ttl=_TTL).acquire() for name in names]
+    try:
+        yield names
+    finally:
+        for lease in held:
+            await lease.release()
+
+
+@asynccontextmanager
+async def _waiting(session: Session, names: list[str]) -> AsyncGenerator[None]:
+    """A task waits for each."""
+    tasks = [asyncio.create_task(Lock(session, name, ttl=_TTL).acquire()) for name in names]
+    await asyncio.sleep(1)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
