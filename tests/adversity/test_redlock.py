@@ -752,7 +752,7 @@ async def test_bare_clients_share_one_engine_that_ends_with_them(five: Masters) 
 
     before = await connections()
     for client in clients:
-        await client.aclose()
+        await client.connection_pool.disconnect()
     assert await connections() == before  # not the clients' own
     del locks, engines, lock, other, clients, client
     gc.collect()

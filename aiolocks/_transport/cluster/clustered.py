@@ -264,7 +264,7 @@ class Clustered:
         if self._closed or node not in self._nodes:
             return
         address = self._nodes.address_of(node)
-        if node.stuck:
+        if node.stuck or node.outage.lasts:  # its end is told when the table is known
             self._refresher.start()
             self._nodes.look_after()
         else:
@@ -283,7 +283,8 @@ class Clustered:
     def rest(self) -> bool:
         if self._backlogs.busy or any(node.busy or node.stuck for node in self._nodes.by_address.values()):
             return False
-        for address in tuple(self._nodes.by_address):
+        for address, node in tuple(self._nodes.by_address.items()):
+            node.outage.over("is not needed any more,")
             self._nodes.leave(address)
         return True
 
