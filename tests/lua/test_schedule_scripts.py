@@ -549,7 +549,7 @@ async def test_a_definition_is_forgotten_where_another_took_its_place(schedule) 
 async def test_no_definition_forgets_a_tick_that_was_claimed_before_the_clock_was_set_back(schedule) -> None:
     now = await schedule.due(0)
     await schedule.begun(1)
-    ahead = await schedule.due(-5)
+    ahead = await schedule.due(-0.5)
     await schedule.set_claimed(ahead, until=now - 1, of=OTHERS)
     assert (await schedule.claim(ME, 1))[:2] == [0, b"t"]
     assert (await schedule.claim(OTHER, 0, of=OTHERS))[:3] == [0, b"t", str(ahead).encode()]
