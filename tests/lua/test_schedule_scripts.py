@@ -550,7 +550,7 @@ async def test_no_definition_forgets_a_tick_that_was_claimed_before_the_clock_wa
     now = await schedule.due(0)
     await schedule.begun(1)
     ahead = await schedule.due(-0.5)
-    await schedule.set_claimed(ahead, until=now - 1, of=OTHERS)
+    await schedule.set_claimed(ahead, asked=now - 1, until=now - 1, of=OTHERS)
     assert (await schedule.claim(ME, 1))[:2] == [0, b"t"]
     assert (await schedule.claim(OTHER, 0, of=OTHERS))[:3] == [0, b"t", str(ahead).encode()]
 
