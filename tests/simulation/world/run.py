@@ -188,10 +188,13 @@ class Run:
             self.referee.excuses.give(Excused.IDLE, None, 0.0, first + takes)
 
     def _connects_late(self, crew: Crew) -> float:
-        """Seconds in which the pooled transport connects to a cluster, where that is longer than a ttl."""
+        """Seconds in which a cluster is connected to, where that is longer than a ttl.
+
+        The pooled transport connects for each request, and RESP2 takes two connections to each node.
+        """
         takes = CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
-        pooled = crew.wakeup == "plain" and self.schedule.kind.topology == "cluster"
-        return takes if pooled and takes > self.schedule.ttl else 0.0
+        late = crew.wakeup in ("plain", "resp2") and self.schedule.kind.topology == "cluster"
+        return takes if late and takes > self.schedule.ttl else 0.0
 
     def _excuse_connecting_again(self, process: str) -> None:
         """Where connections that were cut are made again so slowly, a renewal may come late."""
