@@ -59,9 +59,10 @@ class LettingGo:
         await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             error = releasing.fault.error
-            if isinstance(error, BackendError) and not hasattr(error, "__notes__"):  # it may be asked again
-                what = f"{possession.label} {possession.name!r}"
-                note(error, f"aiolocks: {what} was not released; its ttl frees it")
+            if isinstance(error, BackendError):
+                told = f"aiolocks: {possession.label} {possession.name!r} was not released; its ttl frees it"
+                if told not in getattr(error, "__notes__", ()):  # it may be asked again
+                    note(error, told)
             return error
         return possession.not_owned() if possession.lost else None
 

@@ -113,8 +113,9 @@ class Operations(ABC):
         question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next
         renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
         holder's: the fence stays, and what compares fencing tokens is safe. The error and the log of the
-        holder say that it was released by force, and by whom; of a `Redlock`, a `Schedule`, a
-        `SingleFlight` or a `UniqueJob` only that the server no longer has it as the holder.
+        holder say that it was released by force, and by whom; to more than 16 holders of one name, and of a
+        `Redlock`, a `Schedule`, a `SingleFlight` or a `UniqueJob`, only that the server no longer has it as
+        the holder.
 
         A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is
         freed at once, the others when its holder has noticed. Cancelled, it may have been done or not; to do

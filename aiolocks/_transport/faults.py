@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import ssl
 from collections.abc import Iterator
@@ -145,6 +146,13 @@ class Fault:
     def passing(self) -> bool:
         """Whether a waiter for a lock waits for its end."""
         return self.transient and not self.lasting
+
+
+def again(fault: Fault) -> Fault:
+    """The same fault of another call, with an error of its own: each caller adds notes to its error."""
+    error = copy.copy(fault.error)
+    error.__cause__ = fault.error.__cause__
+    return replace(fault, error=error)
 
 
 def failed(text: str, cause: BaseException | None, *, transient: bool, **more: bool) -> Fault:

@@ -11,7 +11,7 @@ for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
   local minted = string.match(redis.call('HGET', leases, token) or '', '^[^:]+:(%d+):')
   if is_due(minted) then
     redis.call('ZREM', holders, token)
-    tell(token, left)
+    tell(token, minted, left)
     freed = freed + 1
   end
 end

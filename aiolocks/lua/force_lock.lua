@@ -11,5 +11,5 @@ local token, minted
 if type == 'string' then token, minted = string.match(redis.call('GET', KEYS[1]), '^(%x+):(%d+):') end
 if type ~= 'none' and not is_due(minted) then return {0} end
 redis.call('DEL', KEYS[1], KEYS[2])
-if token then tell(token, left) end
+if token then tell(token, minted, left) end
 return {type == 'none' and 0 or 1, unpack(wake_first(KEYS[3], 0, false))}

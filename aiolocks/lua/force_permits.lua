@@ -12,7 +12,7 @@ local function free_leases(holders, leases, value)
     local permits, minted = string.match(redis.call('HGET', leases, token) or '', '^(%d+):(%d+):')
     if is_due(minted) then
       redis.call('ZREM', holders, token)
-      tell(token, left)
+      tell(token, minted, left)
       freed = freed + 1
     else
       held = held + permits

@@ -16,7 +16,7 @@ for _, token in ipairs(redis.call('ZRANGE', ends, 0, -1)) do
   if is_due(minted) then
     redis.call('ZREM', ends, token)
     redis.call('HDEL', spans, token)
-    tell(token, left)
+    tell(token, minted, left)
     freed = freed + 1
   end
 end

@@ -9,6 +9,7 @@ local first = first_value(ARGV[1])
 if first and first ~= ARGV[1] then return {2, tonumber(first), capacity()} end
 local fewer = tonumber(ARGV[2]) < (first and capacity() or tonumber(ARGV[1]))
 redis.call('HSET', value, 'first', ARGV[1], 'current', ARGV[2])
+if ARGV[1] == ARGV[2] then redis.call('HDEL', value, 'resized') else redis.call('HSET', value, 'resized', 1) end
 keep(value, ARGV[3])
 purge(true)
 if not fewer then return {1, 0, unpack(wake(ARGV[4] ~= NO_SEAT, 0))} end

@@ -29,6 +29,7 @@ from aiolocks import (
     Session,
     Tick,
 )
+from aiolocks._transport.wire import dialect
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import PATIENT, in_within, warm
@@ -206,6 +207,18 @@ async def test_what_fails_once_and_then_not_is_an_outage(
     for_a_while(through, NO[way])
     through.cut()
     assert await hears(session)
+
+
+async def test_a_server_that_is_far_away_is_believed_too(
+    through: Proxy, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round trip takes longer than the answer to HELLO 3 may take: RESP2 has answered in that time."""
+    monkeypatch.setattr(dialect, "HELLO_TIMEOUT", 0.05)
+    through.delay = 0.06
+    session = open_session(through)
+    async with Lock(session, "a", blocking_timeout=5):
+        pass
+    assert session._dialect.why
 
 
 async def test_two_outages_in_a_row_are_no_answer(through: Proxy, open_session: OpenSession) -> None:

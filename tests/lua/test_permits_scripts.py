@@ -303,7 +303,23 @@ async def test_what_resize_has_set_stays_under_another_value(permits) -> None:
         granted, *_ = await permits.acquire(ME, 2, value=5)
 
         assert granted == (resized >= 2)
-        assert await permits.redis.hgetall(permits.value) == {b"first": b"5", b"current": b"%d" % resized}
+        kept = {b"first": b"5", b"current": b"%d" % resized, b"resized": b"1"}
+        assert await permits.redis.hgetall(permits.value) == kept
+
+
+async def test_what_resize_has_set_stays_also_once_a_value_was_the_same(permits) -> None:
+    await permits.resize(5)
+    assert (await permits.acquire(ME, 5, value=5))[0] == 1
+    await permits.release(ME)
+
+    assert (await permits.acquire(ME, 5, value=3))[0] == 1
+
+
+async def test_what_an_earlier_version_has_resized_stays(permits) -> None:
+    await permits.resize(5)
+    await permits.redis.hdel(permits.value, "resized")
+
+    assert (await permits.acquire(ME, 5, value=4))[0] == 1
 
 
 async def test_a_value_that_was_resized_to_the_first_one_is_not_resized(permits) -> None:
@@ -863,7 +879,8 @@ async def test_available_with_another_value_where_nobody_is_tells_what_it_would_
 async def test_resize_sets_the_current_value_and_keeps_the_first(permits) -> None:
     for value in (7, 2, 2):
         assert await permits.resize(value, kept=DAY) == [1, 0]
-        assert await permits.redis.hgetall(permits.value) == {b"first": b"3", b"current": b"%d" % value}
+        kept = {b"first": b"3", b"current": b"%d" % value, b"resized": b"1"}
+        assert await permits.redis.hgetall(permits.value) == kept
         assert await permits.lasts(permits.value, DAY)
 
 
@@ -876,7 +893,8 @@ async def test_resize_with_another_value_is_told_of_the_one_that_there_is(permit
     assert await permits.state() == state
     await permits.release(ME)
     assert await permits.resize(9, first=5) == [1, 0]
-    assert await permits.redis.hgetall(permits.value) == {b"first": b"5", b"current": b"9"}
+    kept = {b"first": b"5", b"current": b"9", b"resized": b"1"}
+    assert await permits.redis.hgetall(permits.value) == kept
 
 
 async def test_resize_takes_nothing_away_from_who_holds(permits) -> None:
@@ -1821,9 +1839,27 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/permits",
-        "return false, current ~= tonumber(first) and current or nil",
-        "return false, current",
+        "(current ~= tonumber(first) or redis.call('HGET', value, 'resized')) and current or nil",
+        "current",
         "test_where_nobody_holds_or_waits_another_value_takes_the_place_of_the_first",
+    ),
+    Mutation(
+        "shared/permits",
+        " or redis.call('HGET', value, 'resized'))",
+        ")",
+        "test_what_resize_has_set_stays_also_once_a_value_was_the_same",
+    ),
+    Mutation(
+        "shared/permits",
+        "current ~= tonumber(first) or ",
+        "",
+        "test_what_an_earlier_version_has_resized_stays",
+    ),
+    Mutation(
+        "permits_resize",
+        "if ARGV[1] == ARGV[2] then redis.call('HDEL', value, 'resized') else",
+        "do",
+        "test_a_value_that_was_resized_to_the_first_one_is_not_resized",
     ),
     Mutation(
         "permits_acquire",

@@ -9,8 +9,10 @@ cannot be listened to in this way.
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, final
 
 import redis.credentials
@@ -19,6 +21,9 @@ _STREAMING: Final[Any] = getattr(redis.credentials, "StreamingCredentialProvider
 _HEARD_BY: Final = "re_auth_callback"
 
 OnToken = Callable[[tuple[str, ...]], object]
+_Follower = tuple[asyncio.AbstractEventLoop, weakref.WeakMethod[OnToken]]
+
+_one_at_a_time = threading.Lock()
 
 
 def follow(pool: Any, loop: asyncio.AbstractEventLoop, on_token: OnToken) -> None:
@@ -31,10 +36,11 @@ def follow(pool: Any, loop: asyncio.AbstractEventLoop, on_token: OnToken) -> Non
     """
     if not isinstance(pool.connection_kwargs.get("credential_provider"), _STREAMING):
         return
-    heard = vars(pool).get(_HEARD_BY)
-    if not isinstance(heard, _Renewals):
-        heard = vars(pool)[_HEARD_BY] = _Renewals(pool)
-    heard.followers.append((loop, weakref.WeakMethod(on_token)))
+    with _one_at_a_time:
+        heard = vars(pool).get(_HEARD_BY)
+        if not isinstance(heard, _Renewals):
+            heard = vars(pool)[_HEARD_BY] = _Renewals(pool)
+        heard.followers = [*heard.living(), (loop, weakref.WeakMethod(on_token))]
 
 
 @final
@@ -43,14 +49,17 @@ class _Renewals:
 
     def __init__(self, pool: Any) -> None:
         self._pool = weakref.ref(pool)
-        self.followers: list[tuple[asyncio.AbstractEventLoop, weakref.WeakMethod[OnToken]]] = []
+        self.followers: list[_Follower] = []
+
+    def living(self) -> list[_Follower]:
+        return [(loop, method) for loop, method in self.followers if method() and not loop.is_closed()]
 
     async def __call__(self, token: Any) -> None:
         user = token.try_get("oid")  # as redis-py does
         words = (*([user] if user else []), token.get_value())
-        self.followers = [one for one in self.followers if one[1]() is not None and not one[0].is_closed()]
-        for loop, method in self.followers:
-            loop.call_soon_threadsafe(_tell, method, words)
+        for loop, method in self.living():
+            with suppress(RuntimeError):  # the loop of another thread has just been closed
+                loop.call_soon_threadsafe(_tell, method, words)
         pool: Any = self._pool()
         if pool is not None:
             await getattr(type(pool), _HEARD_BY)(pool, token)

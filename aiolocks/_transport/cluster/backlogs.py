@@ -129,29 +129,29 @@ class Backlogs:
         for slot, backlog in tuple(self._backlogs.items()):
             self._set_timer(slot, backlog)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, error: BaseException) -> None:
         """Nobody serves those slots of which nobody is known to, and that is how it stays."""
         for slot, backlog in tuple(self._backlogs.items()):
             if not self._served(slot):
-                self._end(slot, backlog, fault)
+                self._end(slot, backlog, lambda call: faults.of_driver(error, call.command.keys))
 
-    def tell_impatient(self, fault: Fault) -> None:
+    def tell_impatient(self, error: BaseException) -> None:
         """No node is known to serve those slots: calls that are not patient do not wait for one."""
         for slot, backlog in tuple(self._backlogs.items()):
             if not self._served(slot):
                 for call in tuple(backlog.calls):
                     if not call.patient:
-                        call.fault(fault)
+                        call.fault(faults.of_driver(error, call.command.keys))
 
     def close(self) -> None:
         self.closed = True
         for slot, backlog in tuple(self._backlogs.items()):
-            self._end(slot, backlog, faults.session_closed())
+            self._end(slot, backlog, lambda _: faults.session_closed())
 
-    def _end(self, slot: int, backlog: _Backlog, fault: Fault) -> None:
+    def _end(self, slot: int, backlog: _Backlog, fault: Callable[[Call[Any]], Fault]) -> None:
         self._remove(slot, backlog)
         for call in backlog.calls:
-            call.fault(fault)
+            call.fault(fault(call))
 
     def _remove(self, slot: int, backlog: _Backlog) -> None:
         del self._backlogs[slot]
@@ -175,7 +175,8 @@ class Backlogs:
         now = self._loop.time()
         for call in backlog.calls:
             if call.until <= now:
-                call.fault(backlog.why or faults.unanswered(self._trouble()))
+                why = backlog.why
+                call.fault(faults.unanswered(self._trouble()) if why is None else faults.again(why))
         backlog.calls = [call for call in backlog.calls if not call.done]
         if backlog.held_up or (backlog.calls and (backlog.due > now or not self._served(slot))):
             self._set_timer(slot, backlog)

@@ -240,7 +240,7 @@ class Clustered:
         self._tell_impatient()
 
     def _not_learned(self, error: BaseException) -> None:
-        self._backlogs.tell_impatient(faults.of_driver(error))
+        self._backlogs.tell_impatient(error)
         self._tell_impatient()
 
     def _tell_impatient(self) -> None:
@@ -252,7 +252,7 @@ class Clustered:
         return lambda call: self._slots.owner(slot_of_call(call)) != address
 
     def _no_table(self, error: BaseException) -> None:
-        self._backlogs.fail(faults.of_driver(error))
+        self._backlogs.fail(error)
 
     # -- nodes that are away
 

@@ -11,12 +11,15 @@ from ..client.driver import Address
 from ..closed_loops import background
 from ..requests.calls import Call, Command, ignore
 from ..wire.multiplexed import Multiplexed
+from ..wire.pipeline import bare
 
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
-_AWAY: Final = 2.0
+_AWAY: Final = 3.0
 """Seconds between two such questions where no request waits."""
+_TRIED: Final = 0.5
+"""Seconds in which a node that is away may be connected to, where no request waits."""
 _ROLL_CALL: Final = 30.0
 """Seconds between two questions for the nodes of the cluster."""
 
@@ -90,7 +93,7 @@ class NodeConnections:
         """Sees to it that requests which wait for a connection do not wait for a node that serves no more.
 
         A node that is away is looked after too when nobody waits for it any more, if seldom: while it is
-        taken for one of the cluster, everybody polls.
+        taken for one of the cluster, everybody polls. So it is tried whether it is back.
         """
         if self._watch is not None:
             if self._watch.when() <= self._loop.time() + self._patience:
@@ -107,7 +110,10 @@ class NodeConnections:
             self.look_after()
             return
         self._patience = _STUCK
-        if any(node.outage.lasts for node in nodes):
+        away = [node for node in nodes if node.outage.lasts]
+        for node in away:
+            node.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + _TRIED))
+        if away:
             self._stuck()
             self._watch = self._later(_AWAY, self._look)
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, final
 
 from ..._visible import in_line
 from ...errors import ConfigurationError
-from ..client.driver import HELLO_TIMEOUT, NoResp3Error, RawConnection
+from ..client.driver import CONNECT_TIMEOUT, HELLO_TIMEOUT, NoResp3Error, RawConnection
 
 log = logging.getLogger("aiolocks.transport")
 
@@ -71,16 +71,18 @@ class Dialect:
         raw = await open_raw(2, HELLO_TIMEOUT)
         try:
             if not no.said:
-                patience = min(HELLO_TIMEOUT, max(_AT_LEAST, _TRIPS * (loop.time() - began)))
+                patience = max(_AT_LEAST, _TRIPS * (loop.time() - began))
                 try:
-                    better = await open_raw(3, patience)
+                    better = await open_raw(3, min(HELLO_TIMEOUT, patience))
                 except NoResp3Error as error:
                     again = error
                 else:
                     raw.abort()
                     return better
-                if again.server != raw.server or not await raw.answers(patience):
-                    raise ConnectionError(f"{no}, and nothing tells that it speaks RESP2")
+                if again.server != raw.server or not await raw.answers(min(CONNECT_TIMEOUT, patience)):
+                    raise ConnectionError(
+                        f"{no}, and nothing tells that it speaks RESP2 (protocol=2 asks for nothing else)"
+                    )
             if self.wanted == 3:
                 raise ConfigurationError(
                     f"protocol=3 is not available: {label} does not speak RESP3 ({no}); allow HELLO 3 there "

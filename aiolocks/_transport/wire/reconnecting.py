@@ -98,6 +98,8 @@ class Reconnecting(Pipeline):
         self._hung_up = False  # the present connection was ended by this side
         self._blame = Blame()
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._auth: Call[Any] | None = None  # the last one on the present connection
+        self._renewed: tuple[str, ...] | None = None  # credentials to be told as soon as it is ready
         self.connections = 0
 
     # -- making it
@@ -120,6 +122,7 @@ class Reconnecting(Pipeline):
             call.fault(faults.withdrawn(fault) if before else fault)
 
     async def _establish(self) -> None:
+        self._renewed = None
         try:
             raw = await self._dialect.open(self._open_raw, label=self.outage.label)
         except NotDrivableError as reason:
@@ -162,6 +165,8 @@ class Reconnecting(Pipeline):
         self._identity = identity
         self.connections += 1
         self._ready = True
+        if self._renewed is not None:
+            self.authenticate(self._renewed)
         self._flush()
         if self._spare:
             self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
@@ -262,22 +267,34 @@ class Reconnecting(Pipeline):
     def authenticate(self, words: tuple[str, ...]) -> None:
         """The credentials of the client are renewed: the server is told so on the present connection.
 
-        It stands in line with the other requests. Without a connection there is nothing to do: the next one
-        asks for the credentials. So it does after a refusal. The connection of the notifications, which RESP2
-        keeps from anything else, is made again when the server closes it.
+        It stands in line with the other requests. Refused, the connection goes on with the former ones until
+        the server ends it, and the next one asks for the credentials. One that is being made may have asked
+        already: it tells them when it is ready. The connection of the notifications, which RESP2 keeps from
+        anything else, is made again when the server closes it.
         """
+        if self._closed:
+            return
         if not self._ready:
+            self._renewed = words
             return
         raw = self._raw
 
         def refused(fault: faults.Fault) -> None:
             if raw is self._raw:
                 log.warning(
-                    "%s refuses renewed credentials (%s): connecting again", self.outage.label, fault.error
+                    "%s refuses renewed credentials (%s): this connection goes on with the former ones",
+                    self.outage.label,
+                    fault.error,
                 )
-                self._abort()
 
-        self.send(Call(bare(("AUTH", *words)), ignore, refused, until=math.inf))
+        self._authenticate_no_more()
+        self._auth = Call(bare(("AUTH", *words)), ignore, refused, until=math.inf)
+        self.send(self._auth)
+
+    def _authenticate_no_more(self) -> None:
+        if self._auth is not None:
+            self._auth.done = True
+            self._auth = None
 
     # -- its end
 
@@ -296,6 +313,7 @@ class Reconnecting(Pipeline):
         if self._ready and self._identity is not None:  # before, a connection carries no requests
             self._residue.add(self._identity, self._inflight)
         self._ready = False
+        self._authenticate_no_more()
         self._wakeups.end()
         if self._ear is not None:
             self._ear.close()

@@ -10,10 +10,12 @@ local BELL_TTL, SUMMONED = 2000, 16
 local NOBODY = string.rep('0', 32)
 local UNKNOWN_TTL = 60000  -- ms that a mark lasts where the key has lost its ttl
 
--- Leaves the mark for the holder with this token, if it is one. `left`: the ms that its key had left.
-local function tell(token, left)
-  if (ARGV[3] or '') == '' or string.find(token, NOBODY, 1, true) == 1 then return end
-  pcall(leave_mark, token, ARGV[3], left < 0 and UNKNOWN_TTL or left)
+-- Leaves the mark for the holder with this token, if it is one, with the fencing token of the lease that it had: the next
+-- lease of the same token has a later one. `left`: the ms that its key had left.
+local function tell(token, minted, left)
+  if (ARGV[3] or '') == '' or not minted or string.find(token, NOBODY, 1, true) == 1 then return end
+  local mark = string.gsub(ARGV[3], '^(%x+):%d+:', '%1:' .. minted .. ':')
+  pcall(leave_mark, token, mark, left < 0 and UNKNOWN_TTL or left)
 end
 
 local function type_of(key) return redis.call('TYPE', key).ok end

@@ -6,8 +6,8 @@
 -- - holders is a sorted set of tokens by deadline, ms; leases a hash from the same tokens to 'permits:fencing
 --   token:metadata', and from 'held' to the sum of their permits. A step changes the sum only together with a token, so
 --   that no permit is counted twice; where the two keys differ, the permits are counted again;
--- - value has the number of permits with which the name is used and the current one; without it, there is one permit. While
---   somebody holds or waits, no step puts another first number there.
+-- - value has the number of permits with which the name is used, the current one, and whether resizing made that another one;
+--   without it, there is one permit. While somebody holds or waits, no step puts another first number there.
 local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local MOST_TOLD = 8
 local holders, leases, value, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -76,8 +76,8 @@ local function first_value(asked)
   if not first or first == asked then return first end
   local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
   if last and tonumber(last) > NOW or first_living(queue, 0) then return first end
-  local current = capacity()
-  return false, current ~= tonumber(first) and current or nil
+  local current = capacity()  -- an earlier version has resized without a word
+  return false, (current ~= tonumber(first) or redis.call('HGET', value, 'resized')) and current or nil
 end
 
 local function free()
