@@ -18,8 +18,8 @@ from .commands.listening import trial
 from .requests.calls import Command
 from .requests.keys import key, parse
 from .requests.transport import Transport
+from .wire.connection import Multiplexed
 from .wire.dialect import Dialect
-from .wire.multiplexed import Multiplexed
 from .wire.outages import Outage, Outages
 from .wire.wakeups import OnRung, Wakeup, Wakeups
 

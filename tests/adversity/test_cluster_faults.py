@@ -25,7 +25,7 @@ from aiolocks import (
 )
 from aiolocks._transport.requests.calls import Call, ignore
 from aiolocks._transport.requests.keys import key
-from aiolocks._transport.wire.pipeline import bare
+from aiolocks._transport.wire.connection import bare
 from tests.adversity.tools import Witness
 from tests.conformance.conftest import KINDS, Kind
 from tests.conftest import PREFIX, Surroundings, clustered

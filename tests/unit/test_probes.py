@@ -16,8 +16,8 @@ from aiolocks._transport.commands.listening import trial
 from aiolocks._transport.faults import Redirect
 from aiolocks._transport.requests.calls import Call, Command, ignore
 from aiolocks._transport.requests.keys import SLOTS, slot_of, tag_of
+from aiolocks._transport.wire.connection import Multiplexed
 from aiolocks._transport.wire.dialect import Dialect
-from aiolocks._transport.wire.multiplexed import Multiplexed
 from aiolocks._transport.wire.notifiers import ASKING
 from aiolocks._transport.wire.outages import Outage, Outages
 from aiolocks._transport.wire.wakeups import Wakeups

@@ -30,7 +30,7 @@ from ..requests.calls import Call, Command
 from ..requests.keys import slot_of
 from ..requests.sagas import SagaCommand, Sagas
 from ..requests.transport import Proof
-from ..wire.multiplexed import Multiplexed
+from ..wire.connection import Multiplexed
 from ..wire.outages import Outage
 from ..wire.wakeups import OnRung
 from .backlogs import Backlogs

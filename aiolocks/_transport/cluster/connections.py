@@ -10,8 +10,7 @@ from typing import Any, Final, final
 from ..client.driver import Address
 from ..closed_loops import background
 from ..requests.calls import Call, Command, ignore
-from ..wire.multiplexed import Multiplexed
-from ..wire.pipeline import bare
+from ..wire.connection import Multiplexed, bare
 
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import final
 
 from ..requests.keys import slot_of, tag_of
-from ..wire.multiplexed import Multiplexed
+from ..wire.connection import Multiplexed
 from .connections import NodeConnections
 from .redirects import slot_of_call
 from .slots import Slots

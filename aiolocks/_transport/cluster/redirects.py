@@ -13,7 +13,7 @@ from ..client.driver import Address
 from ..faults import Redirect
 from ..requests.calls import Call, Command, ignore
 from ..requests.keys import slot_of
-from ..wire.multiplexed import Multiplexed
+from ..wire.connection import Multiplexed
 from ..wire.notifiers import ASKING
 from .backlogs import PAUSE_FIRST, Backlogs
 from .connections import NodeConnections

@@ -18,7 +18,7 @@ from ..requests.calls import Call, Command, ignore
 from ..requests.keys import slot_of
 
 if TYPE_CHECKING:
-    from .multiplexed import Multiplexed, Router
+    from .connection import Multiplexed, Router
 
 _PIECE: Final = 65_536
 _KERNEL: Final = 262_144

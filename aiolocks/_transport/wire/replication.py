@@ -34,7 +34,7 @@ from ..requests.calls import Call, Command, ignore
 from ..requests.transport import Proof
 
 if TYPE_CHECKING:
-    from .multiplexed import Multiplexed
+    from .connection import Multiplexed
 
 _PATIENCE_MS: Final = 100
 """For how long one `WAIT` blocks its connection: so long may the next grants have to wait for those whose

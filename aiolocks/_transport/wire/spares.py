@@ -13,7 +13,7 @@ from .bulk import Bulk, ForMain
 from .replication import Proofs
 
 if TYPE_CHECKING:
-    from .multiplexed import Multiplexed, Router
+    from .connection import Multiplexed, Router
 
 
 @final

@@ -307,7 +307,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
         python(
-            "_transport.wire.reconnecting:Reconnecting._watch_stall",
+            "_transport.wire.connection:Multiplexed._watch_stall",
             without="self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)",
             instead="pass",
         ),
@@ -317,7 +317,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "sent again": Safeguard(
         "A request that was not answered is sent again on the next connection.",
         python(
-            "_transport.wire.reconnecting:Reconnecting.connection_lost",
+            "_transport.wire.connection:Multiplexed.connection_lost",
             without="self._queue.extendleft(call for call in reversed(unanswered) if not call.done)",
             instead="pass",
         ),
@@ -327,7 +327,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "unknown scripts": Safeguard(
         "A script that the server does not know is sent in full.",
         python(
-            "_transport.wire.pipeline:Pipeline._refused",
+            "_transport.wire.connection:Multiplexed._refused",
             without="isinstance(error, UnknownScriptError) and not call.as_eval",
             instead="False",
         ),

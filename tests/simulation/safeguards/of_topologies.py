@@ -21,7 +21,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a redirect is followed": Safeguard(
         "A request that a node turns away goes to the node that serves its slot.",
         python(
-            "_transport.wire.multiplexed:Multiplexed._redirected",
+            "_transport.wire.connection:Multiplexed._redirected",
             without="self._router is not None",
             instead="False",
         ),
@@ -124,7 +124,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a master that was demoted": Safeguard(
         "A connection to a server that has become a replica is left.",
         python(
-            "_transport.wire.pipeline:Pipeline._refused",
+            "_transport.wire.connection:Multiplexed._refused",
             without="if fault.demoted:",
             instead="if False:",
         ),
@@ -154,7 +154,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "idle beside a silent one": Safeguard(
         "Where a connection was silent, the idle one beside it is made again.",
         python(
-            "_transport.wire.reconnecting:Reconnecting._check_stall",
+            "_transport.wire.connection:Multiplexed._check_stall",
             without="self._spares.distrust()",
             instead="pass",
         ),
