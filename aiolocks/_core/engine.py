@@ -26,7 +26,7 @@ from .statistics import SessionStatistics
 from .tokens import Tokens
 from .tracked import Tracked
 from .waiting.bells import Bells
-from .waiting.gate import Gate
+from .waiting.queue import Gate
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .engine import Engine
     from .options import Options
-    from .waiting.gate import Gate
+    from .waiting.queue import Gate
 
 
 class Target:

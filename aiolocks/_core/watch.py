@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .possession import Possession
     from .term import Term
-    from .waiting.gate import Gate
+    from .waiting.queue import Gate
     from .watchdog import Watchdog
 
 

@@ -145,5 +145,5 @@ async def _by_hand(wire: Wire, requests: Sequence[tuple[Words, Words]], cycles: 
     acquires = [acquire for acquire, _ in requests]
     releases = [release for _, release in requests]
     for _ in range(cycles):
-        await wire.connection(acquires)
-        await wire.connection(releases)
+        await wire.pipeline(acquires)
+        await wire.pipeline(releases)

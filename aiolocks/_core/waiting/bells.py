@@ -12,7 +12,7 @@ from ..._transport import BELL_TTL, Call, Command, Fault, Listener, Transport, l
 from ...errors import SessionClosedError
 
 if TYPE_CHECKING:
-    from .stand import Stand
+    from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
 
@@ -44,7 +44,7 @@ class Bells:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: Transport | None = None
-        self._gates: dict[bytes, Stand] = {}
+        self._gates: dict[bytes, Gate] = {}
         self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
         self._left: dict[bytes, None] = {}  # in the order in which they were left
         self._timer: asyncio.TimerHandle | None = None
@@ -54,14 +54,14 @@ class Bells:
         """Sets the transport that reports wakeups."""
         self._transport = transport
 
-    def add(self, gate: Stand) -> None:
+    def add(self, gate: Gate) -> None:
         for bell in gate.bells:
             self._gates[bell] = gate
             self._left.pop(bell, None)
         if self._timer is None:
             self._wind_up()
 
-    def discard(self, gate: Stand) -> None:
+    def discard(self, gate: Gate) -> None:
         for bell in gate.bells:
             del self._gates[bell]
             self._left[bell] = None
@@ -118,7 +118,7 @@ class Bells:
         if not self._gates or self._transport is None:
             return
         self._wind_up()
-        listeners: dict[Listener, Stand] = {}
+        listeners: dict[Listener, Gate] = {}
         for gate in self._each():
             listener = gate.listener()
             if isinstance(listener, Listener):
@@ -129,7 +129,7 @@ class Bells:
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
-    def listen_for(self, gate: Stand, listener: Listener | Command[int]) -> None:
+    def listen_for(self, gate: Gate, listener: Listener | Command[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""
         assert self._transport is not None
         until = self._loop.time() + _ANSWERED_WITHIN
@@ -139,7 +139,7 @@ class Bells:
             failed = functools.partial(self._unheard, (gate,))
             self._transport.send(Call(listener, gate.listened, failed, until=until))
 
-    def _ask(self, listeners: Mapping[Listener, Stand], until: float, *, first: bool = False) -> None:
+    def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())
 
         def told(answers: Sequence[int]) -> None:
@@ -157,12 +157,12 @@ class Bells:
         command = listening(tuple(listeners), first=first)
         self._transport.send(Call(command, told, failed, until=until))
 
-    def _unheard(self, gates: Iterable[Stand], fault: Fault) -> None:
+    def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
         if not fault.transient and not self._warned and not isinstance(fault.error, SessionClosedError):
             self._warned = True
             log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
         for gate in gates:
             gate.unheard()
 
-    def _each(self) -> tuple[Stand, ...]:
+    def _each(self) -> tuple[Gate, ...]:
         return tuple(dict.fromkeys(self._gates.values()))

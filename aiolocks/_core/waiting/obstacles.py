@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..claim import Claim
     from ..entered import Inside
     from ..possession import Possession
-    from .gate import Gate
+    from .queue import Gate
 
 
 def own_in_the_way(

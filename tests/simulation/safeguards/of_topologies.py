@@ -63,7 +63,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a seat of nobody": Safeguard(
         "A seat of this session that stands first although its waiter has gone is given up.",
         python(
-            "_core.waiting.gate:Gate.goes_first",
+            "_core.waiting.queue:Gate.goes_first",
             without="self._engine.undo(self._nobody(seat), 1.0)",
             instead="pass",
         ),

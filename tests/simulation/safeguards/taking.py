@@ -84,7 +84,7 @@ def lua(*names: str, without: str, instead: str = "") -> Callable[[], AbstractCo
 
 
 def python(where: str, *, without: str, instead: str = "") -> Callable[[], AbstractContextManager[None]]:
-    """A piece of a method, `where` as `_core.waiting.gate:Gate.granted`."""
+    """A piece of a method, `where` as `_core.waiting.queue:Gate.granted`."""
 
     @contextmanager
     def taken_out() -> Iterator[None]:
