@@ -11,8 +11,7 @@ from .arguments import NO_METADATA, check_at_least
 from .claim import Claim
 from .possession import Possession
 from .target import Target
-from .waiting.attempt import Attempt
-from .waiting.waiter import Waiter
+from .waiting.waiter import Attempt, Waiter
 
 if TYPE_CHECKING:
     from .._transport import Answer

@@ -32,8 +32,7 @@ from .watchdog import Watchdog
 if TYPE_CHECKING:
     from .._inspection.detector import Detector
     from .claim import Resource
-    from .waiting.acquiring import Acquiring
-    from .waiting.waiter import Waiter
+    from .waiting.waiter import Acquiring, Waiter
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from redis.asyncio import ConnectionPool, Redis
 
 import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
-from aiolocks._core.waiting.stages import Stage
+from aiolocks._core.waiting.waiter import Stage
 from aiolocks._transport import WAITING, Command, LockCommands, Refused
 from tests.conftest import PREFIX, blocking
 from tests.support.clients import with_own_connections

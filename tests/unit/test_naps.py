@@ -8,7 +8,7 @@ import pytest
 
 from aiolocks import Backoff
 from aiolocks._core.backoff import SILENT
-from aiolocks._core.waiting.naps import BEYOND, LAST_TRY, Naps
+from aiolocks._core.waiting.waiter import BEYOND, LAST_TRY, Naps
 
 STEPS = Backoff(initial=1, maximum=8, jitter=0)
 

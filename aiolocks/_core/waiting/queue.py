@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..claim import Resource
     from ..engine import Engine
     from ..possession import Possession
-    from .patience import Patient
     from .waiter import Waiter
 
 _RUN: Final = 16
@@ -316,7 +315,7 @@ class Gate:
         yield from self._asking()
         yield from self._queue
 
-    def is_behind(self, acquisition: Patient) -> bool:
+    def is_behind(self, acquisition: Waiter) -> bool:
         """Whether others of here go first, so that it asks for no more than a seat."""
         return acquisition in self._queue
 

@@ -18,7 +18,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "_core.waiting.acquiring:Acquiring.leave",
+            "_core.waiting.waiter:Acquiring.leave",
             without="self._engine.undo(self.claim, self._ttl)",
             instead="pass",
         ),
@@ -97,7 +97,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "the safety poll": Safeguard(
         "A waiter that need not ask asks after 10 s all the same.",
         python(
-            "_core.waiting.patience:Patient._sleep",
+            "_core.waiting.waiter:Waiter._sleep",
             without="self._gate.manner.silence if told",
             instead="600.0 if told",
         ),
@@ -162,7 +162,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "rung by a refusal": Safeguard(
         "Bells that a try of this session rang are heard.",
-        python("_core.waiting.acquiring:Acquiring._tell_rung", without="if bells:", instead="if False:"),
+        python("_core.waiting.waiter:Acquiring._tell_rung", without="if bells:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "the last tells": Safeguard(
@@ -220,7 +220,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "late grant": Safeguard(
         "A grant whose time was over before it came is not given out.",
         python(
-            "_core.waiting.acquiring:Acquiring._answered",
+            "_core.waiting.waiter:Acquiring._answered",
             without="now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl)",
             instead="False",
         ),
