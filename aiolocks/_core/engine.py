@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from .._transport import Command, Transport, clocks, closed_loops
 from ..errors import BackendError, SessionClosedError
-from .convoys import Convoys
 from .description import Description
 from .ending import UNWINDING, Ending
 from .entered import TURNS_TO_CLOSE, Entered
 from .events import Events
 from .guard import ward
 from .process import current_pid
+from .renewal import Convoys, Tracked, Watchdog
 from .resumption import Resumption
 from .settings import Settings
 from .single_requests import SingleRequests
 from .statistics import SessionStatistics
 from .tokens import Tokens
-from .tracked import Tracked
 from .waiting.bells import Bells
 from .waiting.queue import Gate
-from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from .._inspection.detector import Detector

@@ -29,8 +29,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal, final
 
 if TYPE_CHECKING:
+    from .renewal import Watch
     from .term import Term
-    from .watch import Watch
 
 GuardMode = Literal["log", "exit"] | None
 GUARD_MODES: Final = ("log", "exit", None)

@@ -24,9 +24,9 @@ from .term import Term
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .claim import Claim
+    from .renewal import Watch
     from .scope import BodyScope
     from .target import Target
-    from .watch import Watch
 
 _ARMED_AFTER: Final = 0.05
 """Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""

@@ -13,8 +13,7 @@ from redis.asyncio import Redis
 from aiolocks import Session
 from aiolocks._core import session as session_module
 from aiolocks._core.possession import Possession
-from aiolocks._core.watch import Watch
-from aiolocks._core.watchdog import Watchdog
+from aiolocks._core.renewal import Watch, Watchdog
 from tests.unit.fakes import FakeTransport, VirtualClock, generous
 
 # The same examples in every run, and no complaint of a machine that was busy.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiolocks._core.tracked import Tracked
+from aiolocks._core.renewal import Tracked
 from aiolocks._transport import GONE_SILENT
 
 

@@ -267,7 +267,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a question after a push": Safeguard(
         "A holder asks whether it still holds when the server tells that its key has changed.",
         python(
-            "_core.tracked:Tracked._changed",
+            "_core.renewal:Tracked._changed",
             without="known = self._armed.pop(key, None)",
             instead="known = None",
         ),
@@ -278,7 +278,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a question after a flush": Safeguard(
         "A holder asks when the server tells that anything may have changed.",
         python(
-            "_core.tracked:Tracked._all",
+            "_core.renewal:Tracked._all",
             without="armed, self._armed = self._armed, {}",
             instead="armed = {}",
         ),
@@ -296,7 +296,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "tracked by each renewal": Safeguard(
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
-            "_core.watch:Watch.renewal_now",
+            "_core.renewal:Watch.renewal_now",
             without="watch=self._listens(hears=hears)",
             instead="watch=hears and not self.watched",
         ),
