@@ -4,9 +4,8 @@ import typing
 
 from ._core.backoff import Backoff
 from ._core.events import LockEvent
-from ._core.lease import Lease
+from ._core.lease import Lease, LeaseState
 from ._core.session import Session
-from ._core.states import LeaseState
 from ._core.statistics import Histogram, SessionStatistics
 from ._primitives.lock import Lock
 from ._transport.wire.wakeups import KeyspaceWakeup

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpe
 from ..errors import LockNotOwnedError
 from .arguments import Seconds, flag, lock_name, optional_seconds
 from .binding import Binding
-from .handle import Handle
-from .lease import Lease
+from .lease import Handle, Lease
 from .misuse import AsyncOnly
 from .naming import names_of_calls
 from .open_blocks import OpenBlocks, told_at_exit
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from .._transport import Granted
     from .claim import Resource
     from .engine import Engine
-    from .possession import Possession
+    from .lease import Possession
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ from .._transport import Granted
 from ..errors import LockNotOwnedError, SessionClosedError
 from .arguments import NO_METADATA, check_at_least
 from .claim import Claim
-from .possession import Possession
+from .lease import Possession
 from .target import Target
 from .waiting.waiter import Attempt, Waiter
 

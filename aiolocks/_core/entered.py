@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 if TYPE_CHECKING:
-    from .possession import Possession
+    from .lease import Possession
 
 TURNS_TO_CLOSE: Final = 8
 """Turns of the event loop after which generators that a task has left, also within each other, are closed: in

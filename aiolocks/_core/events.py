@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .._deadlocks import Deadlock
     from .._holders import HolderInfo
     from .._transport import Granted
-    from .possession import Possession
+    from .lease import Possession
 
 log = logging.getLogger("aiolocks.session")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .._transport import Refused
     from .._transport.commands.families.snapshots import Holder
     from .claim import Claim
-    from .possession import Possession
+    from .lease import Possession
 
 _ID_LENGTH: Final = 12
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .engine import Engine
     from .events import Events
-    from .possession import Possession
+    from .lease import Possession
     from .resumption import Resumption
     from .term import Term
     from .waiting.queue import Gate

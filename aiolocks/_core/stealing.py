@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .._transport import Granted
     from .claim import Claim
     from .engine import Engine
-    from .possession import Possession
+    from .lease import Possession
 
 
 _OPERATOR: Final = 200

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast, final
 from .._core.engine import Engine
 from .._core.entered import held
 from .._core.holders import described_in, lease_id, whereabouts
-from .._core.possession import Possession
+from .._core.lease import Possession
 from .._core.waiting.waiter import Waiter
 from .._transport.requests.keys import parse
 from .infos import KindAndName

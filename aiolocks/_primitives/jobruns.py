@@ -13,9 +13,8 @@ from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
-from .._core.lease import Lease
+from .._core.lease import Lease, Possession
 from .._core.options import Options
-from .._core.possession import Possession
 from .._transport import Granted
 from .._transport.commands.jobs import JobCommands, TicketRun
 from ..errors import DuplicateJobError

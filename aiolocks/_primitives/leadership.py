@@ -18,8 +18,8 @@ from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
+from .._core.lease import Possession
 from .._core.options import Options
-from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
 from .._transport.commands.leadership import KIND, LeadershipCommands, Observing

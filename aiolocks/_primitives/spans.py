@@ -17,10 +17,9 @@ from .._core.binding import Binding
 from .._core.claim import Manner, Resource
 from .._core.clock import milliseconds
 from .._core.engine import Engine
-from .._core.lease import Lease
+from .._core.lease import Lease, Possession
 from .._core.options import Options
 from .._core.pending import Pending, gives_pending
-from .._core.possession import Possession
 from .._core.unknown_arguments import reject_unknown
 from .._transport import Granted
 from .._transport.commands.spans import Span, SpanCommands

@@ -11,9 +11,7 @@ from typing import Any, final
 
 from .._core.arguments import Seconds, seconds
 from .._core.binding import Binding
-from .._core.lease import Lease
-from .._core.possession import Possession
-from .._core.states import LeaseState
+from .._core.lease import Lease, LeaseState, Possession
 from .._transport import Granted
 from .._transport.commands.leadership import Observing
 

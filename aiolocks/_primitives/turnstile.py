@@ -9,9 +9,9 @@ from typing import Any, Final, Never, final
 from .._core.arguments import SHORTEST_TTL, Seconds, lock_name, seconds
 from .._core.clock import milliseconds
 from .._core.engine import Engine
+from .._core.lease import Releasing
 from .._core.notes import note
 from .._core.open_blocks import OpenBlocks, told_at_exit
-from .._core.releasing import Releasing
 from .._core.shield import wait_shielded
 from .._core.sources import engine_of, source_of
 from .._core.unknown_arguments import reject_unknown

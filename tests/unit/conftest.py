@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from aiolocks import Session
 from aiolocks._core import session as session_module
-from aiolocks._core.possession import Possession
+from aiolocks._core.lease import Possession
 from aiolocks._core.renewal import Watch, Watchdog
 from tests.unit.fakes import FakeTransport, VirtualClock, generous
 

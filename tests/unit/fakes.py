@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
-from aiolocks._core.possession import Possession
+from aiolocks._core.lease import Possession
 from aiolocks._transport import Call, Proof, clocks, faults
 from aiolocks._transport.client.driver import Address
 

@@ -17,7 +17,7 @@ from aiolocks import (
     LockNotOwnedError,
 )
 from aiolocks._core import process
-from aiolocks._core.states import End
+from aiolocks._core.lease import End
 from aiolocks._transport import faults
 from tests.unit.fakes import (
     cut,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..._transport import Command, Granted, Listener, Refused
     from ..claim import Resource
     from ..engine import Engine
-    from ..possession import Possession
+    from ..lease import Possession
     from .waiter import Waiter
 
 _RUN: Final = 16

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..._transport import Answer, Fault, Refused
     from ..claim import Claim
     from ..entered import Inside
-    from ..possession import Possession
+    from ..lease import Possession
     from ..target import Target
     from .queue import Gate
     from .replicas import Outcome

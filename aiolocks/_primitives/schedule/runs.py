@@ -12,9 +12,8 @@ from ..._core.binding import Binding
 from ..._core.claim import Manner, Resource
 from ..._core.clock import milliseconds
 from ..._core.engine import Engine
-from ..._core.lease import Lease
+from ..._core.lease import BodyScope, Lease
 from ..._core.options import Options
-from ..._core.scope import BodyScope
 from ..._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
 from ..._visible import visible
 from ...errors import LockError, LockLostError

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, final
 import redis.exceptions as driver
 
 from ..._core.engine import Engine
-from ..._core.releasing import Releasing
+from ..._core.lease import Releasing
 from ..._core.shield import wait_shielded
 from ..._transport import Call, Command, Fault, ignore
 from ..._transport.commands.redis_py import RedisPyCommands

@@ -288,7 +288,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "tracked soon after the grant": Safeguard(
         "The server is asked to tell of a loss a moment after the grant, and not with the first renewal.",
-        python("_core.possession:Possession.__init__", without="if engine.hears:", instead="if False:"),
+        python("_core.lease:Possession.__init__", without="if engine.hears:", instead="if False:"),
         LOCKS,
         faulty=True,
         sorts=("deletion",),

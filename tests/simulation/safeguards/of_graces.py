@@ -10,7 +10,7 @@ OF_GRACES: dict[str, Safeguard] = {
     "grace: told to stop": Safeguard(
         "A body is cancelled when its grace begins.",
         python(
-            "_core.possession:Possession.stop",
+            "_core.lease:Possession.stop",
             without='self.scope.cancel(f"{self.label} {self.name!r}: {reason}")',
             instead="pass",
         ),

@@ -85,13 +85,13 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told by a release": Safeguard(
         "A release that comes too late tells which lease has taken its place.",
-        python("_core.letting_go:LettingGo._end_with", without="releasing.thief and", instead="False and"),
+        python("_core.lease:LettingGo._end_with", without="releasing.thief and", instead="False and"),
         _KINDS,
     ),
     "steal: told by a renewal": Safeguard(
         "A renewal that comes too late tells which lease has taken its place.",
         python(
-            "_core.possession:Possession.taken_away",
+            "_core.lease:Possession.taken_away",
             without="isinstance(answer, Stolen) and",
             instead="False and",
         ),
