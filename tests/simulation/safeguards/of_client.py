@@ -56,7 +56,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a seat beside one that gets in": Safeguard(
         "A waiter that gets in leaves the seats of others of its session, and their bell, as they are.",
         python(
-            "_core.waiting.queue:Stand.left_by",
+            "_core.waiting.queue:Gate.left_by",
             without="self.manner.strict and self.others_wait(acquisition)",
             instead="False",
         ),
@@ -64,7 +64,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a seat that is given up while it is taken": Safeguard(
         "Where a request for a seat hangs up a bell that was rung, the head asks.",
-        python("_core.waiting.queue:Stand.not_ours", without='self._prompt("local")', instead="pass"),
+        python("_core.waiting.queue:Gate.not_ours", without='self._prompt("local")', instead="pass"),
         ("limits", "fairlock", "fair-semaphore"),
     ),
     "left when it is undone": Safeguard(
@@ -89,7 +89,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
-        python("_core.waiting.queue:Stand.not_ours", without="self._armed = False", instead="pass"),
+        python("_core.waiting.queue:Gate.not_ours", without="self._armed = False", instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
         faulty=True,
         covered_by="heartbeat",
@@ -114,7 +114,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
         python(
-            "_core.waiting.queue:Stand.listened",
+            "_core.waiting.queue:Gate.listened",
             without="self._missed(rung=answer == GONE and self._seated)",
             instead="pass",
         ),
@@ -124,7 +124,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "rung before it listened": Safeguard(
         "A waiter asks at once when its bell was rung before it listened, however often that happens.",
         python(
-            "_core.waiting.queue:Stand._missed",
+            "_core.waiting.queue:Gate._missed",
             without="known = self._answered or rung",
             instead="known = self._answered",
         ),
@@ -132,13 +132,13 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: rung": Safeguard(
         "A bell that was rung while nobody heard it is found by listening.",
-        python("_core.waiting.queue:Stand.listened", without='self.rung("poll")', instead="pass"),
+        python("_core.waiting.queue:Gate.listened", without='self.rung("poll")', instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
     ),
     "listening: ask": Safeguard(
         "A waiter asks when the server tells it to.",
         python(
-            "_core.waiting.queue:Stand.listened",
+            "_core.waiting.queue:Gate.listened",
             without='self._head.prompt("poll", in_turn=False)',
             instead="self._head.need_not_ask(None)",
         ),
@@ -149,7 +149,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "seats while held here": Safeguard(
         "The seats of those that wait behind a holder of their own session live on.",
         python(
-            "_core.waiting.queue:Stand.listener",
+            "_core.waiting.queue:Gate.listener",
             without="self._first_seated or waiter",
             instead="waiter",
         ),
@@ -178,7 +178,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
         python(
-            "_core.waiting.queue:Stand.give_up_place",
+            "_core.waiting.queue:Gate.give_up_place",
             without="self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)",
             instead="pass",
         ),
@@ -344,7 +344,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a bell that is found rung": Safeguard(
         "A heartbeat that finds the bell rung, or gone, makes the head ask.",
-        python("_core.waiting.queue:Stand._missed", without='self.lost("poll")', instead="pass"),
+        python("_core.waiting.queue:Gate._missed", without='self.lost("poll")', instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="after a new connection",
