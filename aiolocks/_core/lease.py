@@ -49,7 +49,7 @@ from .term import Term
 
 if TYPE_CHECKING:
     from .._holders import HolderInfo
-    from .._transport import Command, Granted
+    from .._transport import Granted
     from .binding import Binding
     from .claim import Claim
     from .engine import Engine

@@ -21,7 +21,7 @@ from .process import current_pid
 from .term import NEVER
 
 if TYPE_CHECKING:
-    from .._transport import Command, Fault, Kept, Script
+    from .._transport import Script
     from .claim import Claim
     from .engine import Engine
     from .events import Events

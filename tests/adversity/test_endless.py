@@ -28,7 +28,7 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
-from aiolocks._core.waiting import patience
+from aiolocks._core.waiting import waiter
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually
@@ -169,7 +169,7 @@ async def test_names_in_several_slots_of_a_cluster(surroundings: Surroundings, c
 async def test_a_long_wait_is_a_warning_in_the_log(
     redis: Redis, connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_LONG", 0.2)
+    monkeypatch.setattr(waiter, "_LONG", 0.2)
     await dead_holder(Lock, redis)
     await redis.persist("aiolocks:lock:{a}")
     with caplog.at_level(logging.INFO, "aiolocks.session"):

@@ -22,7 +22,7 @@ from aiolocks import (
     Session,
     SingleFlight,
 )
-from aiolocks._transport.wire import reconnecting
+from aiolocks._transport.wire import connection
 from tests.adversity.tools import ACQUIRE, Keys, elapsed, look_at, rejected, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.clusters import Cluster
@@ -130,7 +130,7 @@ async def test_a_long_request_on_a_slow_line_is_sent_once_and_holds_up_no_renewa
     connect: Connect, through: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So short a patience with a silent server that the request takes several times as long."""
-    monkeypatch.setattr(reconnecting, "STALL", 0.4)
+    monkeypatch.setattr(connection, "STALL", 0.4)
     async with roomy(connect(through)) as session, five_leases(session):
         through.rate = 1_600_000.0
         register, value = FencedRegister(session, "a"), LARGE[:2_000_000]
@@ -185,7 +185,7 @@ async def test_long_requests_keep_their_order_with_others_of_their_name(
 async def test_the_connection_of_long_requests_is_closed_when_it_has_nothing_to_do(
     connect: Connect, through: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconnecting, "_IDLE", 0.2)
+    monkeypatch.setattr(connection, "_IDLE", 0.2)
     async with Session(connect(through)) as session:
         register = FencedRegister(session, "a")
         for _ in range(2):
