@@ -126,6 +126,7 @@ assert len(code.files) >= 1
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_no_use_costs_more_than_its_ceiling(tmp_path: Path) -> None:
     file = tmp_path / "counts.json"
