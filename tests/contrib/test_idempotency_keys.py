@@ -92,7 +92,10 @@ def test_each_part_of_a_request_is_in_its_fingerprint() -> None:
 
 @given(
     st.integers(100, 599),
-    st.lists(st.tuples(st.binary(), st.binary())).map(tuple),
+    # No replay repeats a cookie.
+    st.lists(st.tuples(st.binary().filter(lambda name: name.lower() != b"set-cookie"), st.binary())).map(
+        tuple
+    ),
     st.binary(),
 )
 def test_a_record_comes_back_byte_for_byte(

@@ -15,8 +15,8 @@ from ..wire.connection import Multiplexed, bare
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
 """Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
-_AWAY: Final = 3.0
-"""Seconds between two such questions where no request waits."""
+_AWAY: Final = 1.5
+"""Seconds, where no request waits, from such a question to a try to connect, and from that to the next."""
 _TRIED: Final = 0.5
 """Seconds in which a node that is away may be connected to, where no request waits."""
 _ROLL_CALL: Final = 30.0
@@ -109,12 +109,16 @@ class NodeConnections:
             self.look_after()
             return
         self._patience = _STUCK
-        away = [node for node in nodes if node.outage.lasts]
-        for node in away:
-            node.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + _TRIED))
-        if away:
+        if any(node.outage.lasts for node in nodes):
             self._stuck()
-            self._watch = self._later(_AWAY, self._look)
+            self._watch = self._later(_AWAY, self._try)
+
+    def _try(self) -> None:
+        """Nodes that are away may be back. Not beside the question: a node that is asked is not left."""
+        self._watch = self._later(_AWAY, self._look)
+        for node in self.by_address.values():
+            if node.outage.lasts:
+                node.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + _TRIED))
 
     # -- the nodes of the cluster
 
