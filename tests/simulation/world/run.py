@@ -192,7 +192,8 @@ class Run:
 
         The pooled transport connects for each request, and RESP2 takes two connections to each node.
         """
-        takes = CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
+        connections = 2 if crew.wakeup == "resp2" else 1
+        takes = connections * CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
         late = crew.wakeup in ("plain", "resp2") and self.schedule.kind.topology == "cluster"
         return takes if late and takes > self.schedule.ttl else 0.0
 
