@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from aiolocks import Session
 from aiolocks.testing import EmbeddedServer, ServerState
+from benchmarks.servers import UnknownServerError
 from tests.support.clients import client_of
 from tests.support.clusters import Cluster
 from tests.support.hygiene import (
@@ -53,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     try:
         config.stash[KINDS] = selected()
-    except SelectionError as error:
+    except (SelectionError, UnknownServerError) as error:
         raise pytest.UsageError(str(error)) from error
 
 

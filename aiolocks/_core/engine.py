@@ -177,14 +177,8 @@ class Engine:
             return
         busy = self.watchdog.watches or self.waiting or self.in_progress or self._single.busy
         if busy or not self._transport.rest():
-            here = weakref.WeakMethod(self.rest)  # the loop must not keep what nobody uses any more
-
-            def look_again() -> None:
-                if (rest := here()) is not None:
-                    rest()
-
             # Polled, as the end of the last of these is nobody else's business.
-            self._rest_timer = self.loop.call_later(_REST, look_again)
+            self._rest_timer = closed_loops.call_later(self.loop, _REST, self.rest)
 
     async def aclose(self) -> None:
         """Ends it; see `Session.aclose`."""

@@ -76,6 +76,19 @@ def sweep() -> None:
 atexit.register(sweep)
 
 
+def call_later(
+    loop: asyncio.AbstractEventLoop, seconds: float, method: Callable[[], object]
+) -> asyncio.TimerHandle:
+    """As the loop's, for a method: the loop does not keep its object alive, which nobody may use any more."""
+    here = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (still := here()) is not None:
+            still()
+
+    return loop.call_later(seconds, call)
+
+
 def background(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], *, name: str
 ) -> asyncio.Task[T]:

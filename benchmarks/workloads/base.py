@@ -28,6 +28,7 @@ class Workload(ABC):
         targets: The targets.
         patience: Seconds after which a contender is given up.
         core_apart: Whether the server has a core of its own: for what is made of single round trips.
+        once: Whether there is one round, and none before it that is thrown away.
     """
 
     name: ClassVar[str]
@@ -38,6 +39,7 @@ class Workload(ABC):
     targets: Sequence[Target]
     patience: ClassVar[float] = 60.0
     core_apart: ClassVar[bool] = False
+    once: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -45,12 +47,12 @@ class Workload(ABC):
     @property
     def rounds(self) -> int:
         """How often each contender is measured."""
-        return self.settings.rounds
+        return 1 if self.once else self.settings.rounds
 
     @property
     def warm_up(self) -> bool:
         """Whether a first round is thrown away; where not, the workload itself sees to warm contenders."""
-        return True
+        return not self.once
 
     @property
     @abstractmethod

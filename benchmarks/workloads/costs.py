@@ -175,14 +175,20 @@ class Costs(Workload):
 
 
 class Renewed:
-    """A listener: the renewals of a session."""
+    """A listener: the renewals of a session.
+
+    Attributes:
+        number: How many there were.
+    """
 
     def __init__(self) -> None:
+        self.number = 0
         self._left = 0
         self._reached = asyncio.Event()
 
     def on_renewed(self, *_: object) -> None:
         """One more."""
+        self.number += 1
         self._left -= 1
         if self._left == 0:
             self._reached.set()

@@ -63,16 +63,7 @@ class Counts(Workload):
         Figure("kept_files", "kept lock: files"),
     )
     targets = ()
-
-    @property
-    def rounds(self) -> int:
-        """Once: counts are steady."""
-        return 1
-
-    @property
-    def warm_up(self) -> bool:
-        """Each case has its own."""
-        return False
+    once = True  # counts are steady, and each case warms up by itself
 
     @property
     def contenders(self) -> Sequence[str]:

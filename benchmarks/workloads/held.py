@@ -42,6 +42,7 @@ class Held(Workload):
         Figure("tasks", "tasks more than none"),
     )
     patience = 900.0
+    once = True  # its processes are fresh
 
     def __init__(self, settings: Settings, leases: int) -> None:
         super().__init__(settings)
@@ -56,16 +57,6 @@ class Held(Workload):
             at_most(2.5, "resident", "≤ 2.5 KiB a lease, resident"),
             at_most(3, "tasks", "≤ 3 tasks"),
         )
-
-    @property
-    def rounds(self) -> int:
-        """Once."""
-        return 1
-
-    @property
-    def warm_up(self) -> bool:
-        """Processes are fresh."""
-        return False
 
     @property
     def contenders(self) -> Sequence[str]:

@@ -36,16 +36,7 @@ class NoisyTenant(Workload):
         Figure("throughput", "acquisitions/s of the noisy one", 0),
     )
     targets = (at_most(2, "turns", "≤ 2: the one that is inside or was called, and one turn"),)
-
-    @property
-    def rounds(self) -> int:
-        """Once: it is long."""
-        return 1
-
-    @property
-    def warm_up(self) -> bool:
-        """Processes are fresh, and warm up by themselves."""
-        return False
+    once = True  # it is long, and its processes are fresh and warm up by themselves
 
     @property
     def contenders(self) -> Sequence[str]:

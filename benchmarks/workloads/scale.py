@@ -34,16 +34,7 @@ _EACH = 10
 class _Scale(Workload):
     name = "scale"
     patience = 3600.0
-
-    @property
-    def rounds(self) -> int:
-        """Once: the world has a seed, and memory is steady."""
-        return 1
-
-    @property
-    def warm_up(self) -> bool:
-        """Processes are fresh."""
-        return False
+    once = True  # the world has a seed, memory is steady, and processes are fresh
 
 
 class Throng(_Scale):

@@ -46,16 +46,7 @@ class Schedules(Workload):
         at_most(3, "each", "≤ 3 requests a tick"),
     )
     patience = 180.0
-
-    @property
-    def rounds(self) -> int:
-        """Once."""
-        return 1
-
-    @property
-    def warm_up(self) -> bool:
-        """Processes are fresh."""
-        return False
+    once = True  # its processes are fresh
 
     @property
     def contenders(self) -> Sequence[str]:

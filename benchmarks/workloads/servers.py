@@ -7,7 +7,7 @@ import itertools
 import statistics
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 from redis.asyncio import Redis
 
@@ -19,12 +19,13 @@ from ..servers import executables
 from ..settings import Address, Settings
 from ..targets import at_most
 from .base import Measure, Workload
+from .costs import Renewed, sessions
 
 _TTL: Final = 10.0
 _RUNS: Final = 3
 """A server may be stopped at any time where the machine does something else too: of so many runs, the one
 counts whose longest request was the shortest."""
-_TABLE: Final = 1_000
+_TABLE: Final = 1000
 """Keys of a tracking table that is full. The default is a million."""
 _names = itertools.count()
 
@@ -37,7 +38,7 @@ class Servers(Workload):
         "µs of the server for each script of an acquire and release of one task; then the longest request of "
         f"4 s, as the slow log has it, the shortest of {_RUNS} runs: while 10 000 leases with ttl 10 s are "
         "renewed, while 1 000 tasks wait for names that another session holds, and both with a tracking "
-        f"table of {_TABLE:,} keys, which is full".replace(",", " ", 1)
+        f"table of {_TABLE} keys, which is full"
     )
     figures = (
         Figure("acquire", "acquire: µs", 1),
@@ -48,6 +49,7 @@ class Servers(Workload):
         Figure("table", "longest request, both, full tracking table: ms", 2),
     )
     patience = 900.0
+    once = True  # it has runs of its own, and each server is fresh
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -55,16 +57,6 @@ class Servers(Workload):
         self.targets = tuple(
             at_most(1.0, figure, "≤ 1 ms", contenders=contenders) for figure in ("leases", "waiters", "table")
         )
-
-    @property
-    def rounds(self) -> int:
-        """Once: it has runs of its own."""
-        return 1
-
-    @property
-    def warm_up(self) -> bool:
-        """Each server is fresh."""
-        return False
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -87,36 +79,20 @@ class Servers(Workload):
         size, seconds = self.settings.size, self.settings.size(4, 1)
         leases, waiters = size(10_000, 100), size(1_000, 20)
         async with AsyncExitStack() as stack:
-            renewals = _Renewals()
-            here = await _session(stack, address, listeners=(renewals,))
-            there = await _session(stack, address)
+            renewed = Renewed()
+            here = await sessions([address], stack, wakeup="tracking", listeners=(renewed,))
+            there = await sessions([address], stack, wakeup="tracking")
             figures = await _steps(admin, here, size(2_000, 20))
             async with _held(here, leases):
-                before, spent = renewals.number, await _spent(admin)
+                before, spent = renewed.number, await _spent(admin)
                 figures["leases"] = await _longest(admin, seconds)
-                figures["renewal"] = (await _spent(admin) - spent) / max(1, renewals.number - before)
+                figures["renewal"] = (await _spent(admin) - spent) / max(1, renewed.number - before)
             async with _held(there, waiters) as names, _waiting(here, names):
                 figures["waiters"] = await _longest(admin, seconds)
             await admin.config_set("tracking-table-max-keys", _TABLE)
             async with _held(here, leases), _held(there, waiters) as names, _waiting(here, names):
                 figures["table"] = await _longest(admin, seconds)
         return figures
-
-
-class _Renewals:
-    """A listener: how many there were."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def on_renewed(self, *_: object) -> None:
-        """One more."""
-        self.number += 1
-
-
-async def _session(stack: AsyncExitStack, address: Address, **options: Any) -> Session:
-    client = await stack.enter_async_context(address.client())
-    return await stack.enter_async_context(Session(client, wakeup="tracking", **options))
 
 
 async def _steps(admin: Redis, session: Session, cycles: int) -> dict[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -388,22 +388,29 @@ async def test_t_f_8_a_failover_is_followed(
     await other_client.aclose()
 
 
-@pytest.mark.leaves_keys
-async def test_a_dead_node_is_left_though_the_session_itself_asks_it_something(
-    replicated: Cluster, surroundings: Surroundings
-) -> None:
-    """While it is taken for a node of the cluster, everybody polls."""
-    cluster = replicated
-    dead = cluster.masters[1]
-    theirs = next(name for name in NAMES if cluster.owner_of(key(PREFIX, "lock", name)) is dead)
+@asynccontextmanager
+async def connected_to_all(cluster: Cluster) -> AsyncIterator[tuple[Session, Any]]:
+    """A session that hears of bells from each master, and its transport."""
     client = cluster.client()
     async with Session(client) as session:
         for name in NAMES:
             async with Lock(session, name):
                 pass
         assert session._engine is not None
-        engine: Any = session._engine._transport
-        assert engine.hears
+        transport: Any = session._engine._transport
+        assert transport.hears
+        yield session, transport
+    await client.aclose()
+
+
+@pytest.mark.leaves_keys
+async def test_a_dead_node_is_left_though_the_session_itself_asks_it_something(
+    replicated: Cluster, surroundings: Surroundings
+) -> None:
+    """While it is taken for a node of the cluster, everybody polls."""
+    cluster, dead = replicated, replicated.masters[1]
+    theirs = next(name for name in NAMES if cluster.owner_of(key(PREFIX, "lock", name)) is dead)
+    async with connected_to_all(cluster) as (_, engine):
         dead.server.kill()
         async with asyncio.timeout(10):
             while cluster.owner_of(key(PREFIX, "lock", theirs)) is dead:
@@ -413,7 +420,6 @@ async def test_a_dead_node_is_left_though_the_session_itself_asks_it_something(
                 await asyncio.sleep(0.1)
         assert not engine.hears
         await eventually(lambda: engine.hears, within=8)
-    await client.aclose()
 
 
 @pytest.mark.leaves_keys
@@ -425,13 +431,7 @@ async def test_a_node_that_comes_back_is_noticed_though_nobody_wants_its_slots_a
         replica.server.kill()  # nobody takes the place of a master
     dead = cluster.masters[1]
     theirs = next(name for name in NAMES if cluster.owner_of(key(PREFIX, "lock", name)) is dead)
-    client = cluster.client()
-    async with Session(client) as session:
-        for name in NAMES:
-            async with Lock(session, name):
-                pass
-        assert session._engine is not None
-        engine: Any = session._engine._transport
+    async with connected_to_all(cluster) as (session, engine):
         dead.server.kill()
         with pytest.raises(BackendError) as told:
             await Lock(session, theirs).locked()
@@ -440,4 +440,3 @@ async def test_a_node_that_comes_back_is_noticed_though_nobody_wants_its_slots_a
         await asyncio.sleep(1)
         await dead.server.start()
         await eventually(lambda: engine.hears, within=8)
-    await client.aclose()

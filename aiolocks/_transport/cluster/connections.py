@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
 from ..client.driver import Address
-from ..closed_loops import background
+from ..closed_loops import background, call_later
 from ..requests.calls import Call, Command, ignore
 from ..wire.connection import Multiplexed, bare
 
@@ -98,7 +97,7 @@ class NodeConnections:
             if self._watch.when() <= self._loop.time() + self._patience:
                 return
             self._watch.cancel()
-        self._watch = self._later(self._patience, self._look)
+        self._watch = call_later(self._loop, self._patience, self._look)
 
     def _look(self) -> None:
         self._watch = None
@@ -111,11 +110,11 @@ class NodeConnections:
         self._patience = _STUCK
         if any(node.outage.lasts for node in nodes):
             self._stuck()
-            self._watch = self._later(_AWAY, self._try)
+            self._watch = call_later(self._loop, _AWAY, self._try)
 
     def _try(self) -> None:
         """Nodes that are away may be back. Not beside the question: a node that is asked is not left."""
-        self._watch = self._later(_AWAY, self._look)
+        self._watch = call_later(self._loop, _AWAY, self._look)
         for node in self.by_address.values():
             if node.outage.lasts:
                 node.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + _TRIED))
@@ -123,7 +122,7 @@ class NodeConnections:
     # -- the nodes of the cluster
 
     def _call_roll_later(self) -> None:
-        self._roll_call = self._later(_ROLL_CALL, self._call_roll)
+        self._roll_call = call_later(self._loop, _ROLL_CALL, self._call_roll)
 
     def _call_roll(self) -> None:
         """Asks one node for those of the cluster, of which all may be others until a table is needed."""
@@ -134,16 +133,6 @@ class NodeConnections:
             node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))
         if self.by_address:
             self._call_roll_later()
-
-    def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
-        """The loop does not keep alive a session that nobody uses."""
-        here = weakref.WeakMethod(what)
-
-        def call() -> None:
-            if (still := here()) is not None:
-                still()
-
-        return self._loop.call_later(seconds, call)
 
     # -- closing
 

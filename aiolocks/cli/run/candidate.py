@@ -14,7 +14,7 @@ from ..exits import NO_SERVER, CommandError, of_signal, say
 from ..server import connected
 from .charge import InCharge
 from .child import PART_OF_GRACE, ensure_program, started
-from .waiting import described, explain, named
+from .waiting import described, explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,10 @@ class Candidate(InCharge):
     """One `aiolocks lead`: it waits for its turn, and looks after the child of each term."""
 
     def __init__(self, order: Order) -> None:
-        super().__init__()
+        super().__init__(order.name)
         self._order = order
 
     async def _wait_and_run(self) -> int:
-        with named(self._order.name):
-            return await self._do()
-
-    async def _do(self) -> int:
         order = self._order
         async with connected(order.url) as server:
             ensure_program(order.command[0])

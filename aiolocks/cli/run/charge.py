@@ -14,6 +14,7 @@ from ..exits import of_signal
 from .child import Child, adopt_orphans
 from .signals import ENDING, STOPPING, Signals, stop_self
 from .terminal import Terminal
+from .waiting import named
 
 _READS = (signal.SIGTTIN, signal.SIGTTOU)
 
@@ -28,7 +29,8 @@ class InCharge(ABC):
         typed: The signal that was typed on the terminal, if one has ended the child.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._mask: frozenset[int] = frozenset()
         self._task = asyncio.current_task()
         self._child: Child | None = None
@@ -50,7 +52,8 @@ class InCharge(ABC):
             with Signals(self.signalled) as signals:
                 self._mask = signals.mask
                 try:
-                    return await self._wait_and_run()
+                    with named(self._name):
+                        return await self._wait_and_run()
                 except asyncio.CancelledError:
                     if self._ended_by is None:
                         raise

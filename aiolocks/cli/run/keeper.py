@@ -33,7 +33,7 @@ from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..server import Server, connected
 from .charge import InCharge
 from .child import PART_OF_GRACE, Child, ensure_program, started
-from .waiting import described, explain, named
+from .waiting import described, explain
 
 _DUE: Final = "AIOLOCKS_DUE"
 
@@ -67,15 +67,11 @@ class Keeper(InCharge):
     """One `aiolocks run`: it waits, holds, and looks after the child."""
 
     def __init__(self, order: Order) -> None:
-        super().__init__()
+        super().__init__(order.name)
         self._order = order
         self._ended_child = False
 
     async def _wait_and_run(self) -> int:
-        with named(self._order.name):
-            return await self._do()
-
-    async def _do(self) -> int:
         async with connected(self._order.url) as server, self._session(server) as session:
             ensure_program(self._order.command[0])
             run: Run | None = None
