@@ -2,13 +2,6 @@
 
 import typing
 
-from ._core.backoff import Backoff
-from ._core.events import LockEvent
-from ._core.lease import Lease, LeaseState
-from ._core.session import Session
-from ._core.statistics import Histogram, SessionStatistics
-from ._primitives.lock import Lock
-from ._transport.wire.wakeups import KeyspaceWakeup
 from .errors import (
     BackendError,
     ConfigurationError,
@@ -24,31 +17,38 @@ from .errors import (
     SessionClosedError,
     StaleFenceError,
 )
+from .kinds.lock import Lock
+from .lock.backoff import Backoff
+from .lock.events import LockEvent
+from .lock.lease import Lease, LeaseState
+from .lock.session import Session
+from .lock.statistics import Histogram, SessionStatistics
+from .transport.hearing import KeyspaceWakeup
 
 if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
-    from ._inspection.infos import LockInfo, WaiterInfo
-    from ._primitives.fairlock import FairLock
-    from ._primitives.fenced import FencedRegister
-    from ._primitives.jobruns import JobLease
-    from ._primitives.leaders import LeaderInfo
-    from ._primitives.leadership import Leadership
-    from ._primitives.limits import Limits
-    from ._primitives.multilock import MultiLock
-    from ._primitives.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
-    from ._primitives.redlock import Redlock
-    from ._primitives.reentrant import ReentrantLease, ReentrantLock
-    from ._primitives.rwlock import RWLock
-    from ._primitives.schedule import Schedule, Tick, TickRecord
-    from ._primitives.semaphore import Semaphore
-    from ._primitives.serializers import JSON, Serializer
-    from ._primitives.singleflight import SingleFlight
-    from ._primitives.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
-    from ._primitives.terms import Term
-    from ._primitives.turn import Turn
-    from ._primitives.turnstile import Turnstile
-    from ._primitives.uniquejob import UniqueJob
+    from .inspect.infos import LockInfo, WaiterInfo
+    from .kinds.fairlock import FairLock
+    from .kinds.fenced import FencedRegister
+    from .kinds.jobruns import JobLease
+    from .kinds.leaders import LeaderInfo
+    from .kinds.leadership import Leadership
+    from .kinds.limits import Limits
+    from .kinds.multilock import MultiLock
+    from .kinds.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from .kinds.redlock import Redlock
+    from .kinds.reentrant import ReentrantLease, ReentrantLock
+    from .kinds.rwlock import RWLock
+    from .kinds.schedule import Schedule, Tick, TickRecord
+    from .kinds.semaphore import Semaphore
+    from .kinds.serializers import JSON, Serializer
+    from .kinds.singleflight import SingleFlight
+    from .kinds.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
+    from .kinds.terms import Term
+    from .kinds.turn import Turn
+    from .kinds.turnstile import Turnstile
+    from .kinds.uniquejob import UniqueJob
 
 __version__ = "0.2.0"
 
@@ -117,7 +117,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Kinds of locks are imported when they are first named: most programs use few of them."""
-    from ._primitives import load  # noqa: PLC0415
+    from .kinds import load  # noqa: PLC0415
 
     if name in __all__:
         globals()[name] = found = load(name)

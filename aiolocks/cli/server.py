@@ -22,8 +22,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from .._transport.client.targets import FORMS, Kind, Target, target_of
-from .._transport.faults import chain
+from ..transport.faults import chain
+from ..transport.targets import FORMS, Kind, Target, target_of
 from .exits import NO_SERVER, CommandError
 
 F = TypeVar("F", bound=Callable[..., object])

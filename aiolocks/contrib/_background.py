@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
-from .._core.again import Again
-from .._core.session import Session
-from .._core.sources import engine_of
 from ..errors import SessionClosedError
+from ..lock.again import Again
+from ..lock.session import Session
+from ..lock.sources import engine_of
 
 log: Final = logging.getLogger("aiolocks.background")
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack, final
 
 from fastapi import Request, params
 
-from .._core.arguments import Seconds
+from ..lock.options import Seconds
 from ._fastapi_hold import Hold
 from ._holding import LockOptions
 from ._limited import LimitsRecipe

@@ -65,9 +65,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, final
 
-from .._core.arguments import lock_name
-from .._core.lease import Lease
 from ..errors import StaleFenceError
+from ..lock.lease import Lease
+from ..lock.options import lock_name
 
 TABLE: Final = "aiolocks_fence"
 """Name of the table, where no other is given."""

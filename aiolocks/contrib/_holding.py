@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
 
 import anyio
 
-from .._core.acquirable import Acquirable
-from .._core.arguments import Metadata, Seconds, optional_seconds
-from .._core.lease import Lease
-from .._core.options import OnLost, Options
-from .._core.pending import Pending
-from .._core.session import Session, SessionOptions
-from .._core.sources import log_level
-from .._core.unknown_arguments import reject_unknown
 from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
+from ..lock.acquirable import Acquirable, Pending
+from ..lock.lease import Lease
+from ..lock.options import Metadata, OnLost, Options, Seconds, optional_seconds, reject_unknown
+from ..lock.session import Session, SessionOptions
+from ..lock.sources import log_level
 from ._holds import holds_of
 from ._refusing import Conflicting, gone_away, lost, unavailable
 

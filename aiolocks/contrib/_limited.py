@@ -6,12 +6,10 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, cast, final
 
-from .._core.arguments import lock_name, optional_seconds
-from .._core.options import Options
-from .._core.session import Session
-from .._core.unknown_arguments import reject_unknown
-from .._primitives.limits import LONGEST, Limits, checked_keys
 from ..errors import LockTimeoutError
+from ..kinds.limits import LONGEST, Limits, checked_keys
+from ..lock.options import Options, lock_name, optional_seconds, reject_unknown
+from ..lock.session import Session
 from ._holding import LockOptions, not_for_locks
 from ._refusing import SOON, Refusal, named, no_name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
-from .._core.events import LockEvent
+from ..lock.events import LockEvent
 from ._labels import Names, labeller
 
 WAIT: Final = "How long granted acquisitions have waited."

@@ -14,8 +14,8 @@ from fastapi.dependencies.utils import get_typed_signature
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
-from .._core.naming import NameTemplate, text_of
 from ..errors import ConfigurationError
+from ..lock.naming import NameTemplate, text_of
 
 _NOT_GIVEN: Final = inspect.Parameter.empty
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from .._core.arguments import Seconds, lock_name, seconds
-from .._core.naming import NameTemplate
 from ..errors import BackendError, LockTimeoutError, SessionClosedError
+from ..lock.naming import NameTemplate
+from ..lock.options import Seconds, lock_name, seconds
 
 Conflict = Literal[409, 423, 429, 503]
 """How a server says that another request has the lock."""

@@ -32,13 +32,13 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
     ) from error
 
-from .._core.arguments import Seconds, seconds
-from .._core.lease import Lease
-from .._core.naming import NameTemplate
-from .._core.session import Session, SessionOptions
-from .._primitives.lock import Lock
 from .._visible import visible
 from ..errors import LockLostError
+from ..kinds.lock import Lock
+from ..lock.lease import Lease
+from ..lock.naming import NameTemplate
+from ..lock.options import Seconds, seconds
+from ..lock.session import Session, SessionOptions
 from ._background import Work, beside, checked
 from ._handling import handler_begins
 from ._holding import Kind, LockOptions, Recipe, holding, log, opened

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from .._core.lease import Lease
 from ..errors import ConfigurationError
+from ..lock.lease import Lease
 from ._fences import CREATE_KEY, TABLE, Passage, on_postgresql
 
 __all__ = ["Connection", "create_fence_table", "fence"]

@@ -30,11 +30,11 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.fastapi needs FastAPI: pip install aiolocks[fastapi]", name=error.name
     ) from error
 
-from .._core.arguments import Seconds, seconds
-from .._core.lease import Lease
-from .._core.naming import NameTemplate
-from .._core.session import SessionOptions
-from .._primitives.lock import Lock
+from ..kinds.lock import Lock
+from ..lock.lease import Lease
+from ..lock.naming import NameTemplate
+from ..lock.options import Seconds, seconds
+from ..lock.session import SessionOptions
 from ._background import Work, beside, checked
 from ._fastapi_hold import Hold
 from ._fastapi_limits import Limited

@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError("this needs opentelemetry-api: pip install aiolocks[opentelemetry]") from error
 
 from .. import __version__
-from .._core.statistics import BOUNDS
+from ..lock.statistics import BOUNDS
 from ._labels import Names, bounds
 from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener
 

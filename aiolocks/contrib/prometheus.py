@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise ImportError("this needs prometheus-client: pip install aiolocks[prometheus]") from error
 
-from .._core.statistics import BOUNDS
+from ..lock.statistics import BOUNDS
 from ._labels import Names, bounds
 from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener
 

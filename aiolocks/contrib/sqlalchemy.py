@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 
-from .._core.lease import Lease
+from ..lock.lease import Lease
 from ._fences import CREATE_KEY, TABLE, Passage, ensure_exclusive, unwritten
 from ._passing import pass_fence
 

@@ -23,9 +23,9 @@ _TASKS: Final = {"one task": (1, 6_000), "200 tasks": (200, 120)}
 """How many, and how many cycles of each."""
 _PARTS: Final = {
     "asyncio": ("the event loop and the socket", ("/asyncio/", "/selectors.py", "/uvloop/")),
-    "transport": ("requests and replies", ("/aiolocks/_transport/", "/redis/", "/hiredis/")),
-    "waiting": ("the acquire: its turn, its wait, its end", ("/aiolocks/_core/waiting/",)),
-    "lease": ("the lease: deadlines, renewal, cancellation, release", ("/aiolocks/_core/",)),
+    "transport": ("requests and replies", ("/aiolocks/transport/", "/redis/", "/hiredis/")),
+    "waiting": ("the acquire: its turn, its wait, its end", ("/aiolocks/lock/waiting/",)),
+    "lease": ("the lease: deadlines, renewal, cancellation, release", ("/aiolocks/lock/",)),
 }
 """By the first that fits the file that runs. The time of C code counts for the Python code that calls it."""
 _REST: Final = "rest"

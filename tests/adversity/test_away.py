@@ -24,8 +24,8 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
-from aiolocks._transport.requests.keys import key
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
+from aiolocks.transport.keys import key
 from tests.adversity.tools import (
     ACQUIRE,
     SLACK,

@@ -15,9 +15,9 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
 from aiolocks import BackendError, ConfigurationError, KeyspaceWakeup, Lock, MultiLock, Semaphore, Session
-from aiolocks._transport.requests.keys import key
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from aiolocks.testing import EmbeddedServer
+from aiolocks.transport.keys import key
 from tests.adversity.tools import PATIENT, elapsed
 from tests.conformance.conftest import OwnTcp
 from tests.conftest import PREFIX, Surroundings, clustered

@@ -23,9 +23,9 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks._transport.requests.calls import Call, ignore
-from aiolocks._transport.requests.keys import key
-from aiolocks._transport.wire.connection import bare
+from aiolocks.transport.connection import bare
+from aiolocks.transport.keys import key
+from aiolocks.transport.request import Call, ignore
 from tests.adversity.tools import Witness
 from tests.conformance.conftest import KINDS, Kind
 from tests.conftest import PREFIX, Surroundings, clustered

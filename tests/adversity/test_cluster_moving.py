@@ -24,7 +24,7 @@ from aiolocks import (
     SingleFlight,
     UniqueJob,
 )
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.keys import key
 from tests.conformance.conftest import KINDS as ALL_KINDS
 from tests.conformance.conftest import Kind
 from tests.conftest import PREFIX, Surroundings, clustered

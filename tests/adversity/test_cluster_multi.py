@@ -17,7 +17,7 @@ from aiolocks import (
     MultiLock,
     Session,
 )
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.keys import key
 from tests.adversity.test_cluster_faults import migration
 from tests.conftest import PREFIX
 from tests.support.clusters import Cluster

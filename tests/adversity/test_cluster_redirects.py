@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import RedisCluster
 
 from aiolocks import BackendError, Lock, Session
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.keys import key
 from tests.conftest import PREFIX
 from tests.support.clusters import Cluster, Node
 

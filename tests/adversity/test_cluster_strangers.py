@@ -13,9 +13,9 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 
 from aiolocks import BackendError, LeaseState, Lock, Session
-from aiolocks._transport.client.connectors import NodeConnectors
-from aiolocks._transport.cluster import connections
 from aiolocks.testing import EmbeddedServer
+from aiolocks.transport.cluster import connections
+from aiolocks.transport.cluster_client import NodeConnectors
 from tests.conftest import Surroundings, blocking
 from tests.support.clusters import CLUSTER, Cluster, node_port, take_all_slots
 from tests.support.hygiene import Inspector

@@ -26,7 +26,7 @@ from aiolocks import (
     SingleFlight,
     UniqueJob,
 )
-from aiolocks._transport.commands.inspect import HOLDABLE
+from aiolocks.transport.commands.inspect import HOLDABLE
 
 pytestmark = pytest.mark.leaves_keys("tenant*", "victim*", "secret*")
 

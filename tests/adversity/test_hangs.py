@@ -21,8 +21,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import BackendError, FairLock, Lock, LockError, MultiLock, Redlock, RWLock, Session
-from aiolocks._transport.requests.keys import key
 from aiolocks.testing import EmbeddedServer
+from aiolocks.transport.keys import key
 from tests.adversity.tools import SLACK, elapsed, with_own_connections
 from tests.conftest import PREFIX, OwnServer, Surroundings
 from tests.support.clusters import Cluster

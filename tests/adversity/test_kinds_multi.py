@@ -32,8 +32,8 @@ from aiolocks import (
     ReentrantLock,
     Session,
 )
-from aiolocks._transport.commands import multi
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.commands import multi
+from aiolocks.transport.keys import key
 from tests.adversity.tools import AT_ONCE, ByHand, Start, begin, in_within, turns_of_the_loop, waiter, wakeup
 from tests.support.cancel import MODES, CancelAt, Mode
 from tests.support.history import Hold, exclusion, fencing

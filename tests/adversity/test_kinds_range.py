@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from aiolocks import LeaseState, LockTimeoutError, RangeLock
-from aiolocks._transport import TOLD, WAITING
-from aiolocks._transport.commands.spans import Span, SpanCommands
+from aiolocks.transport import TOLD, WAITING
+from aiolocks.transport.commands.spans import Span, SpanCommands
 from tests.adversity.tools import AT_ONCE, Start, begin, in_within, waiter
 from tests.conftest import OwnServer, blocking
 from tests.support.waiting import eventually

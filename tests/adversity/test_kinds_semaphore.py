@@ -24,7 +24,7 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from aiolocks._core.claim import Claim
+from aiolocks.lock.claim import Claim
 from tests.adversity.tools import (
     AT_ONCE,
     PATIENT,

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiolocks.transport import connection
 from redis.asyncio import Redis
 
 from aiolocks import (
@@ -22,7 +23,6 @@ from aiolocks import (
     Session,
     SingleFlight,
 )
-from aiolocks._transport.wire import connection
 from tests.adversity.tools import ACQUIRE, Keys, elapsed, look_at, rejected, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.clusters import Cluster

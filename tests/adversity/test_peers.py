@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import BackendError, Lock, Session
-from aiolocks._transport.wire.wakeups import Wakeups
+from aiolocks.transport.hearing import Wakeups
 from tests.adversity.tools import SLACK, elapsed, rejected
 from tests.conftest import Connect
 from tests.support.links import reset

@@ -31,7 +31,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks._core.engine import Engine
+from aiolocks.lock.engine import Engine
 from aiolocks.testing import EmbeddedServer, ServerState
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import Shot, sweep

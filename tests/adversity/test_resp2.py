@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from aiolocks.transport import dialect
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 from valkey.asyncio import Valkey
@@ -29,7 +30,6 @@ from aiolocks import (
     Session,
     Tick,
 )
-from aiolocks._transport.wire import dialect
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from aiolocks.testing import EmbeddedServer
 from tests.adversity.tools import PATIENT, in_within, warm

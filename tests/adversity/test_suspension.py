@@ -16,7 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, LockLostError
-from aiolocks._core import resumption
+from aiolocks.lock import resumption
 from tests.adversity.tools import ACQUIRE
 from tests.support.processes import Workers, tell
 from tests.support.proxy import Proxy

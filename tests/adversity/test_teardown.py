@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session, SessionClosedError
-from aiolocks._core.waiting.waiter import Acquiring
+from aiolocks.lock.waiter import Acquiring
 from tests.adversity.tools import warm
 from tests.conftest import OwnServer
 from tests.support.proxy import Proxy

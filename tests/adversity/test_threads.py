@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from aiolocks import LeaseState, Semaphore, Session
-from aiolocks._core import mixed_prefixes
-from aiolocks._core.session import DEFAULT_SESSIONS
 from aiolocks.contrib.prometheus import PrometheusListener
 from aiolocks.contrib.redis_py.holdings import Holdings
+from aiolocks.lock import mixed_prefixes
+from aiolocks.lock.session import DEFAULT_SESSIONS
 from tests.adversity.test_teardown import run
 from tests.conftest import OwnServer
 
@@ -178,7 +178,7 @@ def test_the_tokens_of_one_lock_of_redis_py_are_looked_at_by_many() -> None:
 async def test_the_guard_is_one_thread() -> None:
     script = """
         import threading
-        from aiolocks._core.guard import _Guard
+        from aiolocks.lock.guard import _Guard
         from tests.adversity.test_threads import in_threads
 
         sys.setswitchinterval(1e-6)

@@ -25,9 +25,9 @@ from aiolocks import (
     SessionClosedError,
     UniqueJob,
 )
-from aiolocks._primitives.tickets import MODES, Mode
-from aiolocks._transport.commands import jobs as steps
-from aiolocks._transport.requests.scripts import Script
+from aiolocks.kinds.tickets import MODES, Mode
+from aiolocks.transport.commands import jobs as steps
+from aiolocks.transport.request import Script
 from tests.adversity.tools import SLACK, ByHand, Keys, begin, waiter, with_own_connections
 from tests.conftest import Connect
 from tests.support.cancel import sweep

@@ -220,7 +220,7 @@ async def test_i4_local_hand_over_by_who_has_just_woken_others(
 ) -> None:
     """A session that has woken another lets it go first; but a lock that it gets after that it hands on as
     ever."""
-    monkeypatch.setattr("aiolocks._core.waiting.queue._YIELDING", 0.5)  # as if all that follows took no time
+    monkeypatch.setattr("aiolocks.lock.queue._YIELDING", 0.5)  # as if all that follows took no time
     here, second, third = start(), start(), start()
     lease = await Lock(here, "a").acquire()
     waiting = await wait_asleep(second)

@@ -485,7 +485,7 @@ async def test_t_w_5_released_and_taken_between_refusal_and_listening_again_and_
 
     Without a heartbeat, a waiter that polls would find that after 5 s.
     """
-    monkeypatch.setattr("aiolocks._core.waiting.bells._LISTENS_EVERY", 60.0)
+    monkeypatch.setattr("aiolocks.lock.wakeups._LISTENS_EVERY", 60.0)
     sessions = start(wakeup=wakeup(way))
     await warm(sessions)
     await wake(sessions, by_hand)
@@ -642,7 +642,7 @@ async def test_t_w_7_one_release_wakes_one_of_500(by_hand: ByHand, start: Start,
 async def test_t_w_7_renewals_and_local_hand_overs_wake_nobody_else(
     server: Server, start: Start, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiolocks._core.waiting.queue._RUN_SECONDS", 60)  # as if what follows took no time
+    monkeypatch.setattr("aiolocks.lock.queue._RUN_SECONDS", 60)  # as if what follows took no time
     holder = start(wakeup=wakeup(way))
     sessions = [start(wakeup=wakeup(way)) for _ in range(3)]
     lease = await Lock(holder, "a").acquire()

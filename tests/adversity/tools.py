@@ -17,8 +17,8 @@ from redis.asyncio import ConnectionPool, Redis
 
 import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
-from aiolocks._core.waiting.waiter import Stage
-from aiolocks._transport import WAITING, Command, LockCommands, Refused
+from aiolocks.lock.waiter import Stage
+from aiolocks.transport import WAITING, Command, LockCommands, Refused
 from tests.conftest import PREFIX, blocking
 from tests.support.clients import with_own_connections
 from tests.support.history import Hold

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Leadership, Lock, Schedule, Session, Tick
-from aiolocks._core.sources import engine_of
-from aiolocks._inspection.census import Census
+from aiolocks.inspect.census import Census
+from aiolocks.lock.sources import engine_of
 from tests.cli.test_top import held
 
 AT_ONCE = 50

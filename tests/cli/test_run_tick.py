@@ -11,8 +11,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Schedule
-from aiolocks._primitives.schedule.dues import Cron, Every
-from aiolocks._primitives.schedule.once import nearest
+from aiolocks.kinds.schedule.dues import Cron, Every
+from aiolocks.kinds.schedule.once import nearest
 from tests.cli.conftest import Aiolocks, Ended
 
 pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from aiolocks import FairLock, Lock, Session
-from aiolocks._transport.client.targets import Kind, target_of
+from aiolocks.transport.targets import Kind, target_of
 from tests.adversity.test_clients import tls_front
 from tests.cli.conftest import Aiolocks
 from tests.cli.several import several

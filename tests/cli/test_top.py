@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import FairLock, Lock, Semaphore, Session
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.keys import key
 from tests.cli.conftest import Aiolocks, Invocation, gone
 from tests.cli.several import several
 from tests.conftest import OwnServer

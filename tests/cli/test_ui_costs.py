@@ -13,7 +13,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.keys import key
 from tests.cli.conftest import Aiolocks
 from tests.conftest import Connect, OwnServer
 

@@ -182,7 +182,7 @@ def join(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Join:
     if kind.masters > 1:
-        monkeypatch.setattr("aiolocks._core.session.open_transport", open_three)
+        monkeypatch.setattr("aiolocks.lock.session.open_transport", open_three)
     wakeup = way.removeprefix("cluster-")
     wakeups = {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}
     monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeups.get(wakeup, wakeup))

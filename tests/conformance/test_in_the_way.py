@@ -177,7 +177,7 @@ async def test_a_long_wait_is_logged_once_with_its_holder(
     caplog: pytest.LogCaptureFixture,
     where: str,
 ) -> None:
-    monkeypatch.setattr("aiolocks._core.waiting.waiter._LONG", 0.2)
+    monkeypatch.setattr("aiolocks.lock.waiter._LONG", 0.2)
     caplog.set_level(logging.INFO, "aiolocks.session")
 
     def told() -> list[str]:

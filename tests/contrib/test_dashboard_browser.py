@@ -19,8 +19,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session
-from aiolocks._transport.requests.keys import key
 from aiolocks.contrib import dashboard
+from aiolocks.transport.keys import key
 from tests.contrib.browser import CHROMIUM, Tab, browser
 from tests.contrib.serving import uvicorn_serves
 from tests.contrib.test_dashboard import EVIL

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from aiolocks import HolderInfo, LockInfo, WaiterInfo
-from aiolocks._inspection.census import Reading
 from aiolocks.contrib.dashboard._heat import Heat
 from aiolocks.contrib.dashboard._history import Histories
 from aiolocks.contrib.dashboard._views import View, Viewer
+from aiolocks.inspect.census import Reading
 
 HOUR = 1_800_000_000.0
 """A full hour: the minutes of the tests begin with it."""

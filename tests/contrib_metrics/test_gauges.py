@@ -29,9 +29,9 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks._core import events
 from aiolocks.contrib.opentelemetry import OpenTelemetryListener
 from aiolocks.contrib.prometheus import PrometheusListener
+from aiolocks.lock import events
 from tests.conftest import Connect
 from tests.contrib_metrics.conftest import OpenSession
 from tests.support.cancel import Shot, sweep, sweep_scopes

@@ -16,8 +16,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
 from aiolocks import Lock, LockTimeoutError, RangeLock, Semaphore, __version__
-from aiolocks._core.statistics import BOUNDS
 from aiolocks.contrib.opentelemetry import OpenTelemetryListener
+from aiolocks.lock.statistics import BOUNDS
 from tests.contrib_metrics.conftest import OpenSession
 from tests.support.waiting import eventually
 

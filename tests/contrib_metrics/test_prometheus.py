@@ -18,8 +18,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from aiolocks import FairLock, Lock, LockEvent, LockTimeoutError, RWLock, Semaphore
-from aiolocks._core.statistics import BOUNDS
 from aiolocks.contrib.prometheus import PrometheusListener
+from aiolocks.lock.statistics import BOUNDS
 from tests.contrib_metrics.conftest import OpenSession
 from tests.support.waiting import eventually
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import aiolocks
-from aiolocks._core.acquirable import Acquirable
+from aiolocks.lock.acquirable import Acquirable
 from tests.docs.markdown import read
 
 ROOT = Path(__file__).parents[2]

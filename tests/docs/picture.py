@@ -18,10 +18,10 @@ PARTS: Parts = {
     "cli": ("aiolocks.cli", "the commands"),
     "contrib": ("aiolocks.contrib", "frameworks, databases, metrics"),
     "testing": ("aiolocks.testing", "a private server, pytest"),
-    "_primitives": ("aiolocks._primitives", "one kind of lock in each file"),
-    "_inspection": ("aiolocks._inspection", "locks and waiters, deadlocks"),
-    "_core": ("aiolocks._core", "sessions, waiting, leases: no Redis"),
-    "_transport": ("aiolocks._transport", "connections and commands, redis-py"),
+    "kinds": ("aiolocks.kinds", "one kind of lock in each file"),
+    "inspect": ("aiolocks.inspect", "locks and waiters, deadlocks"),
+    "lock": ("aiolocks.lock", "sessions, waiting, leases: no Redis"),
+    "transport": ("aiolocks.transport", "connections and commands, redis-py"),
     "lua": ("aiolocks/lua", "one atomic step in each file"),
     "errors": ("aiolocks.errors", "one tree of errors"),
 }
@@ -37,7 +37,7 @@ TRANSPORT: Parts = {
 }
 PICTURES = {
     "architecture.svg": ("The packages of aiolocks, and which imports which", PACKAGE, PARTS),
-    "transport.svg": ("The packages of the transport", PACKAGE / "_transport", TRANSPORT),
+    "transport.svg": ("The packages of the transport", PACKAGE / "transport", TRANSPORT),
 }
 COLUMNS = {
     "opening": 0.5,
@@ -69,8 +69,8 @@ def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
                 if target in found and target != place[0]:
                     found[place[0]].add(target)
     if "lua" in found:
-        found["_transport"].add("lua")  # which reads the files
-        found["_core"].discard("_inspection")  # a session only hands questions on
+        found["transport"].add("lua")  # which reads the files
+        found["lock"].discard("inspect")  # a session only hands questions on
     return found
 
 

@@ -17,12 +17,12 @@ import pytest
 import aiolocks
 import aiolocks.testing
 from aiolocks import Lock, Session
-from aiolocks._core import events
-from aiolocks._core.acquirable import Acquirable
 from aiolocks.cli import exits
 from aiolocks.cli.app import app
 from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency._policy import Policy
+from aiolocks.lock import events
+from aiolocks.lock.acquirable import Acquirable
 from tests.conftest import Connect, OwnServer
 from tests.docs.markdown import read
 from tests.docs.signatures import Signatures

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from aiolocks._transport import faults
+from aiolocks.transport import faults
 from benchmarks import docs
 from benchmarks.model import Report
 from tests.docs import diagrams, llms, messages

@@ -20,8 +20,8 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 import aiolocks
-from aiolocks._transport.client.driver import RawConnection
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.driver import RawConnection
+from aiolocks.transport.keys import key
 
 LUA = Path(aiolocks.__file__).parent / "lua"
 

@@ -12,8 +12,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
-from aiolocks._transport import IN_TURN, SEATED, WAITING, Granted, Refused
-from aiolocks._transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
+from aiolocks.transport import IN_TURN, SEATED, WAITING, Granted, Refused
+from aiolocks.transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
 from tests.lua.flight_scripts import LINGER, FlightScripts
 from tests.lua.mutants import (
     Mutation,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks._transport.commands.families.snapshots import Snapshot
-from aiolocks._transport.commands.inspect import FAMILIES, HOLDABLE
-from aiolocks._transport.requests.answers import Released
-from aiolocks._transport.requests.keys import key
+from aiolocks.transport.answers import Released
+from aiolocks.transport.commands.families.snapshots import Snapshot
+from aiolocks.transport.commands.inspect import FAMILIES, HOLDABLE
+from aiolocks.transport.keys import key
 from tests.lua.scripts import (
     BELL,
     HOUR,

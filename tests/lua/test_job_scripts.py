@@ -13,9 +13,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import SEATED, WAITING, Granted, Refused
-from aiolocks._transport.commands.jobs import JobCommands, TicketRun, enqueueing, withdrawing
-from aiolocks._transport.requests.calls import Command
+from aiolocks.transport import SEATED, WAITING, Granted, Refused
+from aiolocks.transport.commands.jobs import JobCommands, TicketRun, enqueueing, withdrawing
+from aiolocks.transport.request import Command
 from tests.lua.job_scripts import JobScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, WALK, about

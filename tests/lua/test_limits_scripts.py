@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks._transport.commands.caps import caps_of, line_of
-from aiolocks._transport.commands.inspect import FAMILIES
-from aiolocks._transport.commands.limits import LimitsCommands
-from aiolocks._transport.commands.standing import TOLD, WAITING
-from aiolocks._transport.requests.answers import Granted, Refused
+from aiolocks.transport.answers import Granted, Refused
+from aiolocks.transport.commands.caps import caps_of, line_of
+from aiolocks.transport.commands.inspect import FAMILIES
+from aiolocks.transport.commands.limits import LimitsCommands
+from aiolocks.transport.commands.standing import TOLD, WAITING
 from tests.lua.limit_scripts import ONE, LimitScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
 from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, about

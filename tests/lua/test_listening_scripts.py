@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.requests.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from aiolocks.transport.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from aiolocks.transport.commands.listening import Listener
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import BELL, CARD, MINUTE, QUEUE, Scripts, about
 

@@ -14,9 +14,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, SEATED, TOLD, WAITING, LockCommands
-from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.requests.scripts import Script
+from aiolocks.transport import IN_TURN, SEATED, TOLD, WAITING, LockCommands
+from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.request import Script
 from tests.lua.mutants import Jury, fails, text_of
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually

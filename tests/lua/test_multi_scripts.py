@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, PASSING, SEATED
-from aiolocks._transport.commands.multi import MultiCommands
+from aiolocks.transport import IN_TURN, PASSING, SEATED
+from aiolocks.transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, MultiScripts, about
 

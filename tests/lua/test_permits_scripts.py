@@ -12,9 +12,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, PASSING, SEATED, STAYING, WAITING
-from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.commands.permits import PermitCommands
+from aiolocks.transport import IN_TURN, PASSING, SEATED, STAYING, WAITING
+from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
     BELL,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks._transport.commands.redis_py import RedisPyCommands
+from aiolocks.transport.commands.redis_py import RedisPyCommands
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
 

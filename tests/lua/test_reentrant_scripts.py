@@ -13,9 +13,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import IN_TURN, SEATED, TOLD
-from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.commands.reentrant import ReentrantCommands
+from aiolocks.transport import IN_TURN, SEATED, TOLD
+from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.commands.reentrant import ReentrantCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, ReentrantScripts, about
 

@@ -10,8 +10,8 @@ import json
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import Granted, Refused
-from aiolocks._transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands, reading
+from aiolocks.transport import Granted, Refused
+from aiolocks.transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands, reading
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
 from tests.lua.schedule_scripts import OTHERS, THESE, THIRD, WEEK, ScheduleScripts, described
 from tests.lua.scripts import HOUR, MINUTE, about

@@ -15,10 +15,10 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks._transport import PASSING, SEATED, STAYING, WAITING
-from aiolocks._transport.commands.inspect import FAMILIES
-from aiolocks._transport.commands.listening import Listener
-from aiolocks._transport.commands.spans import Span, SpanCommands
+from aiolocks.transport import PASSING, SEATED, STAYING, WAITING
+from aiolocks.transport.commands.inspect import FAMILIES
+from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.commands.spans import Span, SpanCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
     BELL,

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from aiolocks._transport import Command, LockCommands, several
-from aiolocks._transport.commands.base import NameCommands
-from aiolocks._transport.commands.leadership import LeadershipCommands
-from aiolocks._transport.commands.multi import MultiCommands
-from aiolocks._transport.commands.permits import PermitCommands
-from aiolocks._transport.commands.reentrant import ReentrantCommands
-from aiolocks._transport.commands.spans import Span, SpanCommands
+from aiolocks.transport import Command, LockCommands, several
+from aiolocks.transport.commands.base import NameCommands
+from aiolocks.transport.commands.leadership import LeadershipCommands
+from aiolocks.transport.commands.multi import MultiCommands
+from aiolocks.transport.commands.permits import PermitCommands
+from aiolocks.transport.commands.reentrant import ReentrantCommands
+from aiolocks.transport.commands.spans import Span, SpanCommands
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts
 
 TOKEN = "a1" * 32

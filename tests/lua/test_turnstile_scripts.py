@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks._transport.commands.turnstile import REMEMBERED, TurnstileCommands
+from aiolocks.transport.commands.turnstile import REMEMBERED, TurnstileCommands
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
 

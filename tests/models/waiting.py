@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from aiolocks import Lease, Lock, LockTimeoutError
-from aiolocks._core.waiting.waiter import Stage as Stand
+from aiolocks.lock.waiter import Stage as Stand
 from tests.models.worlds import ModesWorld, SemaphoreWorld, World, spoken
 from tests.support.models import Model, Want
 from tests.support.waiting import eventually

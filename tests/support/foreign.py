@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 from unittest import mock
 
-from aiolocks._transport import whereabouts
+from aiolocks.transport import whereabouts
 
 EVIL: Final = "evil\x1b]0;owned\x07\r\nfake: line\u202egnp\x9b31m\\"
 """It sets the title of a window, begins a line, turns the direction of writing, and sets a colour."""

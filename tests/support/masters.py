@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiolocks import Lease, Redlock
-from aiolocks._core.acquirable import Acquirable
-from aiolocks._core.options import Options
-from aiolocks._core.session import open_transport
-from aiolocks._transport import Call, Command, OnRung, Transport
-from aiolocks._transport.quorum.quorum import Quorum
+from aiolocks.lock.acquirable import Acquirable
+from aiolocks.lock.options import Options
+from aiolocks.lock.session import open_transport
+from aiolocks.transport import Call, Command, OnRung, Transport
+from aiolocks.transport.quorum.quorum import Quorum
 
 MASTERS = 3
 

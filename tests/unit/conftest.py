@@ -11,9 +11,9 @@ from hypothesis import settings
 from redis.asyncio import Redis
 
 from aiolocks import Session
-from aiolocks._core import session as session_module
-from aiolocks._core.lease import Possession
-from aiolocks._core.renewal import Watch, Watchdog
+from aiolocks.lock import session as session_module
+from aiolocks.lock.lease import Possession
+from aiolocks.lock.renewal import Watch, Watchdog
 from tests.unit.fakes import FakeTransport, VirtualClock, generous
 
 # The same examples in every run, and no complaint of a machine that was busy.

@@ -15,9 +15,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
-from aiolocks._core.lease import Possession
-from aiolocks._transport import Call, Proof, clocks, faults
-from aiolocks._transport.client.driver import Address
+from aiolocks.lock.lease import Possession
+from aiolocks.transport import Call, Proof, clocks, faults
+from aiolocks.transport.driver import Address
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
 

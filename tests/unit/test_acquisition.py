@@ -24,7 +24,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks._transport import Call
+from aiolocks.transport import Call
 from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, let_go, refuse, releasing, turns
 
 SLOW = Backoff(initial=10, maximum=10, jitter=0)

@@ -22,8 +22,7 @@ from redis import RedisCluster as BlockingRedisCluster
 from redis.asyncio import Redis
 
 from aiolocks import Backoff, FairLock, KeyspaceWakeup, Lock, ReentrantLock, RWLock, Semaphore, Session
-from aiolocks._core.options import DEFAULTS
-from aiolocks._core.unknown_arguments import reject_unknown
+from aiolocks.lock.options import DEFAULTS, reject_unknown
 
 TEN_YEARS = 10 * 365.25 * 24 * 3600
 DURATION = "a number of seconds or a timedelta, from"

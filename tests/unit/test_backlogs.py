@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiolocks._transport.cluster.backlogs import Backlogs
-from aiolocks._transport.faults import Fault
-from aiolocks._transport.requests.calls import Call, Command, ignore
+from aiolocks.transport.cluster.backlogs import Backlogs
+from aiolocks.transport.faults import Fault
+from aiolocks.transport.request import Call, Command, ignore
 
 SLOT = 1
 

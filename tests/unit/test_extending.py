@@ -12,7 +12,7 @@ from aiolocks import (
     LeaseState,
     LockLostError,
 )
-from aiolocks._transport import faults
+from aiolocks.transport import faults
 from tests.unit.fakes import (
     cut,
     dependable,

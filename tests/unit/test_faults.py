@@ -9,8 +9,8 @@ import pytest
 import redis.exceptions as driver
 
 from aiolocks import BackendError
-from aiolocks._transport import faults
-from aiolocks._transport.client.replies import Replies, error_of
+from aiolocks.transport import faults
+from aiolocks.transport.replies import Replies, error_of
 
 KEYS = (b"aiolocks:lock:{n}", b"aiolocks:lock.fence:{n}")
 SHA = "54e326db3931fb63747c7aa9948eb6f30a449911"

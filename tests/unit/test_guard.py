@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from aiolocks import Lock, Session
-from aiolocks._core import guard
-from aiolocks._core.guard import Ward
-from aiolocks._core.term import Term
+from aiolocks.lock import guard
+from aiolocks.lock.guard import Ward
+from aiolocks.lock.term import Term
 from tests.unit.fakes import generous
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks._core.lease import Handle
+from aiolocks.lock.lease import Handle
 
 TOKEN = "5e" * 16
 HANDLE = Handle("lock", "orders:17", TOKEN)

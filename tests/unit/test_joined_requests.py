@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from aiolocks._transport.commands.lock import LockCommands
-from aiolocks._transport.commands.multi import MultiCommands
-from aiolocks._transport.commands.standing import WAITING
-from aiolocks._transport.requests.calls import Call, Command, ignore
+from aiolocks.transport.commands.lock import LockCommands
+from aiolocks.transport.commands.multi import MultiCommands
+from aiolocks.transport.commands.standing import WAITING
+from aiolocks.transport.request import Call, Command, ignore
 
 OLD, NEW = "a1" * 16, "b2" * 16
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from aiolocks._core.acquirable import AS_CONFIGURED
-from aiolocks._primitives.keeping import Keeping
+from aiolocks.kinds.keeping import Keeping
+from aiolocks.lock.acquirable import AS_CONFIGURED
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from aiolocks._transport.requests.keys import ANY_KEY, ParsedKey, every_key, key, parse, prefix_of, slot_of
+from aiolocks.transport.keys import ANY_KEY, ParsedKey, every_key, key, parse, prefix_of, slot_of
 
 # Short, and made of what could be mistaken for our own punctuation: collisions are near if there are any.
 tricky = st.text(alphabet="a:{}%#.5B7D3A", min_size=1, max_size=8)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from aiolocks._inspection.deadlocks import Found
-from aiolocks._inspection.knots import Lease, Occupants, in_order, knots, may_wait_for, stuck
-from aiolocks._inspection.waits import Held, Wait, Want, record_of, waits_in
-from aiolocks._transport.commands.families.snapshots import Reservation
+from aiolocks.inspect.deadlocks import Found
+from aiolocks.inspect.knots import Lease, Occupants, in_order, knots, may_wait_for, stuck
+from aiolocks.inspect.waits import Held, Wait, Want, record_of, waits_in
+from aiolocks.transport.commands.families.snapshots import Reservation
 
 EVERYTHING = (float("-inf"), float("inf"))
 

@@ -8,8 +8,8 @@ import redis.exceptions
 import valkey.asyncio
 import valkey.exceptions
 
-from aiolocks._transport.client.libraries import REDIS, library_of
-from aiolocks._transport.client.replies import error_of
+from aiolocks.transport.libraries import REDIS, library_of
+from aiolocks.transport.replies import error_of
 
 
 class Own(valkey.asyncio.Valkey):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, FairLock, Lock, Session
-from aiolocks._core.backoff import SILENT
-from aiolocks._transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
-from aiolocks._transport.commands.multislot import commands_of
-from aiolocks._transport.requests.answers import Refused
+from aiolocks.lock.backoff import SILENT
+from aiolocks.transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
+from aiolocks.transport.answers import Refused
+from aiolocks.transport.commands.multislot import commands_of
 from tests.unit.fakes import cut, deny, grant, let_go, refuse, releasing, turns
 
 SECOND = 1000

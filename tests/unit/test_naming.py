@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks._core.naming import NameTemplate, text_of
+from aiolocks.lock.naming import NameTemplate, text_of
 
 template = functools.partial(NameTemplate, otherwise="do something else")
 

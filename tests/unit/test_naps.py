@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff
-from aiolocks._core.backoff import SILENT
-from aiolocks._core.waiting.waiter import BEYOND, LAST_TRY, Naps
+from aiolocks.lock.backoff import SILENT
+from aiolocks.lock.waiter import BEYOND, LAST_TRY, Naps
 
 STEPS = Backoff(initial=1, maximum=8, jitter=0)
 

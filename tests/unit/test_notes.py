@@ -11,7 +11,7 @@ import pytest
 
 import aiolocks
 from aiolocks import Lock, ResultNotKeptError, Session, SingleFlight
-from aiolocks._core.notes import note
+from aiolocks.lock.notes import note
 
 
 @dataclass(frozen=True)
@@ -80,4 +80,4 @@ def test_nothing_else_adds_notes() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "add_note"
     }
-    assert calls == {"_core/notes.py"}
+    assert calls == {"lock/notes.py"}

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import redis.exceptions as driver
 
-from aiolocks._transport import Call, Command, Fault
-from aiolocks._transport.client.driver import MakeWords, NotConnectedError, Words
-from aiolocks._transport.client.errors import UnknownScriptError
-from aiolocks._transport.requests.calls import ignore
-from aiolocks._transport.wire.outages import Outage, Outages
-from aiolocks._transport.wire.pooled import Pooled
+from aiolocks.transport import Call, Command, Fault
+from aiolocks.transport.driver import MakeWords, NotConnectedError, UnknownScriptError, Words
+from aiolocks.transport.outages import Outage, Outages
+from aiolocks.transport.pooled import Pooled
+from aiolocks.transport.request import ignore
 
 
 class SlowToConnect:

@@ -16,9 +16,9 @@ from aiolocks import (
     LockLostError,
     LockNotOwnedError,
 )
-from aiolocks._core import process
-from aiolocks._core.lease import End
-from aiolocks._transport import faults
+from aiolocks.lock import process
+from aiolocks.lock.lease import End
+from aiolocks.transport import faults
 from tests.unit.fakes import (
     cut,
     demoted,

@@ -9,18 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from aiolocks._transport.client.driver import Address
-from aiolocks._transport.cluster.clustered import Clustered
-from aiolocks._transport.cluster.slots import Slots
-from aiolocks._transport.commands.listening import trial
-from aiolocks._transport.faults import Redirect
-from aiolocks._transport.requests.calls import Call, Command, ignore
-from aiolocks._transport.requests.keys import SLOTS, slot_of, tag_of
-from aiolocks._transport.wire.connection import Multiplexed
-from aiolocks._transport.wire.dialect import Dialect
-from aiolocks._transport.wire.notifiers import ASKING
-from aiolocks._transport.wire.outages import Outage, Outages
-from aiolocks._transport.wire.wakeups import Wakeups
+from aiolocks.transport.cluster.clustered import Clustered
+from aiolocks.transport.cluster.slots import Slots
+from aiolocks.transport.commands.listening import trial
+from aiolocks.transport.connection import Multiplexed
+from aiolocks.transport.dialect import Dialect
+from aiolocks.transport.driver import Address
+from aiolocks.transport.faults import Redirect
+from aiolocks.transport.hearing import ASKING, Wakeups
+from aiolocks.transport.keys import SLOTS, slot_of, tag_of
+from aiolocks.transport.outages import Outage, Outages
+from aiolocks.transport.request import Call, Command, ignore
 from tests.unit.fakes import FakeTable
 
 LOW, HIGH = ("low", 1), ("high", 2)

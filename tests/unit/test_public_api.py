@@ -52,7 +52,7 @@ from aiolocks import (
     WaiterInfo,
     WriterLease,
 )
-from aiolocks._core.options import DEFAULTS
+from aiolocks.lock.options import DEFAULTS
 from tests.unit.fakes import generous, hold
 
 # Frozen here, so that a change of the contract is a decision.

@@ -9,11 +9,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from aiolocks import BackendError, ConfigurationError
-from aiolocks._transport import SEATED, WAITING, Fault, Granted, LockCommands, Refused, Released, faults
-from aiolocks._transport.commands.redlock import RedlockCommands
-from aiolocks._transport.quorum.acquiring import Acquiring
-from aiolocks._transport.quorum.keeping import Adopting, Carried, Renewing
-from aiolocks._transport.quorum.operations import (
+from aiolocks.transport import SEATED, WAITING, Fault, Granted, LockCommands, Refused, Released, faults
+from aiolocks.transport.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from aiolocks.transport.commands.redlock import RedlockCommands
+from aiolocks.transport.quorum.acquiring import Acquiring
+from aiolocks.transport.quorum.keeping import Adopting, Carried, Renewing
+from aiolocks.transport.quorum.operations import (
     CONFIRM,
     LEAVE,
     LOOK,
@@ -26,7 +27,6 @@ from aiolocks._transport.quorum.operations import (
     QuorumOperation,
     Voting,
 )
-from aiolocks._transport.requests.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
 
 SILENT = faults.unanswered(None)
 CUT = faults.unreachable(RedisConnectionError("cut"))

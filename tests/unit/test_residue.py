@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import redis.exceptions as driver
 
-from aiolocks._transport.requests.calls import Call, Command, ignore
-from aiolocks._transport.requests.scripts import Script
-from aiolocks._transport.wire.identity import Identity
-from aiolocks._transport.wire.residue import Residue
+from aiolocks.transport.identity import Identity
+from aiolocks.transport.request import Call, Command, Script, ignore
+from aiolocks.transport.residue import Residue
 
 
 def call(lane: str) -> Call[Any]:

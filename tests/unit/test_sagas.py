@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from aiolocks._transport.cluster.redirects import Redirects
-from aiolocks._transport.faults import unanswered
-from aiolocks._transport.requests.answers import released
-from aiolocks._transport.requests.calls import Call, Command, ignore
-from aiolocks._transport.requests.sagas import Saga, SagaCommand, Sagas, SagaSteps
+from aiolocks.transport.answers import released
+from aiolocks.transport.cluster.redirects import Redirects
+from aiolocks.transport.faults import unanswered
+from aiolocks.transport.request import Call, Command, ignore
+from aiolocks.transport.sagas import Saga, SagaCommand, Sagas, SagaSteps
 
 RUNG = [1, b"bell"]
 NOBODY = [1]

@@ -9,8 +9,8 @@ import pytest
 import redis.exceptions as driver
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
-from aiolocks._transport.client.driver import NotConnectedError
-from aiolocks._transport.client.nodes import over_nodes
+from aiolocks.transport.cluster_client import over_nodes
+from aiolocks.transport.driver import NotConnectedError
 
 
 def step() -> tuple[bytes | str | int, ...]:

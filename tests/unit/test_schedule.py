@@ -24,9 +24,9 @@ from aiolocks import (
     SessionClosedError,
     Tick,
 )
-from aiolocks._primitives.schedule.dues import delay
-from aiolocks._primitives.schedule.once import claim_nearest
-from aiolocks._primitives.schedule.runs import Run
+from aiolocks.kinds.schedule.dues import delay
+from aiolocks.kinds.schedule.once import claim_nearest
+from aiolocks.kinds.schedule.runs import Run
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from aiolocks import BackendError, Lease, LeaseState, Lock, LockLostError, LockNotOwnedError
-from aiolocks._core import process
-from aiolocks._core.lease import BodyScope
+from aiolocks.lock import process
+from aiolocks.lock.lease import BodyScope
 from tests.unit.fakes import deny, generous, lose, turns
 
 LOST = "Lock 'name' was lost: the server no longer has it as the holder"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import aiolocks
-from aiolocks._transport.requests.scripts import Script
+from aiolocks.transport.request import Script
 
 PACKAGE = Path(aiolocks.__file__).parent
 LUA = PACKAGE / "lua"
@@ -148,7 +148,7 @@ def name_of(path: Path) -> str:
 def scripts() -> dict[str, Script]:
     """All that are sent, by name: `permits_acquire`, `permits_acquire+terms` of a kind that keeps more."""
     every: dict[tuple[str, tuple[str, ...]], Script] = {}
-    for path in sorted((PACKAGE / "_transport" / "commands").rglob("*.py")):
+    for path in sorted((PACKAGE / "transport" / "commands").rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
         module = importlib.import_module(f"aiolocks.{name}")
         for value in vars(module).values():
@@ -326,7 +326,7 @@ def test_no_python_file_holds_lua(path) -> None:
 
 
 def test_modules_with_scripts_are_found() -> None:
-    assert PACKAGE / "_transport" / "commands" / "lock.py" in WITH_SCRIPTS
+    assert PACKAGE / "transport" / "commands" / "lock.py" in WITH_SCRIPTS
 
 
 @pytest.mark.parametrize("path", WITH_SCRIPTS, ids=lambda path: path.relative_to(PACKAGE).as_posix())

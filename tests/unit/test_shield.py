@@ -10,7 +10,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from aiolocks._core.shield import wait_shielded
+from aiolocks.lock.shield import wait_shielded
 
 
 class CleanUp:
@@ -160,7 +160,7 @@ async def test_a_hurried_wait_in_a_cancelled_anyio_scope_leaves_the_cancelling_t
 def test_without_scopes_of_anyio_its_backend_is_not_loaded_in_the_middle_of_a_loss() -> None:
     program = """
 import asyncio, sys
-from aiolocks._core.shield import wait_shielded
+from aiolocks.lock.shield import wait_shielded
 
 async def main():
     def ended():

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from aiolocks import JSON, RemoteCallError, ResultNotKeptError, Session, SingleFlight
-from aiolocks._primitives.flightarguments import digest_of
-from aiolocks._primitives.outcomes import Outcome
-from aiolocks._transport.commands.flight import Left
 from aiolocks.errors import LockError
+from aiolocks.kinds.flightarguments import digest_of
+from aiolocks.kinds.outcomes import Outcome
+from aiolocks.transport.commands.flight import Left
 
 REDIS = Redis()
 

@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from aiolocks._transport.client.driver import Address
-from aiolocks._transport.client.errors import UnreadableReplyError
-from aiolocks._transport.cluster import slots
-from aiolocks._transport.cluster.members import Members, OutdatedError, StrangerError
-from aiolocks._transport.requests.keys import slot_of
+from aiolocks.transport.cluster import slots
+from aiolocks.transport.cluster.members import Members, OutdatedError, StrangerError
+from aiolocks.transport.driver import Address, UnreadableReplyError
+from aiolocks.transport.keys import slot_of
 from tests.unit.fakes import FakeTable
 
 NODES = 4

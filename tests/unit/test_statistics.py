@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from aiolocks import Lock
-from aiolocks._core.statistics import BOUNDS, Counters
+from aiolocks.lock.statistics import BOUNDS, Counters
 from tests.unit.fakes import NO_WAKEUPS, generous, hold
 
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 from redis import Redis as BlockingRedis
 
-from aiolocks._transport.client.libraries import REDIS
 from aiolocks.testing import EmbeddedServer
+from aiolocks.transport.libraries import REDIS
 from tests.support.hygiene import (
     Inspector,
     Leavings,
@@ -250,7 +250,7 @@ async def test_settle_waits_for_what_goes_and_reports_what_stays() -> None:
 
 DIRTY = """
 import asyncio, logging, pytest
-from aiolocks._transport.client.libraries import REDIS
+from aiolocks.transport.libraries import REDIS
 
 async def test_clean(redis, keys):
     await redis.set("a", 1, px=9000)

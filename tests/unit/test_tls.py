@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import redis.exceptions as driver
+from aiolocks.transport import tls
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import Connection
 
-from aiolocks._transport.client import tls
-from aiolocks._transport.client.connectors import NodeConnectors
-from aiolocks._transport.faults import TlsMismatchError
+from aiolocks.transport.cluster_client import NodeConnectors
+from aiolocks.transport.faults import TlsMismatchError
 
 
 class _Door(SimpleNamespace):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aiolocks._core.renewal import Tracked
-from aiolocks._transport import GONE_SILENT
+from aiolocks.lock.renewal import Tracked
+from aiolocks.transport import GONE_SILENT
 
 
 class Lease:

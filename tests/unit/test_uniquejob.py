@@ -19,8 +19,8 @@ from aiolocks import (
     Session,
     UniqueJob,
 )
-from aiolocks._primitives.tickets import MODES, Mode, Ticket
-from aiolocks._transport.commands.jobs import JobCommands
+from aiolocks.kinds.tickets import MODES, Mode, Ticket
+from aiolocks.transport.commands.jobs import JobCommands
 
 OF_TICKETS = ("about", "before", "over", "owner")
 pytestmark = pytest.mark.leaves_keys(*(f"*:uniquejob.{role}:*" for role in OF_TICKETS))

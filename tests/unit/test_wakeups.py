@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis.exceptions as driver
 
-from aiolocks._transport import faults
-from aiolocks._transport.commands.listening import trial
-from aiolocks._transport.requests.calls import Command
-from aiolocks._transport.wire.wakeups import Wakeups
+from aiolocks.transport import faults
+from aiolocks.transport.commands.listening import trial
+from aiolocks.transport.hearing import Wakeups
+from aiolocks.transport.request import Command
 
 MOVED = driver.MovedError("1 127.0.0.1:7000")
 ASK = driver.AskError("1 127.0.0.1:7000")

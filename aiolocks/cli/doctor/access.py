@@ -11,8 +11,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
-from ..._transport.commands.inspect import FAMILIES
-from ..._transport.requests.keys import ANY_KEY, key, parse, prefix_of
+from ...transport.commands.inspect import FAMILIES
+from ...transport.keys import ANY_KEY, key, parse, prefix_of
 from .facts import ask, text
 from .findings import Finding, Level
 

@@ -14,8 +14,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
-from ..._transport.client.targets import Address, Kind, Target
-from ..._transport.requests.keys import key
+from ...transport.keys import key
+from ...transport.targets import Address, Kind, Target
 from ..exits import CommandError
 from ..server import Server
 from . import access, settings, trial

@@ -11,10 +11,10 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
 from ... import Backoff, ConfigurationError, Lock, LockError, LockEvent, Session
-from ..._transport import Dialect
-from ..._transport.client.driver import RawConnection
-from ..._transport.faults import CONNECTING
-from ..._transport.requests.keys import key
+from ...transport import Dialect
+from ...transport.driver import RawConnection
+from ...transport.faults import CONNECTING
+from ...transport.keys import key
 from ..exits import NO_SERVER, CommandError
 from .facts import PATIENCE, Facts, ask
 from .findings import Finding, Level

@@ -9,8 +9,8 @@ from typing import Final
 import click
 
 from ... import BackendError, Session
-from ..._core.sources import engine_of
-from ..._inspection.looking import prefixes_in_use
+from ...inspect.looking import prefixes_in_use
+from ...lock.sources import engine_of
 from ..exits import NO_SERVER, CommandError
 from ..server import connected
 

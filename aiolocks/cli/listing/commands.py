@@ -15,11 +15,11 @@ import click
 from click.core import ParameterSource
 
 from ... import LockInfo
-from ..._core.sources import engine_of
-from ..._inspection.freeing import name_space
-from ..._inspection.looking import literal_places, prefixes_in_use
-from ..._transport.commands.inspect import HOLDABLE
 from ..._visible import in_line, visible
+from ...inspect.freeing import name_space
+from ...inspect.looking import literal_places, prefixes_in_use
+from ...lock.sources import engine_of
+from ...transport.commands.inspect import HOLDABLE
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option
 from . import texts

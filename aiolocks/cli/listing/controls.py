@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO, final
 
 from ... import LockInfo
-from ..._inspection.census import rank
+from ...inspect.census import rank
 
 Rank = Callable[[LockInfo], Any]
 

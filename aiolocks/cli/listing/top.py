@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.text import Text
 
 from ... import BackendError, LockInfo
-from ..._core.sources import engine_of
-from ..._inspection.census import Census, rank
 from ..._visible import visible
+from ...inspect.census import Census, rank
+from ...lock.sources import engine_of
 from ..exits import ended_by_signal, of_signal
 from .asking import asking, other_prefixes, reason
 from .controls import Controls, keys

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..._core.arguments import SHORTEST_TTL
+from ...lock.options import SHORTEST_TTL
 from ..exits import CommandError
 from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes
 
 if TYPE_CHECKING:
-    from ..._primitives.schedule.dues import Dues
+    from ...kinds.schedule.dues import Dues
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -163,7 +163,7 @@ def _ticks(every: float | None, cron: str | None, tz: str | None) -> Dues | None
         raise click.UsageError("--tz is the time zone of --cron", context)
     if every is None and cron is None:
         return None
-    from ..._primitives.schedule.dues import Cron, Every  # noqa: PLC0415 - as above
+    from ...kinds.schedule.dues import Cron, Every  # noqa: PLC0415 - as above
 
     try:
         return Every(every) if cron is None else Cron(cron, tz or "UTC")  # type: ignore[arg-type]

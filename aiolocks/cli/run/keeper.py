@@ -21,14 +21,13 @@ from ... import (
     LockTimeoutError,
     Session,
 )
-from ..._core.arguments import lock_name
-from ..._core.options import Options
-from ..._core.sources import engine_of
-from ..._primitives.schedule.dues import Dues
-from ..._primitives.schedule.once import claim_nearest
-from ..._primitives.schedule.runs import Run
-from ..._primitives.schedule.ticks import Outcome, at
 from ..._visible import visible
+from ...kinds.schedule.dues import Dues
+from ...kinds.schedule.once import claim_nearest
+from ...kinds.schedule.runs import Run
+from ...kinds.schedule.ticks import Outcome, at
+from ...lock.options import Options, lock_name
+from ...lock.sources import engine_of
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
 from ..server import Server, connected
 from .charge import InCharge

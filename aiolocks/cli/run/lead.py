@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..._core.arguments import SHORTEST_TTL
+from ...lock.options import SHORTEST_TTL
 from ..exits import CommandError
 from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from ... import LockError, LockInfo, Session
-from ..._core.sources import engine_of
-from ..._inspection.looking import look
 from ..._visible import visible
+from ...inspect.looking import look
+from ...lock.sources import engine_of
 from ..exits import NO_SERVER, CommandError, say
 from ..listing.shown import held_by
 

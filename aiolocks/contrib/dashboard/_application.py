@@ -9,11 +9,11 @@ from collections.abc import Collection
 from typing import Any, Final, final
 from urllib.parse import parse_qsl
 
-from ..._core.arguments import lock_name
-from ..._core.engine import Engine
-from ..._core.sources import engine_of, source_of
-from ..._transport.commands.inspect import FAMILIES, HOLDABLE
 from ...errors import SessionClosedError
+from ...lock.engine import Engine
+from ...lock.options import lock_name
+from ...lock.sources import engine_of, source_of
+from ...transport.commands.inspect import FAMILIES, HOLDABLE
 from ._http import (
     Receive,
     Scope,

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast, final
 from urllib.parse import urlsplit
 
-from ..._core.arguments import lock_name
-from ..._core.engine import Engine
 from ..._holders import HolderInfo, in_words
-from ..._inspection.freeing import force_release
-from ..._inspection.infos import LockInfo
-from ..._inspection.looking import look, names_under
-from ..._transport.commands.inspect import HOLDABLE
 from ..._visible import visible
 from ...errors import LockError
+from ...inspect.freeing import force_release
+from ...inspect.infos import LockInfo
+from ...inspect.looking import look, names_under
+from ...lock.engine import Engine
+from ...lock.options import lock_name
+from ...transport.commands.inspect import HOLDABLE
 from .._refusing import Refusal
 from ._http import Receive, Scope, Send, answer_json, body_of, header
 from ._rows import Row, row_id

@@ -11,12 +11,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from ..._core.holders import described_in, who_in
 from ..._deadlocks import Deadlock
 from ..._holders import HolderInfo, interval
-from ..._inspection.infos import KindAndName, LockInfo, WaiterInfo
-from ..._primitives.schedule.ticks import TickRecord
-from ..._transport.commands.leadership import TermFound
+from ...inspect.infos import KindAndName, LockInfo, WaiterInfo
+from ...kinds.schedule.ticks import TickRecord
+from ...lock.holders import described_in, who_in
+from ...transport.commands.leadership import TermFound
 from ._heat import Charge, Heat
 from ._history import Held
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, final
 
-from ..._core.engine import Engine
-from ..._inspection.census import Census, Reading
-from ..._inspection.infos import KindAndName, LockInfo
-from ..._inspection.looking import look
 from ...errors import BackendError, SessionClosedError
+from ...inspect.census import Census, Reading
+from ...inspect.infos import KindAndName, LockInfo
+from ...inspect.looking import look
+from ...lock.engine import Engine
 from ._heat import Heat
 from ._history import Histories
 from ._pages import Chosen, lock_rows, overview_sections, page_sections, rank

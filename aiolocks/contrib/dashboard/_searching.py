@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, final
 
-from ..._core.engine import Engine
 from ..._deadlocks import Deadlock
-from ..._inspection.deadlocks import deadlocks
 from ...errors import LockError
+from ...inspect.deadlocks import deadlocks
+from ...lock.engine import Engine
 
 _EVERY: Final = 2.0
 """Seconds between two searches."""

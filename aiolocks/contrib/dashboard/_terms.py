@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import Final, final
 
-from ..._core.engine import Engine
-from ..._inspection.census import Census
-from ..._inspection.infos import KindAndName
-from ..._primitives.schedule.ticks import TickRecord, history
-from ..._transport.commands.leadership import KIND as LEADERSHIP
-from ..._transport.commands.leadership import Observing, TermFound
-from ..._transport.commands.schedule import reading
+from ...inspect.census import Census
+from ...inspect.infos import KindAndName
+from ...kinds.schedule.ticks import TickRecord, history
+from ...lock.engine import Engine
+from ...transport.commands.leadership import KIND as LEADERSHIP
+from ...transport.commands.leadership import Observing, TermFound
+from ...transport.commands.schedule import reading
 from ._rows import Row, leader_row, schedule_row, term_row, tick_row
 
 SCHEDULE: Final = "schedule"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, Unpack, final
 
-from ..._core.sources import source_of
+from ...lock.sources import source_of
 from .._handling import Handling
 from . import _problems as problems
 from ._asgi import App, Body, Exchange, HungUpError, Message, Receive, Scope, Send, answer_with

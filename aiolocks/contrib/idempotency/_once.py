@@ -16,10 +16,6 @@ import logging
 from dataclasses import replace
 from typing import Any, Final, final
 
-from ..._core.sources import log_level, prefix_of
-from ..._primitives.outcomes import comes_of_cancellation
-from ..._primitives.singleflight import SingleFlight
-from ..._primitives.turnstile import Turnstile
 from ...errors import (
     BackendError,
     FingerprintError,
@@ -30,6 +26,10 @@ from ...errors import (
     ResultNotKeptError,
     SessionClosedError,
 )
+from ...kinds.outcomes import comes_of_cancellation
+from ...kinds.singleflight import SingleFlight
+from ...kinds.turnstile import Turnstile
+from ...lock.sources import log_level, prefix_of
 from .._holds import Holds
 from . import _problems as problems
 from ._kept import ALWAYS, Kept

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, final
 
-from ..._core.arguments import SHORTEST_TTL, Seconds, optional_seconds, seconds
-from ..._core.unknown_arguments import reject_unknown
+from ...lock.options import SHORTEST_TTL, Seconds, optional_seconds, reject_unknown, seconds
 from .._handling import Handling
 from ._content import Fingerprint, check_fingerprint
 from ._problems import anonymous

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from ..._primitives.serializers import Serializer
+from ...kinds.serializers import Serializer
 
 
 @final

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from aiohttp import web
 from multidict import CIMultiDict
 
-from ..._core.sources import source_of
+from ...lock.sources import source_of
 from .._handling import Handling
 from ..aiohttp import session_of_request
 from . import _problems as problems

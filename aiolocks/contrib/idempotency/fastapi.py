@@ -24,7 +24,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import get_name
 
-from ..._core.sources import source_of
+from ...lock.sources import source_of
 from ..fastapi import current_session
 from ._asgi import App, Body, Message, Scope, Send
 from ._endpoints import asked_alone, marking

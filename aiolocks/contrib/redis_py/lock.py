@@ -12,11 +12,11 @@ from typing import Any, Final, Literal, Self, cast
 import redis.exceptions as driver
 from redis.asyncio.lock import Lock as RedisPyLock
 
-from ..._core.arguments import flag
-from ..._core.notes import note
-from ..._core.open_blocks import OpenBlocks
-from ..._core.sources import engine_of
-from ..._transport import check_client
+from ...lock.notes import note
+from ...lock.open_blocks import OpenBlocks
+from ...lock.options import flag
+from ...lock.sources import engine_of
+from ...transport import check_client
 from .holdings import Holdings
 from .scripts import Registered
 from .waiting import ChangeListener, Patience

@@ -7,8 +7,8 @@ import logging
 import weakref
 from typing import Final, final
 
-from ..._core.clock import dependable
-from ..._transport import Call, Fault
+from ...lock.clock import dependable
+from ...transport import Call, Fault
 from .wire import Wire
 
 log = logging.getLogger("aiolocks.session")

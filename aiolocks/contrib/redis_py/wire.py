@@ -9,12 +9,12 @@ from typing import Any, Final, TypeVar, final
 
 import redis.exceptions as driver
 
-from ..._core.engine import Engine
-from ..._core.lease import Releasing
-from ..._core.shield import wait_shielded
-from ..._transport import Call, Command, Fault, ignore
-from ..._transport.commands.redis_py import RedisPyCommands
 from ...errors import LockError, SessionClosedError
+from ...lock.engine import Engine
+from ...lock.lease import Releasing
+from ...lock.shield import wait_shielded
+from ...transport import Call, Command, Fault, ignore
+from ...transport.commands.redis_py import RedisPyCommands
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
-from aiolocks._core.claim import Manner
-from aiolocks._transport import (
+from aiolocks.lock.claim import Manner
+from aiolocks.transport import (
     ASK,
     BELL_RUNG,
     GONE,
@@ -22,7 +22,7 @@ from aiolocks._transport import (
     Granted,
     listening,
 )
-from aiolocks._transport.requests.calls import NOT_HELD, Command, JoinableRelease
+from aiolocks.transport.request import NOT_HELD, Command, JoinableRelease
 
 TTL_MS = 6000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from aiolocks._transport.requests.calls import Command
+from aiolocks.transport.request import Command
 from tests.simulation.world.server.replies import Push, Refusal
 from tests.simulation.world.server.scripting import digest
 from tests.simulation.world.server.server import Server

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from aiolocks._core.claim import SIMPLE, Manner
-from aiolocks._transport.commands.lock import LockCommands
-from aiolocks._transport.commands.permits import PermitCommands
-from aiolocks._transport.commands.spans import Span, SpanCommands
+from aiolocks.lock.claim import SIMPLE, Manner
+from aiolocks.transport.commands.lock import LockCommands
+from aiolocks.transport.commands.permits import PermitCommands
+from aiolocks.transport.commands.spans import Span, SpanCommands
 
 RETENTION_MS = 3_600_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from aiolocks._transport import ASK, BELL_RUNG, GONE, Granted
+from aiolocks.transport import ASK, BELL_RUNG, GONE, Granted
 
 from .client import TRIES, TTL_MS, Model, Stage, State
 from .server import Exact, Snapshot, alike

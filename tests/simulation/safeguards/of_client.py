@@ -9,7 +9,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a try": Safeguard(
         "A lease that an acquire may have got is given back when its task has gone.",
         python(
-            "_core.waiting.waiter:Waiter._withdraw",
+            "lock.waiter:Waiter._withdraw",
             without="if executed or last or own_seat:",
             instead="if False:",
         ),
@@ -18,7 +18,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "_core.waiting.waiter:Acquiring.leave",
+            "lock.waiter:Acquiring.leave",
             without="self._engine.undo(self.claim, self._ttl)",
             instead="pass",
         ),
@@ -26,19 +26,19 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "place passed on": Safeguard(
         "A head that leaves lets the next one ask.",
-        python("_core.waiting.queue:Gate.leave", without="self._admit_next()", instead="pass"),
+        python("lock.queue:Gate.leave", without="self._admit_next()", instead="pass"),
         ALL,
     ),
     "asks again": Safeguard(
         "A waiter that is woken while its try is under way tries again.",
-        python("_core.waiting.waiter:Waiter.prompt", without="self._ask_again = True", instead="pass"),
+        python("lock.waiter:Waiter.prompt", without="self._ask_again = True", instead="pass"),
         ("semaphore",),
         covered_by="listening: rung",
     ),
     "behind others": Safeguard(
         "A waiter behind others of its session takes a seat, and does not get in before them.",
         python(
-            "_core.waiting.queue:Gate.asks",
+            "lock.queue:Gate.asks",
             without="BEHIND if self.is_behind(acquisition) else 0",
             instead="0",
         ),
@@ -47,7 +47,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "one that asks already": Safeguard(
         "In a strict queue, a waiter that asks beside the head is the next head.",
         python(
-            "_core.waiting.queue:Gate._admit_next",
+            "lock.queue:Gate._admit_next",
             without="self._entering or self.manner.strict",
             instead="self._entering",
         ),
@@ -56,7 +56,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a seat beside one that gets in": Safeguard(
         "A waiter that gets in leaves the seats of others of its session, and their bell, as they are.",
         python(
-            "_core.waiting.queue:Gate.left_by",
+            "lock.queue:Gate.left_by",
             without="self.manner.strict and self.others_wait(acquisition)",
             instead="False",
         ),
@@ -64,13 +64,13 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "a seat that is given up while it is taken": Safeguard(
         "Where a request for a seat hangs up a bell that was rung, the head asks.",
-        python("_core.waiting.queue:Gate.not_ours", without='self._prompt("local")', instead="pass"),
+        python("lock.queue:Gate.not_ours", without='self._prompt("local")', instead="pass"),
         ("limits", "fairlock", "fair-semaphore"),
     ),
     "left when it is undone": Safeguard(
         "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
         python(
-            "_core.waiting.waiter:Waiter._withdraw",
+            "lock.waiter:Waiter._withdraw",
             without="gate.leaves_late()",
             instead="None",
         ),
@@ -78,18 +78,18 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
-        python("_core.waiting.bells:Bells._listen", without="gate.listener()", instead="None"),
+        python("lock.wakeups:Bells._listen", without="gate.listener()", instead="None"),
         ("lock", "fairlock", "rwlock"),
     ),
     "listening at once": Safeguard(
         "A waiter hears its bell from its refusal on.",
-        python("_core.waiting.waiter:Waiter._go_on", without="self._gate.listen(self)", instead="pass"),
+        python("lock.waiter:Waiter._go_on", without="self._gate.listen(self)", instead="pass"),
         ("lock", "semaphore", "rwlock"),
         covered_by="heartbeat",
     ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
-        python("_core.waiting.queue:Gate.not_ours", without="self._armed = False", instead="pass"),
+        python("lock.queue:Gate.not_ours", without="self._armed = False", instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
         faulty=True,
         covered_by="heartbeat",
@@ -97,7 +97,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "the safety poll": Safeguard(
         "A waiter that need not ask asks after 10 s all the same.",
         python(
-            "_core.waiting.waiter:Waiter._sleep",
+            "lock.waiter:Waiter._sleep",
             without="self._gate.manner.silence if told",
             instead="600.0 if told",
         ),
@@ -106,7 +106,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: no answer": Safeguard(
         "A waiter that does not know whether its bell hangs asks.",
-        python("_core.waiting.bells:Bells._unheard", without="gate.unheard()", instead="pass"),
+        python("lock.wakeups:Bells._unheard", without="gate.unheard()", instead="pass"),
         ("lock", "semaphore", "rwlock"),
         faulty=True,
         unseen="the next heartbeat tells what this one did not",
@@ -114,7 +114,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "listening: gone": Safeguard(
         "A waiter whose bell or place is gone takes it again.",
         python(
-            "_core.waiting.queue:Gate.listened",
+            "lock.queue:Gate.listened",
             without="self._missed(rung=answer == GONE and self._seated)",
             instead="pass",
         ),
@@ -124,7 +124,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "rung before it listened": Safeguard(
         "A waiter asks at once when its bell was rung before it listened, however often that happens.",
         python(
-            "_core.waiting.queue:Gate._missed",
+            "lock.queue:Gate._missed",
             without="known = self._answered or rung",
             instead="known = self._answered",
         ),
@@ -132,13 +132,13 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: rung": Safeguard(
         "A bell that was rung while nobody heard it is found by listening.",
-        python("_core.waiting.queue:Gate.listened", without='self.rung("poll")', instead="pass"),
+        python("lock.queue:Gate.listened", without='self.rung("poll")', instead="pass"),
         ("fairlock", "rwlock", "semaphore"),
     ),
     "listening: ask": Safeguard(
         "A waiter asks when the server tells it to.",
         python(
-            "_core.waiting.queue:Gate.listened",
+            "lock.queue:Gate.listened",
             without='self._head.prompt("poll", in_turn=False)',
             instead="self._head.need_not_ask(None)",
         ),
@@ -149,7 +149,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "seats while held here": Safeguard(
         "The seats of those that wait behind a holder of their own session live on.",
         python(
-            "_core.waiting.queue:Gate.listener",
+            "lock.queue:Gate.listener",
             without="self._first_seated or waiter",
             instead="waiter",
         ),
@@ -157,18 +157,18 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "own bells": Safeguard(
         "A session hears its own bells, of which the server does not tell it.",
-        python("_core.waiting.bells:Bells.wake_own", without="if answer.rung:", instead="if False:"),
+        python("lock.wakeups:Bells.wake_own", without="if answer.rung:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "rung by a refusal": Safeguard(
         "Bells that a try of this session rang are heard.",
-        python("_core.waiting.waiter:Acquiring._tell_rung", without="if bells:", instead="if False:"),
+        python("lock.waiter:Acquiring._tell_rung", without="if bells:", instead="if False:"),
         ("semaphore", "rwlock", "fairlock"),
     ),
     "the last tells": Safeguard(
         "The last waiter that leaves wakes others for what was let go of here.",
         python(
-            "_core.waiting.waiter:Waiter._withdraw",
+            "lock.waiter:Waiter._withdraw",
             without="gate.must_tell_others and",
             instead="gate.place_taken and",
         ),
@@ -178,7 +178,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
         python(
-            "_core.waiting.queue:Gate.give_up_place",
+            "lock.queue:Gate.give_up_place",
             without="self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)",
             instead="pass",
         ),
@@ -187,7 +187,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over here": Safeguard(
         "A release makes the next waiter of the session ask.",
         python(
-            "_core.waiting.queue:Gate.vacated",
+            "lock.queue:Gate.vacated",
             without='self._head.prompt("local", in_turn=self._next_in_turn())',
             instead="pass",
         ),
@@ -197,7 +197,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over when it has ended": Safeguard(
         "A release that nobody could follow at once makes the next waiter here ask when it has ended.",
         python(
-            "_core.waiting.queue:Gate.let_go",
+            "lock.queue:Gate.let_go",
             without='self._head.prompt("local", in_turn=self.yielding)',
             instead="pass",
         ),
@@ -206,21 +206,21 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "quiet release": Safeguard(
         "A release that nobody here follows wakes other sessions.",
-        python("_core.waiting.queue:Gate.letting_go", without="return True", instead="return False"),
+        python("lock.queue:Gate.letting_go", without="return True", instead="return False"),
         ALL,
     ),
     # -- the client: holding
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
         python(
-            "_core.renewal:Renewal.send", without="self._possession.engine.send(self._call)", instead="pass"
+            "lock.renewal:Renewal.send", without="self._possession.engine.send(self._call)", instead="pass"
         ),
         ALL,
     ),
     "late grant": Safeguard(
         "A grant whose time was over before it came is not given out.",
         python(
-            "_core.waiting.waiter:Acquiring._answered",
+            "lock.waiter:Acquiring._answered",
             without="now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl)",
             instead="False",
         ),
@@ -232,7 +232,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
         python(
-            "_core.term:Term.confirmed", without="min(sent + dependable(ttl), self._end)", instead="self._end"
+            "lock.term:Term.confirmed", without="min(sent + dependable(ttl), self._end)", instead="self._end"
         ),
         ALL,
         faulty=True,
@@ -241,7 +241,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "lost": Safeguard(
         "A renewal that finds another holder ends the lease.",
         python(
-            "_core.renewal:Renewal._answered",
+            "lock.renewal:Renewal._answered",
             without="if not held:",
             instead="if False:",
         ),
@@ -253,7 +253,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "the old connection": Safeguard(
         "After a broken connection, the server drops it before anything is sent again.",
         python(
-            "_transport.wire.residue:Residue.drop",
+            "transport.residue:Residue.drop",
             without="await kill(ask, former)",
             instead="pass",
         ),
@@ -267,7 +267,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a question after a push": Safeguard(
         "A holder asks whether it still holds when the server tells that its key has changed.",
         python(
-            "_core.renewal:Tracked._changed",
+            "lock.renewal:Tracked._changed",
             without="known = self._armed.pop(key, None)",
             instead="known = None",
         ),
@@ -278,7 +278,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a question after a flush": Safeguard(
         "A holder asks when the server tells that anything may have changed.",
         python(
-            "_core.renewal:Tracked._all",
+            "lock.renewal:Tracked._all",
             without="armed, self._armed = self._armed, {}",
             instead="armed = {}",
         ),
@@ -288,7 +288,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "tracked soon after the grant": Safeguard(
         "The server is asked to tell of a loss a moment after the grant, and not with the first renewal.",
-        python("_core.lease:Possession.__init__", without="if engine.hears:", instead="if False:"),
+        python("lock.lease:Possession.__init__", without="if engine.hears:", instead="if False:"),
         LOCKS,
         faulty=True,
         sorts=("deletion",),
@@ -296,7 +296,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "tracked by each renewal": Safeguard(
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
-            "_core.renewal:Watch.renewal_now",
+            "lock.renewal:Watch.renewal_now",
             without="watch=self._listens(hears=hears)",
             instead="watch=hears and not self.watched",
         ),
@@ -307,7 +307,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "silence": Safeguard(
         "A connection that is silent for long is made again.",
         python(
-            "_transport.wire.connection:Multiplexed._watch_stall",
+            "transport.connection:Multiplexed._watch_stall",
             without="self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)",
             instead="pass",
         ),
@@ -317,7 +317,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "sent again": Safeguard(
         "A request that was not answered is sent again on the next connection.",
         python(
-            "_transport.wire.connection:Multiplexed.connection_lost",
+            "transport.connection:Multiplexed.connection_lost",
             without="self._queue.extendleft(call for call in reversed(unanswered) if not call.done)",
             instead="pass",
         ),
@@ -327,7 +327,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "unknown scripts": Safeguard(
         "A script that the server does not know is sent in full.",
         python(
-            "_transport.wire.connection:Multiplexed._refused",
+            "transport.connection:Multiplexed._refused",
             without="isinstance(error, UnknownScriptError) and not call.as_eval",
             instead="False",
         ),
@@ -335,29 +335,27 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "after a new connection": Safeguard(
         "On a new connection any bell may have been rung.",
-        python(
-            "_transport.wire.wakeups:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"
-        ),
+        python("transport.hearing:Wakeups.begin", without="self._on_rung(chosen, None)", instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="a bell that is found rung",
     ),
     "a bell that is found rung": Safeguard(
         "A heartbeat that finds the bell rung, or gone, makes the head ask.",
-        python("_core.waiting.queue:Gate._missed", without='self.lost("poll")', instead="pass"),
+        python("lock.queue:Gate._missed", without='self.lost("poll")', instead="pass"),
         ("lock", "fairlock"),
         faulty=True,
         covered_by="after a new connection",
     ),
     "CLIENT CACHING": Safeguard(
         "The server is asked to tell of a bell.",
-        python("_transport.wire.notifiers:Tracking.before_arming", without="(CACHING,)", instead="()"),
+        python("transport.hearing:Tracking.before_arming", without="(CACHING,)", instead="()"),
         LOCKS,
     ),
     "SUBSCRIBE": Safeguard(
         "The channel of a bell is listened to.",
         python(
-            "_transport.wire.notifiers:Keyspace.before_arming",
+            "transport.hearing:Keyspace.before_arming",
             without='return self._of_connection([("SUBSCRIBE", self._channel + bell) for bell in new])',
             instead="return ()",
         ),
@@ -365,7 +363,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "order without a connection": Safeguard(
         "On the pooled transport, requests of one possession go one after the other.",
-        python("_transport.wire.lanes:Lane.name_of", without="call.command.lane or"),
+        python("transport.lanes:Lane.name_of", without="call.command.lane or"),
         FAIR,
     ),
 }

@@ -10,7 +10,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: looked for": Safeguard(
         "A task that waits while it holds something is published.",
         python(
-            "_inspection.detector:Detector._publish",
+            "inspect.detector:Detector._publish",
             without="if acquisition.started <= patient:",
             instead="if False:",
         ),
@@ -19,7 +19,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: read on the server": Safeguard(
         "The locks that tasks hold, and whether these are in the way of others, are read on the server.",
         python(
-            "_inspection.deadlocks:Found.__init__",
+            "inspect.deadlocks:Found.__init__",
             without="stuck(waits, occupants)",
             instead="may_wait_for(waits)",
         ),
@@ -28,7 +28,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: free permits": Safeguard(
         "A permit that any task gives back will do.",
         python(
-            "_inspection.knots:_in_the_way",
+            "inspect.knots:_in_the_way",
             without="number - taken < want.permits <= number",
             instead="want.permits <= number",
         ),
@@ -36,13 +36,13 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     ),
     "deadlocks: behind a writer": Safeguard(
         "A reader waits for the tasks that keep out the writer before it.",
-        python("_inspection.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
+        python("inspect.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
         _KINDS,
     ),
     "deadlocks: a writer between lives": Safeguard(
         "A writer that holds nothing is part of a deadlock only if it has said since that it waits.",
         python(
-            "_inspection.knots:Occupants.of_waiters",
+            "inspect.knots:Occupants.of_waiters",
             without="if counts(one.bell, one.until_ms)",
         ),
         _KINDS,
@@ -51,13 +51,13 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     ),
     "deadlocks: one gives way": Safeguard(
         "The youngest waiter gets an error.",
-        python("_inspection.detector:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
+        python("inspect.detector:Detector._tell", without="acquisition.end_with(error)", instead="pass"),
         _KINDS,
     ),
     "deadlocks: goes on": Safeguard(
         "A search that the server has refused, as one out of memory does, is taken up again.",
         python(
-            "_inspection.detector:Detector._failed",
+            "inspect.detector:Detector._failed",
             without="self._rest(_REFUSED)",
             instead="self._rest(1e9)",
         ),

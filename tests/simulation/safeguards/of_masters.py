@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from .taking import Safeguard, lua, python, together
 
-_ACQUIRING = "_transport.quorum.acquiring:Acquiring"
+_ACQUIRING = "transport.quorum.acquiring:Acquiring"
 _REDLOCK = ("redlock",)
 
 OF_MASTERS: dict[str, Safeguard] = {
     "masters: a majority": Safeguard(
         "More than half of the masters agree; half of them is not enough.",
         python(
-            "_transport.quorum.operations:QuorumOperation.__init__",
+            "transport.quorum.operations:QuorumOperation.__init__",
             without="len(labels) // 2 + 1",
             instead="len(labels) // 2",
         ),
@@ -20,7 +20,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     "masters: of all": Safeguard(
         "The majority is one of all masters, not of those that answer.",
         python(
-            "_transport.quorum.operations:QuorumOperation.failed",
+            "transport.quorum.operations:QuorumOperation.failed",
             without="self._faults[master] = fault",
             instead="self._faults[master] = fault; "
             "self.majority = (len(self._labels) - len(self._faults)) // 2 + 1; "
@@ -106,7 +106,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     "masters: one that was passed on": Safeguard(
         "A request sends nothing more by itself once another one of its lease came after it.",
         python(
-            "_transport.quorum.rounds:Round._go_on",
+            "transport.quorum.rounds:Round._go_on",
             without="if self._passed_on or not",
             instead="if not",
         ),
@@ -114,7 +114,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     ),
     "masters: settled": Safeguard(
         "A vote that a lease gets after its adoption is taken back.",
-        python("_transport.quorum.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
+        python("transport.quorum.quorum:Quorum._settle", without="round_.settle(settling)", instead="pass"),
         _REDLOCK,
         unseen="such a vote stands on one master, and keeps nobody out unless another one is away too; "
         "the docs let a master that is away explain a wait for longer",

@@ -85,13 +85,13 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told by a release": Safeguard(
         "A release that comes too late tells which lease has taken its place.",
-        python("_core.lease:LettingGo._end_with", without="releasing.thief and", instead="False and"),
+        python("lock.lease:LettingGo._end_with", without="releasing.thief and", instead="False and"),
         _KINDS,
     ),
     "steal: told by a renewal": Safeguard(
         "A renewal that comes too late tells which lease has taken its place.",
         python(
-            "_core.lease:Possession.taken_away",
+            "lock.lease:Possession.taken_away",
             without="isinstance(answer, Stolen) and",
             instead="False and",
         ),
@@ -99,12 +99,12 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told in the session": Safeguard(
         "A session tells its own task what another of its tasks has taken from it.",
-        python("_core.stealing:tell_loser", without="_lose(possession, thief)", instead="pass"),
+        python("lock.stealing:tell_loser", without="_lose(possession, thief)", instead="pass"),
         _KINDS,
     ),
     "steal: told in the same turn": Safeguard(
         "The session also tells a task whose grant came with the answer to the thief.",
-        python("_core.binding:Binding._lease", without="self._seized(claim, grant)", instead="pass"),
+        python("lock.binding:Binding._lease", without="self._seized(claim, grant)", instead="pass"),
         _KINDS,
     ),
     "steal: sent again": Safeguard(

@@ -12,7 +12,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
         python(
-            "_transport.cluster.redirects:Redirects._ask",
+            "transport.cluster.redirects:Redirects._ask",
             without="node.send(_asking(call.until), corked=True)",
         ),
         ("cluster-lock",),
@@ -21,7 +21,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a redirect is followed": Safeguard(
         "A request that a node turns away goes to the node that serves its slot.",
         python(
-            "_transport.wire.connection:Multiplexed._redirected",
+            "transport.connection:Multiplexed._redirected",
             without="self._router is not None",
             instead="False",
         ),
@@ -42,7 +42,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "mid-move": Safeguard(
         "While a slot moves, the steps of a holder declare one key only.",
         python(
-            "_transport.cluster.redirects:Redirects._has_mid_move",
+            "transport.cluster.redirects:Redirects._has_mid_move",
             without="return (",
             instead="return False and (",
         ),
@@ -52,7 +52,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the rest of an undo": Safeguard(
         "An undo that passed over the queue is sent again when the slot has moved.",
         python(
-            "_transport.cluster.redirects:Redirects._undo_the_rest",
+            "transport.cluster.redirects:Redirects._undo_the_rest",
             without="self._backlogs.hold(slot, rest, pause=PAUSE_FIRST)",
             instead="pass",
         ),
@@ -63,7 +63,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a seat of nobody": Safeguard(
         "A seat of this session that stands first although its waiter has gone is given up.",
         python(
-            "_core.waiting.queue:Gate.goes_first",
+            "lock.queue:Gate.goes_first",
             without="self._engine.undo(self._nobody(seat), 1.0)",
             instead="pass",
         ),
@@ -74,7 +74,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "bells of a slot that has moved": Safeguard(
         "A waiter whose slot has moved hangs its bell up on the new node.",
         python(
-            "_transport.cluster.clustered:Clustered._rehang",
+            "transport.cluster.clustered:Clustered._rehang",
             without="self._on_rung(way, bells)",
             instead="pass",
         ),
@@ -84,14 +84,14 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     ),
     "taken back": Safeguard(
         "A request that waits for a node that is away goes to the node that has taken its place.",
-        python("_transport.cluster.clustered:Clustered._learned", without="self.send(call)", instead="pass"),
+        python("transport.cluster.clustered:Clustered._learned", without="self.send(call)", instead="pass"),
         CLUSTERED,
         faulty=True,
     ),
     "an older epoch": Safeguard(
         "A table that is older than one before it is not believed.",
         python(
-            "_transport.cluster.members:Members.check",
+            "transport.cluster.members:Members.check",
             without="epoch is not None and epoch < self._epoch",
             instead="False",
         ),
@@ -103,7 +103,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "the trial is made again": Safeguard(
         "A node that has just lost the slot of the trial of a wakeup is tried out with another one.",
         python(
-            "_transport.wire.notifiers:Keyspace.open",
+            "transport.hearing:Keyspace.open",
             without="redirect is None or self._turned_away is None",
             instead="True",
         ),
@@ -113,7 +113,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "requests behind a trial": Safeguard(
         "A request that waits for the trial of a node goes on elsewhere if that node has lost its slot.",
         python(
-            "_transport.cluster.redirects:Redirects.follow_trial",
+            "transport.cluster.redirects:Redirects.follow_trial",
             without="in node.take_back(lambda call: slot_of_call(call) == slot)",
             instead="in ()",
         ),
@@ -124,7 +124,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a master that was demoted": Safeguard(
         "A connection to a server that has become a replica is left.",
         python(
-            "_transport.wire.connection:Multiplexed._refused",
+            "transport.connection:Multiplexed._refused",
             without="if fault.demoted:",
             instead="if False:",
         ),
@@ -134,7 +134,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a lease that is not known": Safeguard(
         "A lease of which the new master knows nothing has ended.",
         python(
-            "_core.renewal:Renewal._answered",
+            "lock.renewal:Renewal._answered",
             without="if not held:",
             instead="if False:",
         ),
@@ -144,7 +144,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a replica has it": Safeguard(
         "A lease that must be on a replica counts only when the replica has said so.",
         python(
-            "_transport.wire.replication:_Round._counted",
+            "transport.replication:_Round._counted",
             without="self._acknowledged = number >= self._replicas",
             instead="self._acknowledged = True",
         ),
@@ -154,7 +154,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "idle beside a silent one": Safeguard(
         "Where a connection was silent, the idle one beside it is made again.",
         python(
-            "_transport.wire.connection:Multiplexed._check_stall",
+            "transport.connection:Multiplexed._check_stall",
             without="self._spares.distrust()",
             instead="pass",
         ),

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aiolocks._transport.requests.scripts import Script
+from aiolocks.transport.request import Script
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def scripts() -> list[Script]:
         "redlock",
         "schedule",
     ):
-        importlib.import_module(f"aiolocks._transport.commands.{name}")
-    modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks._transport.")]
+        importlib.import_module(f"aiolocks.transport.commands.{name}")
+    modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks.transport.")]
     found = {id(one): one for module in modules for one in vars(module).values() if type(one) is Script}
     return list(found.values())
 
@@ -84,7 +84,7 @@ def lua(*names: str, without: str, instead: str = "") -> Callable[[], AbstractCo
 
 
 def python(where: str, *, without: str, instead: str = "") -> Callable[[], AbstractContextManager[None]]:
-    """A piece of a method, `where` as `_core.waiting.queue:Gate.granted`."""
+    """A piece of a method, `where` as `lock.queue:Gate.granted`."""
 
     @contextmanager
     def taken_out() -> Iterator[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiolocks._transport.client.driver import CONNECT_TIMEOUT
+from aiolocks.transport.driver import CONNECT_TIMEOUT
 
 from . import known
 from .excuses import Excused

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiolocks._core import guard
-from aiolocks._transport import clocks
+from aiolocks.lock import guard
+from aiolocks.transport import clocks
 
 _FUNCTIONS = ("random", "uniform", "randint", "randrange", "choice", "shuffle", "sample", "getrandbits")
 

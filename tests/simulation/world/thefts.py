@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiolocks import FairLock, Leadership, ReentrantLock
-from aiolocks._core.stealing import holder_in
+from aiolocks.lock.stealing import holder_in
 
 from . import known
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any
 
-from aiolocks._transport.requests.scripts import Script
+from aiolocks.transport.request import Script
 
 from .clockwork import Clockwork
 from .server.replies import Refusal

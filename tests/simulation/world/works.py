@@ -24,8 +24,8 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
-from aiolocks._primitives.tickets import Ticket
 from aiolocks.errors import StaleFenceError
+from aiolocks.kinds.tickets import Ticket
 
 from .checkers import Referee
 from .excuses import Excused

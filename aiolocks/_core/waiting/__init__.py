@@ -1,1 +1,0 @@
-"""How a session waits: requests that may be refused, those who wait, and what wakes them."""

@@ -1,4 +1,0 @@
-"""The typed commands: one function a script, which says what goes in and what comes out.
-
-Times are whole milliseconds here, as the server counts; the conversion is `aiolocks._core.clock`.
-"""

@@ -1,1 +1,0 @@
-"""Requests and their answers, without a connection: scripts, commands, calls, keys."""

@@ -1,0 +1,85 @@
+"""Takes a lock from its holder: for an operator, like looking at it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..lock.engine import Engine
+from ..lock.holders import described_in, lease_id
+from ..lock.options import lock_name
+from ..lock.stealing import forced, operator_json
+from ..transport.commands.families.snapshots import Snapshot
+from ..transport.commands.inspect import FAMILIES, HOLDABLE
+from .infos import LockInfo
+from .looking import info
+
+_TRIES: Final = 3
+_SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
+
+
+async def force_release(
+    engine: Engine,
+    name: str,
+    kind: str | None,
+    *,
+    leases: frozenset[str] | None = None,
+    by: str | None = None,
+) -> list[LockInfo]:
+    """See `Session.force_release`; with `leases`, only if it is exactly these that hold it, by their ids."""
+    name = lock_name(name)
+    settings = engine.settings
+    described = engine.describe(settings.user_json(settings.metadata), operator_json(by))
+    kinds = HOLDABLE if kind is None else (name_space(kind),)
+    freed: list[LockInfo] = []
+    tokens: set[str] = set()
+    try:
+        for one in kinds:
+            snapshot = await _force(engine, one, name, leases, described)
+            if snapshot is not None:
+                freed.append(info(one, name, snapshot, engine.settings.prefix))
+                tokens.update(token for holder in snapshot.holders for token in holder.tokens)
+    finally:
+        # Last: the caller may be the holder, and this cancels it.
+        _lose(engine, tokens, described)
+    return freed
+
+
+def name_space(kind: object) -> str:
+    """The name space of that kind of lock; checked."""
+    given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
+    if not isinstance(given, str):
+        raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")
+    if given not in HOLDABLE:
+        raise ValueError(f"kind must be one of {', '.join([*HOLDABLE, *_SAME_SPACE])}, not {kind!r}")
+    return given
+
+
+async def _force(
+    engine: Engine, kind: str, name: str, leases: frozenset[str] | None, described: str
+) -> Snapshot | None:
+    """Frees what stands there now; what that was, or None.
+
+    In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its reply
+    was lost, it does not take the lock from a holder that has come in between.
+    """
+    family, prefix = FAMILIES[kind], engine.settings.prefix
+    for _ in range(_TRIES):
+        (snapshot,) = await engine.ask(family.look(prefix, kind, [name]))
+        if not snapshot.stands and not snapshot.problems:
+            return None
+        there = frozenset(lease_id(holder.tokens[0]) for holder in snapshot.holders)
+        if leases is not None and leases != there:
+            return None
+        force = family.force(prefix, kind, name, snapshot, described)
+        released = await engine.ask(force, told=engine.wake_own)
+        if released.freed or not snapshot.grants:
+            return snapshot
+    return None  # it went from hand to hand: nobody stays on it
+
+
+def _lose(engine: Engine, tokens: set[str], described: str) -> None:
+    """The holders of this session need not wait for a renewal to learn of it."""
+    reason = forced(described_in(described.encode()) or {})
+    for possession in engine.watchdog.possessions():
+        if possession.claim.token in tokens:
+            possession.lose(reason)

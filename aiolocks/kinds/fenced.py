@@ -1,0 +1,123 @@
+"""A value that refuses late writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Never, cast, final
+
+from ..errors import StaleFenceError
+from ..lock.engine import Engine
+from ..lock.options import lock_name, reject_unknown
+from ..lock.sources import engine_of, source_of
+from ..transport.commands.fenced import FencedCommands, Form
+
+_MOST: Final = 2**63 - 1
+
+
+@final
+class FencedRegister:
+    """A value on the server that only the newest holder of a lock can write.
+
+    A holder that was paused for longer than its ttl does not know yet that somebody else has the lock. If
+    the newer holder has written, a write that the paused one still sends is refused: its fencing token is
+    the smaller one.
+
+    ```python
+    balance = FencedRegister(redis, "balance")
+    async with Lock(redis, "balance") as lease:
+        old = await balance.read() or 0
+        await balance.write(old + 10, lease.fencing_token)
+    ```
+
+    A holder may write as often as it likes. The newest token that has *written* counts: until the next holder
+    writes, the one before it still can. Let only one lock give the tokens for a register.
+
+    Value and token do not expire, and have a name space of their own. If the server loses its data, it loses
+    both; fencing tokens go on rising all the same.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_name", "_source")
+
+    def __init__(self, client: Any, name: str, **unknown: Never) -> None:
+        reject_unknown("FencedRegister", unknown)
+        self._source = source_of(client)
+        self._name = lock_name(name)
+
+    @property
+    def name(self) -> str:
+        """Name of the register."""
+        return self._name
+
+    async def write(self, value: Any, fencing_token: int) -> None:
+        """Writes, unless a newer fencing token has written before.
+
+        Args:
+            value: `bytes`, kept as they are, or what JSON can hold: None, bool, numbers, str, and lists and
+                dicts of such.
+            fencing_token: `lease.fencing_token` of the lock that guards this register, or any other number
+                from 0 to 2**63 - 1 that rises with each holder.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be, or the value has more bytes than the
+                session's `largest_value`; before any I/O.
+            StaleFenceError: A newer one has written; nothing was changed.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`; then it may
+                have been written.
+            SessionClosedError: The session is closed.
+
+        Cancelled before the answer was here, it may have been written or not.
+        """
+        form, text = _encoded(value)
+        token = _checked(fencing_token)
+        engine = engine_of(self._source, self)
+        engine.settings.check_value(text)
+        seen = await engine.ask(self._commands(engine).write(form, text, token))
+        if seen is not None:
+            raise StaleFenceError(self._name, fencing_token=token, seen=seen)
+
+    async def read(self) -> Any:
+        """The value of the last write, or None: `bytes` as they were, anything else as JSON gives it back.
+
+        Raises:
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+        """
+        engine = engine_of(self._source, self)
+        written = await engine.ask(self._commands(engine).read())
+        if written is None:
+            return None
+        form, text = written
+        return json.loads(text) if form == "json" else text
+
+    def _commands(self, engine: Engine) -> FencedCommands:
+        return FencedCommands(engine.settings.prefix, self._name)
+
+    def __repr__(self) -> str:
+        return f"<FencedRegister {self._name!r}>"
+
+
+def _encoded(value: object) -> tuple[Form, bytes]:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes", bytes(cast("bytes", value))
+    try:
+        return "json", json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"value must be bytes or what JSON can hold: {error}") from None
+
+
+def _checked(fencing_token: object) -> int:
+    allowed = (
+        f"fencing_token must be an int from 0 to 2**63 - 1, as lease.fencing_token is, not {fencing_token!r}"
+    )
+    if isinstance(fencing_token, bool) or not isinstance(fencing_token, int):
+        raise TypeError(f"{allowed} ({type(fencing_token).__name__})")
+    if not 0 <= fencing_token <= _MOST:
+        raise ValueError(allowed)
+    return int(fencing_token)

@@ -1,0 +1,107 @@
+"""The simple lock: one holder."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Never, final
+
+from ..lock.acquirable import Acquirable
+from ..lock.claim import Resource
+from ..lock.clock import milliseconds
+from ..lock.engine import Engine
+from ..lock.lease import Lease
+from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
+from ..transport import LockCommands
+
+
+@final
+class Lock(Acquirable[Lease]):
+    """One holder at a time, among all processes that use the same server, prefix and name.
+
+    A `Lock` is a description: cheap, immutable, to be made anywhere and shared by any number of tasks.
+    Acquiring it gives a `Lease`. It is not reentrant: a task that holds it and acquires it again gets a
+    `DeadlockError`, for it would wait for itself.
+
+    ```python
+    async with Lock(redis, "orders:17") as lease:
+        ...                     # cancelled if the lease is lost
+    ```
+
+    While it is held, the lease is renewed every third of its ttl, and ends by itself one ttl after the
+    holder died. No lock with a ttl can promise that a holder which was paused notices at once that its time
+    has passed: where that matters, let the store check `lease.fencing_token`.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years. 30 s outlasts a short
+            outage; a shorter one frees the name sooner after a crash.
+        blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
+        auto_renew: Whether the lease is renewed while its holder lives.
+        max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
+        on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
+            on.
+        grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
+            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
+            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
+            is logged as an error. 0: the body is cancelled when the lease is lost.
+        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
+        replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
+            the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
+            it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
+        at_least: Seconds after the grant for which nobody else gets the name, even if the lease is released
+            sooner: 0 to the ttl (and to `max_hold`). From the release on nobody holds the name, and the
+            server's clock ends that time. Processes that start a short job within this time of one another
+            run it once. The name of a process that dies is free after the ttl.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ()
+
+    _label: ClassVar[str] = "Lock"
+    _can_be_stolen = True
+    _lease_type = Lease
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        grace: Seconds = 0.0,
+        replicas: int = 0,
+        at_least: Seconds = 0.0,
+        **unknown: Never,
+    ) -> None:
+        reject_unknown("Lock", unknown)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+            grace=grace,
+            replicas=replicas,
+            at_least=at_least,
+        )
+        super().__init__(client, name, options)
+
+    def _bound_as(self) -> str:
+        return self._name
+
+    def _resource(self, engine: Engine) -> Resource:
+        commands = LockCommands(
+            engine.settings.prefix,
+            self._name,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        # The gate is shared with other kinds of the same name space: one holder for all of them.
+        return Resource(commands, ("lock", self._name))

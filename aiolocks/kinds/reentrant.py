@@ -1,0 +1,179 @@
+"""The reentrant lock: its owner may take it again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import weakref
+from typing import Any, ClassVar, Final, Never, Self, final
+
+from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
+from ..lock.binding import Binding
+from ..lock.claim import Resource
+from ..lock.clock import milliseconds
+from ..lock.engine import Engine
+from ..lock.lease import Lease, Possession
+from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
+from ..transport import Granted
+from ..transport.commands.reentrant import ReentrantCommands
+
+_ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
+"""The ids of tasks as owners: the same in every lock, so that any object for a name nests."""
+
+
+@final
+class ReentrantLease(Lease):
+    """One of the leases that an owner has on a `ReentrantLock`."""
+
+    __slots__ = ("_depth",)
+
+    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
+        super().__init__(binding, possession, grant)
+        self._depth = grant.depth
+
+    @property
+    def depth(self) -> int:
+        """How many leases the owner had with this one, when it was acquired: 1 for the outermost."""
+        return self._depth
+
+
+@final
+class ReentrantLock(Acquirable[ReentrantLease]):
+    """A lock that its holder may acquire again, without waiting for itself.
+
+    ```python
+    async def transfer():
+        async with ReentrantLock(redis, "orders:17"):
+            await audit()               # acquires it once more, at once
+
+    async def audit():
+        async with ReentrantLock(redis, "orders:17") as lease:
+            ...                         # lease.depth is 2, the fencing token that of the outer lease
+    ```
+
+    The owner is the task that *calls* `acquire()`. A child task is another owner, as those of `gather` and
+    `TaskGroup` are, and up to Python 3.11 the one that `asyncio.wait_for` makes: a child that acquires it
+    waits for its parent. To let several tasks or processes count as one owner, give them all the same
+    `owner`.
+
+    The adopter of a lease is not its owner; a lock that it acquires on top is its own.
+
+    Each acquisition is a lease with a time of its own; the lock is free when the last of them has been
+    released or has ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of
+    the same name exclude it.
+
+    Options that have no text here are those of `Lock`.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        owner: The owner, as a non-empty str of at most 1 KiB; None for the task that acquires.
+        metadata: JSON values that stand beside the outermost lease, readable by everybody who can read the
+            key.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_apart", "_of_tasks", "_owner")
+
+    _label: ClassVar[str] = "ReentrantLock"
+    _can_be_stolen = True
+    _lease_type = ReentrantLease
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        owner: str | None = None,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        grace: Seconds = 0.0,
+        **unknown: Never,
+    ) -> None:
+        reject_unknown("ReentrantLock", unknown)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+            grace=grace,
+        )
+        super().__init__(client, name, options)
+        self._owner = "" if owner is None else _id_of(lock_name(owner, "owner"))
+        self._apart = owner is not None
+        self._of_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Self] = weakref.WeakKeyDictionary()
+
+    @gives_pending
+    def acquire(
+        self,
+        *positional: Never,
+        blocking_timeout: Seconds | None = AS_CONFIGURED,
+        steal: bool = False,
+        **unknown: Never,
+    ) -> Pending[ReentrantLease]:
+        """Acquires it for its owner, which is the task that calls this unless `owner` says otherwise.
+
+        See `Lock.acquire`, also for its errors.
+        """
+        return super(ReentrantLock, self._of_owner()).acquire(
+            *positional, blocking_timeout=blocking_timeout, steal=steal, **unknown
+        )
+
+    @gives_pending
+    def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[ReentrantLease | None]:
+        """Acquires it for its owner at once or not at all. See `Lock.try_acquire`, also for its errors."""
+        return super(ReentrantLock, self._of_owner()).try_acquire(*positional, **unknown)
+
+    def _of_owner(self) -> Self:
+        """The same lock, for the caller."""
+        if self._owner:
+            return self
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # called before there is a loop: the task that runs it is the owner
+            task = None
+        if task is None:
+            return self
+        found = self._of_tasks.get(task)
+        if found is None:
+            found = self._of_tasks[task] = object.__new__(type(self))
+            super(ReentrantLock, found).__init__(self._source, self._name, self._options)
+            found._owner = _ids.setdefault(task, secrets.token_hex(16))
+            found._apart = False
+        return found
+
+    def _bind(self) -> Binding[ReentrantLease]:
+        return super(ReentrantLock, self._of_owner())._bind()
+
+    def _rename(self, names: tuple[str, ...]) -> None:
+        super()._rename(names)
+        self._of_tasks = weakref.WeakKeyDictionary()
+
+    def _resource(self, engine: Engine) -> Resource:
+        commands = ReentrantCommands(
+            engine.settings.prefix,
+            self._name,
+            owner=self._owner,
+            apart=self._apart,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        # An owner that others may be as well, elsewhere, must not wait behind anybody here: it may hold it
+        # already. With a task that cannot be, and it stands in one queue with those that want the simple
+        # lock.
+        gate_key = ("lock", self._name, self._owner) if self._apart else ("lock", self._name)
+        return Resource(commands, gate_key)
+
+
+def _id_of(owner: str) -> str:
+    """The id of an owner of that name in keys: of the same length as the ids of tasks."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]

@@ -1,0 +1,217 @@
+"""The run of one tick: from its claim to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, final
+
+from ..._visible import visible
+from ...errors import LockError, LockLostError
+from ...lock.binding import Binding
+from ...lock.claim import Manner, Resource
+from ...lock.clock import milliseconds
+from ...lock.engine import Engine
+from ...lock.lease import BodyScope, Lease
+from ...lock.options import Options
+from ...transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
+from .clock import ServerClock
+from .ticks import Outcome, Tick, lost_run
+
+log: Final = logging.getLogger("aiolocks.schedule")
+
+T = TypeVar("T")
+Job = Callable[[Tick], Awaitable[Any]]
+
+_SEVERAL: Final = Manner()
+_MOST_DETAIL: Final = 200
+"""Characters of an exception that the history keeps."""
+
+
+@final
+class Run:
+    """A tick that is claimed, and held: the job must be called now.
+
+    Invariant: from when the job is called, its outcome is "lost" until it is known: so a claim is taken back
+    only if nothing was run.
+    """
+
+    __slots__ = ("_commands", "_engine", "lease", "reply")
+
+    def __init__(self, engine: Engine, lease: Lease, commands: TickCommands, reply: Claimed) -> None:
+        self._engine = engine
+        self._commands = commands
+        self.lease = lease
+        self.reply = reply
+
+    def began(self) -> None:
+        """Something is run: unless `ended` says more, it is lost."""
+        self._commands.outcome = "lost"
+
+    def ended(self, outcome: Outcome, detail: str = "") -> None:
+        """The run has ended, as the release of the lease must record."""
+        self._commands.outcome, self._commands.detail = outcome, detail[:_MOST_DETAIL]
+
+    async def call(self, job: Callable[[Tick], Awaitable[T]], tick: Tick, *, at_most: float | None) -> T:
+        """Calls the job, and ends the run with its outcome; what the job returned.
+
+        Raises:
+            Exception: Any error of the job; `TimeoutError` after `at_most`.
+            LockLostError: The lease was lost.
+            BackendError: Redis did not confirm the end.
+        """
+        loop = self._engine.loop
+        self.began()
+        async with self.lease:
+            # Not asyncio.timeout: up to Python 3.12 it does not know its own cancellation any more once a
+            # task group has failed in the job.
+            limit = BodyScope(loop)
+            timer = None if at_most is None else loop.call_later(at_most, limit.cancel, "at_most has passed")
+            try:
+                result = await job(tick)
+            except BaseException as error:
+                too_long = limit.leave(error)
+                outcome = "timeout" if too_long else self._how_ended(error, limit)
+                self.ended(outcome, _described(error) if outcome == "failed" else "")
+                if too_long:
+                    raise TimeoutError from error
+                raise
+            finally:
+                limit.leave(None)
+                if timer is not None:
+                    timer.cancel()
+            self.ended("done")
+        return result
+
+    def _how_ended(self, error: BaseException, limit: BodyScope) -> Outcome:
+        if not isinstance(error, asyncio.CancelledError):
+            return "timeout" if limit.told else "failed"
+        if self._engine.closing:
+            return "stopped"
+        if self.lease.remaining() <= 0.0:
+            return "lost"
+        return "stopped" if limit.cancelled_by_others else "failed"
+
+    async def call_logged(self, job: Job, tick: Tick, *, at_most: float | None) -> None:
+        """The same where nobody waits for it: what goes wrong is logged."""
+        told = f"schedule {tick.name!r}: the run of {tick.due}"
+        try:
+            await self.call(job, tick, at_most=at_most)
+        except LockLostError as error:
+            log.warning("%s was cancelled: %s", told, error)
+        except LockError as error:
+            log.warning("%s has ended, and Redis did not confirm it: %s", told, error)
+        except asyncio.CancelledError:
+            if self._commands.outcome == "failed":  # nobody has cancelled it
+                log.exception("%s failed", told)
+            raise
+        except Exception:
+            if self._commands.outcome == "timeout":
+                log.warning("%s was cancelled after at_most=%g s", told, at_most)
+            else:
+                log.exception("%s failed", told)
+
+    def take_back(self) -> None:
+        """Synchronous: the job was never called, and another process may run the tick."""
+        if not self._commands.outcome:
+            possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no await fits here
+            possession.lose("its schedule was stopped before the run began")
+            self._engine.take_back(possession.claim.end(), self.lease.ttl)
+
+
+def _described(error: BaseException) -> str:
+    name, text = type(error).__name__, str(error)
+    return f"{name}: {text}" if text else name
+
+
+@final
+class Claims:
+    """The claims of one schedule in one process, one after the other.
+
+    Invariant: a claim that had no answer, or had it too late, is given back before the next one is made. So a
+    tick that the server has granted, and nobody has run, is run by the next claim.
+
+    Args:
+        zone: The time zone in which the log tells of ticks.
+    """
+
+    __slots__ = ("_clock", "_doubtful", "_engine", "_name", "_options", "_zone")
+
+    def __init__(
+        self, engine: Engine, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._options = options
+        self._clock = clock
+        self._zone = zone
+        self._doubtful: TickCommands | None = None  # of a claim that the server may have granted
+
+    async def claim(self, ask: Ask) -> Run | Claimed | NotClaimed:
+        """Asks the register for a tick: its run, or why there is none (`Claimed`: the answer came too late).
+
+        Raises:
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled or failed at any point, a claim that the server may have granted is given back.
+        """
+        engine = self._engine
+        while True:
+            await self.settle()
+            commands = TickCommands(
+                engine.settings.prefix,
+                self._name,
+                ask,
+                retention_ms=milliseconds(engine.settings.fence_retention),
+                session=engine.session_id,
+            )
+            # Each has a gate of its own: nobody waits here, and runs stand side by side.
+            resource = Resource(commands, ("schedule", self._name, engine.token()), _SEVERAL)
+            binding: Binding[Lease] = Binding(
+                engine,
+                resource,
+                Lease,
+                label="Schedule",
+                name=self._name,
+                options=self._options,
+                beside=f',"definition":"{ask.definition}"',
+            )
+            asked_at = engine.now()
+            self._doubtful = commands
+            lease = await binding.try_acquire()
+            reply = commands.reply
+            assert reply is not None
+            early = isinstance(reply, NotClaimed) and reply.why == "early"
+            self._clock.heard(reply.now_us, 0.0 if early else engine.now() - asked_at)
+            self._tell_lost(commands)
+            if lease is not None:
+                assert isinstance(reply, Claimed)
+                self._doubtful = None
+                return Run(engine, lease, commands, reply)
+            if isinstance(reply, Claimed):
+                return reply
+            if reply.why != "gone":
+                self._doubtful = None
+                return reply
+
+    async def settle(self) -> None:
+        """Gives back what the last claim may have been granted, if its answer did not come in time.
+
+        Raises:
+            BackendError, SessionClosedError: As `claim`.
+        """
+        if (commands := self._doubtful) is not None:
+            await self._engine.ask(commands.release(commands.token, self._options.first_ttl_ms))
+            self._doubtful = None
+
+    def _tell_lost(self, commands: TickCommands) -> None:
+        for text in commands.lost:
+            run = lost_run(text, self._zone)
+            what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"
+            log.warning(
+                "schedule %r: %s was lost: its process (%s on %s) died, froze or was cut off",
+                *(self._name, what, run.pid, visible(str(run.host))),
+            )

@@ -1,0 +1,296 @@
+"""The schedule: a job that is run at its times, by one of all processes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
+
+from ...lock.engine import Engine
+from ...lock.misuse import AsyncOnly
+from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
+from ...lock.sources import engine_of, source_of
+from ...transport.commands.schedule import reading
+from .keeper import Keeper
+from .once import claim_nearest, trigger
+from .plan import Misfire, Overlap
+from .runs import Job, Run
+from .settings import MEANT, Settings
+from .ticks import Tick, TickRecord, history
+
+P = ParamSpec("P")
+R = TypeVar("R")
+JobT = TypeVar("JobT", bound=Callable[[Tick], Awaitable[Any]])
+
+_MOST_RECORDS: Final = 100
+
+
+@final
+class Schedule(AsyncOnly):
+    """Runs a job at its times, once for all processes that keep the schedule.
+
+    Start it in every process. At each tick one of them runs the job; if that process dies, the next tick is
+    run by another one.
+
+    ```python
+    nightly = Schedule(redis, "nightly", cron="0 3 * * *", tz="Europe/Berlin")
+
+    @nightly
+    async def job(tick): ...
+
+    async with nightly:                 # or: await nightly.run()
+        ...
+    ```
+
+    A process claims a *tick*, by the time at which it is due, and not the name of the schedule. The server
+    grants the claim if no newer tick is claimed and the tick is due by the server's clock. The register of
+    claims outlasts the run, so a short run does not give room to a second one; and the clock of a process
+    does not count, however wrong it is. The run is a lease: it is renewed while the job runs, has a fencing
+    token, and the job is cancelled when it is lost.
+
+    After a loss of the register (a server that lost its data), a tick is run only by a process that has seen
+    the tick before it claimed, within a second: at worst a tick is left out. A server that fails over to a
+    replica without the last claim can grant a tick twice; a store that compares `tick.fencing_token` is safe.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8. All processes give a name the same arguments, but
+            for the time of a rolling update. With another `cron`, `tz` or `every`, it begins as a new
+            schedule does, beside the former one.
+        cron: A cron expression of five fields, or of six with seconds in front. Needs `aiolocks[schedule]`. A
+            local time that daylight saving skips is due once, at the end of the gap; one that it repeats is
+            due the first time. Where the hour is `*`, each hour that passes has its run.
+        every: Seconds between two ticks, 50 ms to ten years, counted from the beginning of 1970 in UTC:
+            `every=3600` is due on the hour. Either this or `cron`.
+        tz: The time zone of `cron`, by its name or as a `tzinfo`, and of `tick.due`.
+        overlap: The treatment of a tick while the run of another one goes on: `"skip"` leaves it out;
+            `"queue"` runs it when the other run has ended; `"allow"` runs it beside.
+        misfire: The treatment of ticks that no process claimed in time, because none was there: `"latest"`
+            runs the last of them, however late; `"skip"` none that is later than half a gap or 60 s,
+            whichever is less; `"all"` each of them, in order. It also says which of several queued ticks run.
+            A schedule that is new runs nothing before its next tick.
+        redo: How often a tick is run again whose run was lost (its process died, froze or was cut off) or
+            stopped (its process was shut down). 0: it is not; the next tick goes on. A job that raises is not
+            run again.
+        at_most: Seconds after which a run is cancelled; None for no limit. It does not say when another
+            process takes over: that is `ttl`.
+        jitter: Seconds over which starts are spread: each tick is put off by up to this time, and at most by
+            half of its gap, the same in all processes. For many schedules that are due at the same time.
+        ttl: Seconds after which a run counts as lost when its process has died; renewed each third of it. It
+            neither limits a run nor keeps anything back after it.
+        metadata: JSON values that stand beside each run, readable by everybody who can read the keys.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        ConfigurationError: `cron` was given, and its library is not installed.
+    """
+
+    __slots__ = ("__weakref__", "_job", "_keeping", "_settings", "_source")
+
+    _elsewhere = "make one of the same name there, with a client of that process"
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        tz: str | dt.tzinfo = "UTC",
+        overlap: Overlap = "skip",
+        misfire: Misfire = "latest",
+        redo: int = 0,
+        at_most: Seconds | None = None,
+        jitter: Seconds = 0.0,
+        ttl: Seconds = 30.0,
+        metadata: Metadata | None = None,
+        **unknown: Never,
+    ) -> None:
+        reject_unknown("Schedule", unknown, MEANT)
+        self._source = source_of(client)
+        self._settings = Settings.checked(
+            name,
+            cron=cron,
+            every=every,
+            tz=tz,
+            overlap=overlap,
+            misfire=misfire,
+            redo=redo,
+            at_most=at_most,
+            jitter=jitter,
+            ttl=ttl,
+            metadata=metadata,
+        )
+        self._job: Job | None = None
+        self._keeping: tuple[Keeper, asyncio.Task[None]] | None = None  # by `async with`
+
+    @property
+    def name(self) -> str:
+        """Name of the schedule."""
+        return self._settings.name
+
+    def __call__(self, job: JobT, /) -> JobT:
+        """Decorates the job: a coroutine function that takes the `Tick`. The function stays as it is.
+
+        Raises:
+            TypeError: It is not a coroutine function, or does not take one argument.
+            RuntimeError: The schedule has a job already.
+        """
+        if not inspect.iscoroutinefunction(cast("object", job)):
+            raise TypeError(f"a schedule decorates a coroutine function (async def), not {job!r}")
+        try:
+            inspect.signature(job).bind(None)
+        except TypeError:
+            raise TypeError(f"the job of a schedule takes the tick as its only argument: {job!r}") from None
+        if self._job is not None:
+            raise RuntimeError(f"{self!r} has a job already: make a schedule of another name for another job")
+        self._job = job
+        return job
+
+    # -- keeping it
+
+    async def run(self) -> None:
+        """Keeps the schedule until it is cancelled.
+
+        While Redis is away, or refuses, it tries again, and runs no tick: a run that goes on is cancelled
+        when its lease has ended. The session logs the outage, and the schedule any other refusal. An error of
+        a job is logged, and stands in the history.
+
+        Raises:
+            RuntimeError: It has no job.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+            ConfigurationError: The session or the server does not allow what is needed.
+
+        Cancelled at any point, it cancels the runs of this process, waits until they have unwound, and ends
+        them on the server, so that no other process waits for them.
+        """
+        await self._keeper().keep()
+
+    async def __aenter__(self) -> Self:
+        if self._keeping is not None:
+            raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
+        keeper, name = self._keeper(), f"aiolocks-schedule:{self.name}"
+        self._keeping = keeper, asyncio.create_task(keeper.kept_logged(), name=name)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        kept, self._keeping = self._keeping, None
+        if kept is None:
+            raise RuntimeError(f"{self!r} was not entered")
+        keeper, keeping = kept
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        error = keeper.ended_by if keeping.cancelled() else keeping.exception()
+        if error is not None and exc is None:
+            try:
+                raise error
+            finally:
+                del error, keeper, kept, keeping
+
+    def _keeper(self) -> Keeper:
+        job = self._ensure_job()
+        return Keeper(self._engine(), self._settings, job)
+
+    def _engine(self) -> Engine:
+        return engine_of(self._source, self)
+
+    def _ensure_job(self) -> Job:
+        if self._job is None:
+            raise RuntimeError(f"{self!r} has no job: decorate a coroutine function with it first")
+        return self._job
+
+    # -- out of turn
+
+    async def trigger(self) -> bool:
+        """Runs the job now, here, out of turn, and waits for its end.
+
+        No tick is claimed by that, and `overlap` holds: with `"skip"` the job is not run while another run
+        goes on, and a tick that is due while this run goes on is left out; with `"queue"` each waits.
+
+        Returns:
+            Whether it was run; False if another run is going on, with `overlap="skip"`.
+
+        Raises:
+            RuntimeError: It has no job.
+            Exception: Any error of the job; `TimeoutError` after `at_most`.
+            LockLostError: The lease of the run was lost, and the job was cancelled.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled at any point, the job is cancelled, and its run ends on the server.
+        """
+        job = self._ensure_job()
+        run = await trigger(self._engine(), self._settings)
+        if run is None:
+            return False
+        await self._call(run, job)
+        return True
+
+    def guard(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]:
+        """Decorates a coroutine function that another scheduler calls in every process: one of them runs it.
+
+        A call means the tick that is nearest, by a clock that differs from the server's by less than half of
+        the gap and less than a minute: it waits for one that is about to be due, and claims it. Of all calls
+        for one tick, the first runs the function, and the others return None at once; with `redo`, a call
+        after a run that was lost or stopped runs it again. `misfire` and `jitter` do not count here: the
+        other scheduler says when to call.
+
+        Raises:
+            TypeError: It is not a coroutine function. From a call, besides what the function raises:
+            LockLostError: The lease of the run was lost, and the function was cancelled.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        A call that is cancelled cancels the function, and ends its run on the server.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"guard decorates a coroutine function (async def), not {function!r}")
+
+        @functools.wraps(function)
+        async def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            told = self._settings
+            found = await claim_nearest(self._engine(), told.name, told.dues, told.options, told.policy)
+            if not isinstance(found, Run):
+                return None
+            return await self._call(found, lambda _: function(*args, **kwargs))
+
+        return guarded
+
+    async def _call(self, run: Run, job: Callable[[Tick], Awaitable[R]]) -> R:
+        try:
+            return await run.call(job, self._settings.tick(run), at_most=self._settings.at_most)
+        finally:
+            run.take_back()
+
+    # -- looking at it
+
+    async def history(self, limit: int = 20) -> list[TickRecord]:
+        """The last runs, whichever process ran them: those that go on too, the latest first.
+
+        The server keeps the last 100 that have ended, for as long as the register: at least two gaps, and at
+        least a week after the last tick. Of ticks that were skipped in a row, the last stands for all.
+
+        Args:
+            limit: How many at most, 1 to 100.
+
+        Raises:
+            TypeError, ValueError: The limit is not as it should be.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+        """
+        number = whole_number("limit", limit, most=_MOST_RECORDS)
+        engine, told = self._engine(), self._settings
+        read = await engine.ask(reading(engine.settings.prefix, told.name, records=number))
+        return history(read, told.dues, told.zone)[:number]
+
+    def __repr__(self) -> str:
+        told = self._settings
+        return f"<Schedule {told.name!r} {told.dues!r} overlap={told.policy.overlap!r}>"

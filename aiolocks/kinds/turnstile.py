@@ -1,0 +1,176 @@
+"""The turnstile: of all who come within a window, one is the first."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Final, Never, final
+
+from ..errors import BackendError
+from ..lock.clock import milliseconds
+from ..lock.engine import Engine
+from ..lock.lease import Releasing
+from ..lock.notes import note
+from ..lock.open_blocks import OpenBlocks, told_at_exit
+from ..lock.options import SHORTEST_TTL, Seconds, lock_name, reject_unknown, seconds
+from ..lock.shield import wait_shielded
+from ..lock.sources import engine_of, source_of
+from ..transport import Command, Released
+from ..transport.commands.turnstile import TurnstileCommands
+
+_FIRST: Final = 1
+
+_MEANT: Final[dict[str, str]] = dict.fromkeys(
+    ("ex", "expire", "expires", "lease", "px", "timeout", "ttl"), "window= (how long a window lasts)"
+)
+
+
+@final
+class Turnstile:
+    """Numbers the callers that come within a window of time: 1 for the winner, 2, 3, … for the rest.
+
+    The first to enter begins the window and does the work; the others see that somebody does it, and from
+    their numbers how many have come. Nobody waits, and nobody holds anything.
+
+    ```python
+    if await Turnstile(redis, "cache:front-page").enter() == 1:
+        ...                     # rebuild it; the others serve the old one
+
+    async with Turnstile(redis, "cache:front-page", window=30) as n:
+        if n == 1:
+            ...                 # the end of this block ends the window
+    ```
+
+    The window begins when the winner comes, and lasts that long however many come after. With `async with` it
+    ends when the winner leaves, if that is earlier; the exits of others change nothing. A winner that dies is
+    replaced when the window ends, and so is one that takes longer than it: then there are two at work. Where
+    that must not be, take a `Lock`.
+
+    It numbers a crowd that comes at the same time. With `async with`, machines that start a job by clocks
+    that differ run it once each, if it is shorter than the difference: each finds that the window has
+    ended. There, `enter()` alone keeps the window; or take a `Lock` with `at_least`.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        window: Seconds that a window lasts by the server's clock, 50 ms to ten years; if that is set back, so
+            much longer. All who use a name should agree; it is the
+            winner's that counts. 2 s is about one crowd; where the exit is to end it, give more than the work
+            takes.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
+
+    def __init__(self, client: Any, name: str, *, window: Seconds = 2.0, **unknown: Never) -> None:
+        reject_unknown("Turnstile", unknown, _MEANT)
+        self._source = source_of(client)
+        self._name = lock_name(name)
+        self._window = seconds("window", window, least=SHORTEST_TTL)
+        # The entries that `async with` on this very object has made, for its exits; nothing else.
+        self._entered: OpenBlocks[_Passage] = OpenBlocks()
+
+    @property
+    def name(self) -> str:
+        """Name of the turnstile."""
+        return self._name
+
+    @property
+    def window(self) -> float:
+        """Seconds that a window lasts."""
+        return self._window
+
+    async def enter(self) -> int:
+        """Goes through: the number within this window, 1 for the one that began it.
+
+        A number that was given stays taken until the window ends, in any case.
+
+        Raises:
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled or failed at any point, a window that it may have begun ends at once: the next to come is
+        the winner, instead of nobody.
+        """
+        return (await self._enter()).place
+
+    async def _enter(self) -> _Passage:
+        engine = engine_of(self._source, self)
+        commands, token = TurnstileCommands(engine.settings.prefix, self._name), engine.token()
+        call, entering = engine.start(
+            commands.enter(token, milliseconds(self._window)),
+            until=engine.now() + engine.settings.command_timeout,
+        )
+        ending = commands.end(token)
+        try:
+            place = await entering
+        except BaseException:
+            if engine.forget(call):
+                engine.take_back(ending, self._window)
+            raise
+        # Later than the server's: it had counted the place before the reply was here.
+        return _Passage(engine, ending, place, over_at=engine.now() + self._window)
+
+    async def __aenter__(self) -> int:
+        passage = await self._enter()
+        task = asyncio.current_task()
+        assert task is not None
+        self._entered.add(task, passage)
+        return passage.place
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            passage = self._entered.take(None, alike=_Passage.ends_nothing)
+        except LookupError:
+            error = RuntimeError(
+                f"cannot tell which entry to end: {self!r} was not entered in this task, and of several "
+                "entries only the winner's ends the window. Leave it in the task that entered it"
+            )
+            await told_at_exit(error, exc)
+            return
+        # None: an exit in another task has ended it.
+        if passage is not None and passage.place == _FIRST:
+            await passage.end(exc)
+
+    def __repr__(self) -> str:
+        return f"<Turnstile {self._name!r} window={self._window:g}>"
+
+
+@final
+class _Passage:
+    """One entry by `async with`, until its exit.
+
+    Args:
+        over_at: Loop time from which the window that this may have begun is over anyway.
+    """
+
+    __slots__ = ("_ending", "_engine", "_over_at", "place")
+
+    def __init__(self, engine: Engine, ending: Command[Released], place: int, *, over_at: float) -> None:
+        self._engine = engine
+        self._ending = ending
+        self._over_at = over_at
+        self.place = place
+
+    def ends_nothing(self) -> bool:
+        """Whether its exit changes nothing."""
+        return self.place != _FIRST
+
+    async def end(self, body_raised: BaseException | None) -> None:
+        """Ends the window; never masks what the body raised, nor holds up a cancellation for over 1 s."""
+        engine = self._engine
+        if engine.now() >= self._over_at:
+            return
+        until = engine.now() + engine.settings.command_timeout
+        releasing = Releasing(engine, self._ending, until=min(until, self._over_at))
+        cancelled_by = body_raised if isinstance(body_raised, asyncio.CancelledError) else None
+        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
+        fault = releasing.fault
+        if fault is not None and body_raised is None and engine.now() < self._over_at:
+            if isinstance(fault.error, BackendError):
+                note(fault.error, f"aiolocks: asked for {self._ending.keys[0].decode()!r}")
+            raise fault.error

@@ -1,0 +1,333 @@
+"""A session from its first use on, on one event loop: what everything in the core works with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import weakref
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from ..errors import BackendError, SessionClosedError
+from ..transport import Command, Transport, clocks, closed_loops
+from .description import Description
+from .ending import UNWINDING, Ending
+from .entered import TURNS_TO_CLOSE, Entered
+from .events import Events
+from .guard import ward
+from .process import current_pid
+from .queue import Gate
+from .renewal import Convoys, Tracked, Watchdog
+from .resumption import Resumption
+from .settings import Settings
+from .single_requests import SingleRequests
+from .statistics import SessionStatistics
+from .tokens import Tokens
+from .wakeups import Bells
+
+if TYPE_CHECKING:
+    from ..inspect.detector import Detector
+    from .claim import Resource
+    from .waiter import Acquiring, Waiter
+
+T = TypeVar("T")
+
+_READING: Final = 0.001
+"""Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
+
+_REST: Final = 0.5
+"""Seconds between two looks whether a connection may be closed that was to be."""
+
+_MOST_BOUND: Final = 256
+"""Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
+
+
+@final
+class Engine:
+    """The connection, the watchdog, the gates and the counts of one session.
+
+    Invariant: once `closing` is set nobody is admitted; what was admitted before can still release.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bindings",
+        "_closing_task",
+        "_ending",
+        "_gates",
+        "_rest_timer",
+        "_single",
+        "_transport",
+        "bells",
+        "closed",
+        "closing",
+        "convoys",
+        "describe",
+        "detector",
+        "entered",
+        "events",
+        "forget",
+        "in_progress",
+        "loop",
+        "now",
+        "pid",
+        "prove",
+        "send",
+        "session_id",
+        "settings",
+        "settle",
+        "start",
+        "take_back",
+        "token",
+        "tracked",
+        "undo",
+        "waiter",
+        "waiting",
+        "wake_own",
+        "ward",
+        "watchdog",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        events: Events,
+        connect: Callable[..., Transport],
+    ) -> None:
+        self.session_id = secrets.token_hex(8)
+        self.loop = loop
+        self.now = loop.time  # the clock of all deadlines
+        self.settings = settings
+        self.events = events
+        resumption = Resumption(loop)
+        self.watchdog = Watchdog(loop, events, resumption)
+        self.convoys = self.watchdog.convoys = Convoys(self)
+        self.ward = ward(loop, self.watchdog.watches, settings.guard)
+        self.waiting: dict[Acquiring, None] = {}
+        self.entered = Entered()
+        # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
+        self.in_progress: dict[Hashable, Any] = {}
+        self.detector: Detector | None = None  # from the first time on that a task waits and holds something
+        self.closing = False
+        self.closed = False
+        self._closing_task: asyncio.Task[None] | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._bindings: dict[Hashable, Any] = {}
+        self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
+        self.pid = current_pid()
+        self.describe = Description(loop, self.pid).text
+        self.token = Tokens().take
+        self.bells = Bells(loop)
+        self.tracked = Tracked(loop, self.bells.rung)
+        self._transport = transport = connect(session=self.session_id, on_rung=self.tracked.rung)
+        self.tracked.forget = transport.ignore_bell
+        self.bells.ring_over(transport)
+        self.send = transport.send
+        self.forget = transport.forget
+        self.prove = transport.prove
+        # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
+        # uses any more.
+        self.wake_own = self.bells.wake_own
+        self._single = single = SingleRequests(loop, transport, self.wake_own)
+        self.waiter, self.start = single.waiter, single.start
+        self.undo, self.take_back, self.settle = single.undo, single.take_back, single.settle
+        self._ending = Ending(transport, resumption)
+
+    # -- its life
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can be used here and now; asked at each acquire."""
+        # That its loop runs is not enough: of loops that are nested, as by nest_asyncio, all do.
+        return not self.closing and _get_running_loop() is self.loop and current_pid() == self.pid
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether its loop has ended, or it belongs to the process that forked this one."""
+        return self.loop.is_closed() or self.pid != current_pid()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, and of this process."""
+        return not self.closing and self.pid == current_pid()
+
+    def check_usable(self) -> None:
+        """Lets a caller in that wants to use it here and now.
+
+        Raises:
+            SessionClosedError: It was closed.
+            RuntimeError: It belongs to another event loop or process.
+        """
+        if self.closing:
+            raise SessionClosedError("the session is closed")
+        if self.loop is not asyncio.get_running_loop():
+            raise RuntimeError("this session belongs to another event loop: make one Session a loop")
+        if self.pid != current_pid():
+            raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
+
+    def rest(self) -> None:
+        """Closes the connection once nothing is held, awaited or asked; the next request opens one again."""
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        if not self.serves:
+            return
+        busy = self.watchdog.watches or self.waiting or self.in_progress or self._single.busy
+        if busy or not self._transport.rest():
+            # Polled, as the end of the last of these is nobody else's business.
+            self._rest_timer = closed_loops.call_later(self.loop, _REST, self.rest)
+
+    async def aclose(self) -> None:
+        """Ends it; see `Session.aclose`."""
+        if self.loop.is_closed():
+            self.closing = self.closed = True
+            closed_loops.sweep()
+            return
+        if self._closing_task is None:
+            # A task of its own: the caller may be one of the bodies that closing cancels.
+            self._closing_task = self.loop.create_task(self._close(), name="aiolocks-close")
+        await asyncio.shield(self._closing_task)
+
+    async def _close(self) -> None:
+        self.closing = True
+        self._bindings.clear()
+        for acquire in tuple(self.waiting):
+            acquire.end_with(SessionClosedError("the session was closed while waiting"))
+        self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
+        self.bells.end()
+        # A task that has just left a generator is not inside any more, and must not be cancelled.
+        for _ in range(TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
+        held = self.watchdog.possessions()
+        bodies = [possession.scope for possession in held if possession.scope is not None]
+        for possession in held:
+            possession.lose("the session was closed")
+        # A task whose grant was answered in this turn of the loop finds in the next one that the session
+        # closes, and gives the grant back.
+        await asyncio.sleep(0)
+        deadline = self.now() + UNWINDING
+        # Polled: the end of a body is nobody else's business.
+        while self.now() < deadline and any(body.running for body in bodies):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        self.closed = True
+        await self._ending.come(max(0.05, deadline - self.now()))
+
+    # -- talking to the server
+
+    @property
+    def hears(self) -> bool:
+        """Whether the server tells of bells that are rung."""
+        return self._transport.hears
+
+    def log_level(self, error: BaseException) -> int:
+        """The level at which an object of this session tells that a request of it has ended so.
+
+        The session has said that its server is away or refuses, once for all of them, and will say that it is
+        back. Anything else is news.
+        """
+        told = isinstance(error, BackendError) and error.transient and self._transport.outage_told
+        return logging.DEBUG if told else logging.WARNING
+
+    @property
+    def longest_sleep(self) -> float | None:
+        """Seconds after which a waiter polls at the latest; None where it hears that it is woken."""
+        return None if self._transport.hears else self.settings.backoff.maximum
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether no step may have keys of several slots."""
+        return self._transport.by_slot
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all requests reach the server in the order in which they were sent."""
+        return self._transport.ordered
+
+    def moment(self, sent: float, steady: float) -> float:
+        """Loop time of that moment, had the loop's clock not stood still while the machine was suspended.
+
+        Args:
+            sent: The loop time that it was then.
+            steady: The time of `clocks.steady`.
+        """
+        since = self.now() - sent
+        suspended = clocks.steady() - steady - since
+        return sent - suspended if suspended > _READING else sent
+
+    def mark(self) -> tuple[float, float]:
+        """This moment, by both clocks, for `elapsed`."""
+        return self.now(), clocks.steady()
+
+    def elapsed(self, mark: tuple[float, float]) -> float:
+        """Seconds since then, also those for which the machine was suspended."""
+        return self.now() - self.moment(*mark)
+
+    async def ask(
+        self,
+        command: Command[T],
+        *,
+        told: Callable[[T], object] | None = None,
+        patient: bool = False,
+    ) -> T:
+        """Asks one request that has no deadline of its own; `told` and `patient` as for `start`.
+
+        Raises:
+            BackendError: Refused, not reached, or no answer within `command_timeout`.
+        """
+        self.check_usable()
+        until = self.now() + self.settings.command_timeout
+        call, future = self.start(command, until=until, told=told, patient=patient)
+        try:
+            return await future
+        finally:
+            self.forget(call)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps for so long: the pause of what goes on by itself, which ends with the session.
+
+        Raises:
+            SessionClosedError: The session is closed, or was closed meanwhile.
+        """
+        self.check_usable()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.waiter()
+        except TimeoutError:
+            pass
+
+    # -- what acquisitions share
+
+    def bound(self, like: Hashable, bind: Callable[[], T]) -> T:
+        """The object bound before for locks like this one, or a new one; the last ones are remembered."""
+        binding: T | None = self._bindings.get(like)
+        if binding is None:
+            if len(self._bindings) >= _MOST_BOUND:
+                del self._bindings[next(iter(self._bindings))]
+            binding = self._bindings[like] = bind()
+        return binding
+
+    def gate(self, resource: Resource) -> Gate:
+        """The gate where the tasks queue that want the same thing."""
+        key = resource.gate_key
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate(self, resource)
+        return gate
+
+    def entangled(self, waiter: Waiter) -> None:
+        """Its task waits, and holds something for which others may wait."""
+        if self.detector is None:
+            from ..inspect.detector import Detector  # noqa: PLC0415 - most sessions need none
+
+            self.detector = Detector(self)
+        self.detector.add(waiter)
+
+    def statistics(self) -> SessionStatistics:
+        return self.events.counters.snapshot(
+            leases_held=len(self.watchdog),
+            waiters=len(self.waiting),
+            commands_sent=self._transport.commands_sent,
+        )

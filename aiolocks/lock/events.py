@@ -1,0 +1,225 @@
+"""The events that a session tells its listeners, its log and its statistics."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from .statistics import Counters
+
+if TYPE_CHECKING:
+    from .._deadlocks import Deadlock
+    from .._holders import HolderInfo
+    from ..transport import Granted
+    from .lease import Possession
+
+log = logging.getLogger("aiolocks.session")
+
+_HOOKS: Final = (
+    "on_acquired",
+    "on_waiting",
+    "on_released",
+    "on_lost",
+    "on_renewed",
+    "on_waited",
+    "on_timeout",
+    "on_downgraded",
+    "on_detached",
+    "on_abandoned",
+    "on_stolen",
+    "on_deadlock",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockEvent:
+    """The event that a listener is told of.
+
+    Attributes:
+        kind: Kind of the lock, as `"lock"`.
+        name: Name of the lock. There may be very many: think before it becomes a label of a metric.
+        fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
+        seconds: For `on_acquired`, `on_waited`, `on_timeout` and `on_deadlock` how long it waited, for
+            `on_renewed` how long it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and
+            `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
+            server's clock.
+        reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
+            for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
+            for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.
+        was: Kind of the lock before, for `on_downgraded`.
+    """
+
+    kind: str
+    name: str
+    fencing_token: int | None = None
+    seconds: float = 0.0
+    reason: str = ""
+    was: str = ""
+
+
+@final
+class Events:
+    """The one place through which everything passes that others may want to know of.
+
+    A listener has any of the methods of the table in the reference, which take one `LockEvent`. None may be a
+    coroutine function: they are called in the middle of a step that must not be interrupted. An exception
+    that a listener raises is logged and harms nothing.
+
+    Invariants, so that a listener that counts begins and ends comes back to zero:
+    - each `waiting` is followed by one `waited`, however the wait ends;
+    - each `acquired` is followed by one of `released`, `lost`, `detached` and `abandoned`, and what ends has
+      the kind that `acquired` or the last `downgraded` told of.
+
+    All of them are called in the event loop of the session. Events that the end of the session cuts short are
+    not told.
+    """
+
+    __slots__ = ("_hooks", "counters")
+
+    def __init__(self, listeners: Iterable[object]) -> None:
+        self.counters: Final = Counters()
+        self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in _HOOKS}
+        if not isinstance(listeners, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
+        for listener in listeners:
+            self._add(listener)
+
+    def _add(self, listener: object) -> None:
+        if isinstance(listener, type):
+            raise TypeError(f"a listener must be an object, not the class {listener.__name__}")
+        found = False
+        for name, hooks in self._hooks.items():
+            hook = getattr(listener, name, None)
+            if hook is None:
+                continue
+            found = True
+            if not callable(hook) or inspect.iscoroutinefunction(hook):
+                raise TypeError(f"{name} of a listener must be a plain method, not {hook!r}")
+            hooks.append(hook)
+        if not found:
+            raise TypeError(f"a listener has any of {', '.join(_HOOKS)}; {type(listener).__name__} has none")
+
+    def waiting(self, kind: str, name: str) -> None:
+        log.debug("%s %r: waiting", kind, name)
+        if hooks := self._hooks["on_waiting"]:
+            _tell(hooks, LockEvent(kind=kind, name=name))
+
+    def waits_long(
+        self, kind: str, name: str, seconds: float, holders: Sequence[HolderInfo], endless: str
+    ) -> None:
+        level = logging.WARNING if endless else logging.INFO
+        if log.isEnabledFor(level):
+            from .._holders import in_words  # noqa: PLC0415 - of long waits only
+
+            known = f": held {in_words(holders)}" if holders else ""
+            why = f"; {endless}" if endless else ""
+            log.log(level, "%s %r: waiting for %.1f s%s%s", kind, name, seconds, known, why)
+
+    def waited(self, kind: str, name: str, seconds: float, reason: str) -> None:
+        if hooks := self._hooks["on_waited"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=reason))
+
+    def stuck(self, kind: str, name: str, reason: str) -> None:
+        log.warning("%s %r: a task waits for what no release can give it: %s", kind, name, reason)
+
+    def deadlocked(self, kind: str, name: str, seconds: float, deadlock: Deadlock, *, log_it: bool) -> None:
+        if log_it:
+            log.warning("%s", deadlock)
+        if hooks := self._hooks["on_deadlock"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=str(deadlock)))
+
+    def no_deadlocks(self, reason: str) -> None:
+        log.warning("deadlocks over several processes are not found now: %s", reason)
+
+    def timed_out(self, kind: str, name: str, seconds: float) -> None:
+        self.counters.timeouts += 1
+        if hooks := self._hooks["on_timeout"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+
+    def acquired(self, possession: Possession, seconds: float) -> None:
+        self.counters.acquisitions += 1
+        self.counters.wait.add(seconds)
+        if hooks := self._hooks["on_acquired"]:
+            _tell(hooks, _of(possession, seconds))
+
+    def renewed(self, possessions: Iterable[Possession]) -> None:
+        hooks = self._hooks["on_renewed"]
+        if hooks or log.isEnabledFor(logging.DEBUG):
+            for possession in possessions:
+                seconds = possession.remaining()
+                log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
+                _tell(hooks, _of(possession, seconds))
+
+    def stolen(self, possession: Possession, grant: Granted) -> None:
+        """After `acquired`: by force, from the holder that the grant tells of."""
+        from .._holders import in_words  # noqa: PLC0415 - few locks are stolen
+        from .stealing import holder_in  # noqa: PLC0415 - as above
+
+        loser = holder_in(grant.lost, now_us=grant.fencing_token)
+        if loser is None:
+            return
+        before = f"held {in_words((loser,))}"
+        log.warning("%s %r was taken by force: it was %s", possession.kind, possession.name, before)
+        if hooks := self._hooks["on_stolen"]:
+            _tell(hooks, _of(possession, loser.held_for or 0.0, before))
+
+    def doubted(self, possession: Possession, reason: str) -> None:
+        log.info("%s %r may be lost: %s", possession.kind, possession.name, reason)
+
+    def stopping(self, possession: Possession, reason: str) -> None:
+        log.warning("%s %r: its body is to stop: %s", possession.kind, possession.name, reason)
+
+    def outlasted(self, possession: Possession) -> None:
+        log.error(
+            "%s %r: its body has not ended, and its lease has: another holder may be at work beside it (%s)",
+            possession.kind,
+            possession.name,
+            possession.stop_reason,
+        )
+
+    def downgraded(self, possession: Possession, seconds: float, was: str) -> None:
+        if hooks := self._hooks["on_downgraded"]:
+            _tell(hooks, _of(possession, seconds, was=was))
+
+    def released(self, possession: Possession, seconds: float) -> None:
+        self.counters.hold.add(seconds)
+        if hooks := self._hooks["on_released"]:
+            _tell(hooks, _of(possession, seconds))
+
+    def lost(self, possession: Possession, seconds: float, reason: str) -> None:
+        self.counters.losses += 1
+        self.counters.hold.add(seconds)
+        log.warning("%s %r was lost after %.3f s: %s", possession.kind, possession.name, seconds, reason)
+        if hooks := self._hooks["on_lost"]:
+            _tell(hooks, _of(possession, seconds, reason))
+
+    def detached(self, possession: Possession, seconds: float) -> None:
+        if hooks := self._hooks["on_detached"]:
+            _tell(hooks, _of(possession, seconds))
+
+    def abandoned(self, kind: str, name: str) -> None:
+        if hooks := self._hooks["on_abandoned"]:
+            _tell(hooks, LockEvent(kind=kind, name=name))
+
+
+def _of(possession: Possession, seconds: float, reason: str = "", was: str = "") -> LockEvent:
+    return LockEvent(
+        kind=possession.kind,
+        name=possession.name,
+        fencing_token=possession.fencing_token,
+        seconds=seconds,
+        reason=reason,
+        was=was,
+    )
+
+
+def _tell(hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:
+    for hook in hooks:
+        try:
+            hook(event)
+        except Exception:
+            log.exception("a listener failed: %r", hook)

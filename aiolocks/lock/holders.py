@@ -1,0 +1,113 @@
+"""The metadata on the server beside a lease, made readable for people."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .._holders import HolderInfo
+
+if TYPE_CHECKING:
+    from ..transport import Refused
+    from ..transport.commands.families.snapshots import Holder
+    from .claim import Claim
+    from .lease import Possession
+
+_ID_LENGTH: Final = 12
+
+
+def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any]) -> HolderInfo:
+    # The fencing token is the server's time, unless that clock has been set back since.
+    granted = holder.fencing_token if (holder.fencing_token or now_us + 1) <= now_us else None
+    return HolderInfo(
+        lease_id=lease_id(holder.tokens[0]),
+        fencing_token=holder.fencing_token,
+        remaining=None if holder.left_ms is None else holder.left_ms / 1000,
+        held_since=None if granted is None else granted / 1e6,
+        held_for=None if granted is None else (now_us - granted) / 1e6,
+        permits=holder.permits,
+        depth=holder.depth,
+        mode=holder.mode,
+        names=_names(described),
+        keys=None if holder.keys is None else dict(holder.keys),
+        span=holder.span if kind.startswith("rangelock") else None,
+        **who_in(described),
+    )
+
+
+def who_in(described: dict[str, Any]) -> dict[str, Any]:
+    """Host, process, task, the user's metadata, and what a leader has published."""
+    (host, pid, task), user = whereabouts(described), described.get("user")
+    metadata = cast("dict[str, Any]", user) if isinstance(user, dict) else {}
+    return {"host": host, "pid": pid, "task": task, "metadata": metadata, "value": described.get("value")}
+
+
+def _names(described: dict[str, Any]) -> int | None:
+    """How many names a `MultiLock` holds."""
+    names = described.get("names")
+    return names if isinstance(names, int) else None
+
+
+def whereabouts(described: dict[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """Host, process and task, each of them only if it is what we write."""
+    host, pid, task = (described.get(key) for key in ("host", "pid", "task"))
+    return (
+        host if isinstance(host, str) else None,
+        pid if isinstance(pid, int) else None,
+        task if isinstance(task, str) else None,
+    )
+
+
+def described_in(metadata: bytes) -> dict[str, Any] | None:
+    """The metadata beside a lease; None if aiolocks did not write them."""
+    if not metadata:
+        return {}
+    try:
+        described: object = _DECODER.decode(metadata.decode())
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", described) if isinstance(described, dict) else None
+
+
+def _finite(text: str) -> float:
+    """A value that is no number in JSON was not written by aiolocks, and could not be passed on as JSON."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
+def told_by(kind: str, claim: Claim, refused: Refused) -> tuple[HolderInfo, ...]:
+    """The holders named by the refusal of that claim, each once, in the order in which they were granted."""
+    now_us = int(refused.told[0]) if refused.told else 0
+    holders = {holder.tokens: holder for holder in claim.commands.holders(refused)}
+    return tuple(
+        holder_info(kind, holder, now_us, described_in(holder.metadata) or {})
+        for holder in sorted(holders.values(), key=lambda one: one.fencing_token or 0)
+    )
+
+
+def held_here(claim: Claim, possession: Possession | None, now: float) -> HolderInfo:
+    """The holder of a lock that a task of this very session holds."""
+    described = described_in(claim.metadata.encode()) or {}
+    if possession is None:  # it was granted a moment ago, and its task has not run since
+        return HolderInfo(lease_id=lease_id(claim.owner), **who_in(described))
+    return HolderInfo(
+        lease_id=lease_id(claim.owner),
+        fencing_token=possession.fencing_token,
+        remaining=possession.remaining(),
+        held_since=possession.fencing_token / 1e6,
+        held_for=now - possession.granted_at,
+        names=_names(described),
+        **who_in(described),
+    )
+
+
+def lease_id(token: str) -> str:
+    """A part of a digest of the token, which is a secret."""
+    return hashlib.sha256(token.encode()).hexdigest()[:_ID_LENGTH]

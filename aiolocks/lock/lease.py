@@ -1,0 +1,1062 @@
+"""A lease, from the grant to its end: its states, its body, and the ways to let go of it.
+
+```
+HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
+HELD, UNKNOWN → LOST, RELEASED, DETACHED
+```
+
+The last three are final.
+
+A lease may be relied on until its local deadline: the time right before the request that the server confirmed
+last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
+
+With a `grace`, the body is told to stop that long before the deadline, and unwinds while the lease is still
+held. The lease is renewed meanwhile if the server answers, which does not call the body back.
+
+Cancelling the body of an `async with`, and telling that cancellation from everybody else's: the bookkeeping
+is that of `asyncio.timeout`. The task's count of cancellation requests is remembered on entry; a cancellation
+of our own is taken back on exit, and only when nobody else's is left does the CancelledError become our
+error.
+
+Up to Python 3.12 the count alone does not tell that: a `TaskGroup` that has failed after its body had ended
+leaves it raised, although nobody cancels the task. Where it was raised before our own cancellation, the
+CancelledError itself decides: ours is known by its message, and one that others have caused stands in its
+context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import enum
+import json
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
+
+from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError
+from ..transport import Call, Command, Fault, Kept, Released, Stolen, clocks
+from .clock import milliseconds
+from .misuse import AsyncOnly
+from .notes import note
+from .open_blocks import told_at_exit
+from .options import SHORTEST_TTL, Metadata, Seconds, check_at_least, check_grace, seconds, user_metadata
+from .process import current_pid
+from .shield import LONGEST_DELAY, wait_shielded
+from .term import Term
+
+if TYPE_CHECKING:
+    from .._holders import HolderInfo
+    from ..transport import Granted
+    from .binding import Binding
+    from .claim import Claim
+    from .engine import Engine
+    from .renewal import Watch
+    from .target import Target
+
+
+class LeaseState(enum.Enum):
+    """The state of a lease, as far as it is known.
+
+    `HELD`: it may be relied on. `UNKNOWN`: it may be relied on for the time that is left, but the last
+    renewal has not been answered. `LOST`: it can no longer be relied on. `RELEASED`: let go. `DETACHED`:
+    handed over by `detach()`.
+    """
+
+    HELD = "held"
+    UNKNOWN = "unknown"
+    LOST = "lost"
+    RELEASED = "released"
+    DETACHED = "detached"
+
+
+@final
+class End(NamedTuple):
+    """How a lease has ended.
+
+    Attributes:
+        state: A final one.
+        reason: As errors and the log tell it.
+        stolen_by: The holder that has taken it by force.
+    """
+
+    state: LeaseState
+    reason: str
+    stolen_by: HolderInfo | None = None
+
+
+RELEASED: Final = End(LeaseState.RELEASED, "it was released")
+DETACHED: Final = End(LeaseState.DETACHED, "it was detached")
+
+
+_COUNTS_TRULY: Final = sys.version_info >= (3, 13)
+"""Whether the count of cancellation requests goes back to what it was when a `TaskGroup` has ended."""
+
+
+@final
+class BodyScope:
+    """One entered body.
+
+    Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
+
+    Args:
+        cancels: Whether a loss cancels the body (`on_lost="cancel"`).
+
+    Attributes:
+        ended: The exit is over, with its release.
+        left: The body has ended.
+        told: The body was cancelled from here.
+    """
+
+    __slots__ = ("_at_entry", "_before", "_cancels", "_loop", "_notice", "ended", "left", "task", "told")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
+        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+        if task is None:
+            raise RuntimeError("a lease is entered inside a task")
+        self._loop = loop
+        self.task = task
+        self._cancels = cancels
+        self.ended = False
+        self._at_entry = task.cancelling()
+        self._before = 0  # the count right before our own cancellation
+        self._notice: _Notice | None = None
+        self.told = False
+        self.left = False
+
+    @property
+    def entered_here(self) -> bool:
+        """Whether this is the task that has entered."""
+        return asyncio.current_task(self._loop) is self.task
+
+    @property
+    def unwinding(self) -> bool:
+        """Whether the body was told to stop and has not ended."""
+        return self._cancels and not self.left and not self.task.done()
+
+    @property
+    def running(self) -> bool:
+        """Whether the body or its exit may still be at work."""
+        return not self.ended and not self.task.done()
+
+    @property
+    def cancelled_by_others(self) -> bool:
+        """Whether others may have cancelled the body, once it was left.
+
+        Up to Python 3.12, a task group that has failed in it looks so, too.
+        """
+        return self.task.cancelling() > self._at_entry
+
+    @property
+    def cancelled_since(self) -> bool:
+        """Whether others have cancelled the body after it was told from here, once it was left."""
+        return self.told and self.task.cancelling() > self._before
+
+    def cancel(self, why: str) -> None:
+        """The body is to stop, for that reason."""
+        if not self._cancels:
+            return
+        count = self.task.cancelling()
+        # A body that has found the loss itself is told by an exception. A cancellation now would wait for its
+        # next suspension, wherever that is; if it goes on regardless, it is cancelled then.
+        if self.entered_here or count > self._at_entry:
+            self._loop.call_soon(self._cancel_when_quiet, why, count)
+        else:
+            self._cancel(why)
+
+    def _cancel_when_quiet(self, why: str, count: int) -> None:
+        """Cancels once nobody else has done so for a whole turn of the loop.
+
+        A cancellation that was requested before and not delivered yet would be delivered as ours, if we
+        came between: of two requests for a task that is about to run, asyncio keeps the last message.
+        """
+        now = self.task.cancelling()
+        if now > count and not self.left:
+            self._loop.call_soon(self._cancel_when_quiet, why, now)
+        else:
+            self._cancel(why)
+
+    def _cancel(self, why: str) -> None:
+        if self.left or self.told or self.task.done():
+            return
+        self.told = True
+        self._before = self.task.cancelling()
+        self._notice = _Notice(f"aiolocks cancels the body: {why}")
+        self.task.cancel(self._notice)
+
+    def leave(self, exc: BaseException | None) -> bool:
+        """The body has ended so: whether by our own cancellation and nothing else."""
+        if self.left:
+            return False
+        self.left = True
+        if self._notice is None:
+            return False
+        self._notice.settled = True
+        count = self.task.uncancel()
+        # In another task, an end by cancellation is that other task's.
+        if not isinstance(exc, asyncio.CancelledError) or not self.entered_here:
+            return False
+        if count <= self._at_entry:
+            return True
+        return not _COUNTS_TRULY and count <= self._before and self._alone_caused(exc)
+
+    def _alone_caused(self, error: BaseException) -> bool:
+        """Whether our own cancellation is in it, and no earlier one that others may have requested.
+
+        Later ones do not count: nobody has requested any that was not taken back, and the body may have
+        caught ours and raised another one.
+        """
+        found = False
+        converted: BaseException | None = None
+        seen: set[int] = set()
+        at: BaseException | None = error
+        while at is not None and id(at) not in seen:
+            seen.add(id(at))
+            if isinstance(at, asyncio.CancelledError):
+                notice = at.args[0] if at.args else None
+                if notice is self._notice:
+                    found = True
+                elif found and at is not converted and not (isinstance(notice, _Notice) and notice.settled):
+                    return False
+            # A time limit has taken back the one that it has turned into this.
+            converted = at.__cause__ if isinstance(at, TimeoutError) else None
+            at = at.__context__
+        return found
+
+
+class _Notice(str):
+    """The message of a cancellation of ours; known by its identity.
+
+    Attributes:
+        settled: It was taken back.
+    """
+
+    __slots__ = ("settled",)
+
+    settled: bool
+
+    def __new__(cls, text: str) -> Self:
+        notice = super().__new__(cls, text)
+        notice.settled = False
+        return notice
+
+
+_MARK: Final = "aiolocks-lease-1."
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Enough to take a lease up elsewhere. As secret as the token in it.
+
+    Attributes:
+        at_least_ms: For how long after the grant the name stays taken, wherever the lease ends.
+    """
+
+    kind: str
+    name: str
+    token: str
+    at_least_ms: int = 0
+
+    def encode(self) -> str:
+        fields: list[str | int] = [self.kind, self.name, self.token]
+        if self.at_least_ms:
+            fields.append(self.at_least_ms)
+        text = json.dumps(fields, separators=(",", ":"))
+        return _MARK + base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, text: object, *, kind: str, name: str) -> Self:
+        """Reads a handle of the lock with that kind and name.
+
+        Raises:
+            TypeError: It is not a str.
+            ValueError: It is not a handle, or of another lock.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a handle is the str that detach() gave, not {type(text).__name__}")
+        try:
+            if not text.startswith(_MARK):
+                raise ValueError
+            fields = json.loads(base64.urlsafe_b64decode(text[len(_MARK) :]))
+            handle = cls(*fields)
+            if list(map(type, fields)) != [str, str, str, int][: len(fields)] or handle.at_least_ms < 0:
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError("this is not a handle that detach() gave") from None
+        if (handle.kind, handle.name) != (kind, name):
+            raise ValueError(f"the handle is of {handle.kind} {handle.name!r}, not of {kind} {name!r}")
+        return handle
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self.kind} {self.name!r}>"
+
+
+@final
+class Releasing:
+    """Sends a release until the server confirms it or its time has passed.
+
+    A release that is repeated because its first reply was lost, and is then told "not the holder", was
+    executed the first time: that is a success, unless the server knows the one that has taken its place.
+
+    Args:
+        until: Loop time at which the lease ends anyway.
+        on_end: Called once, when it has ended.
+        corked: Something follows that is to leave in the same write.
+    """
+
+    __slots__ = (
+        "_call",
+        "_command",
+        "_engine",
+        "_followed",
+        "_on_end",
+        "_repeated",
+        "_until",
+        "_waiters",
+        "fault",
+        "freed",
+        "overtaken",
+        "rung",
+        "thief",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        command: Command[Released],
+        *,
+        until: float,
+        on_end: Callable[[Releasing], None] | None = None,
+        corked: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._command = command
+        self._until = until
+        self._on_end = on_end
+        self._repeated = False
+        self._followed = corked
+        self._call: Call[Released] | None = None
+        self._waiters: list[asyncio.Future[None]] | None = []
+        self.freed = False
+        self.thief = b""  # the lease that has taken its place by force
+        self.rung: Sequence[bytes] = ()  # the bells of the waiters that were woken
+        self.overtaken = False  # the next request came before: the server did not know the script
+        self.fault: Fault | None = None
+        self._send(corked=corked)
+
+    def ended(self) -> asyncio.Future[None]:
+        """A future of its own for each who waits for the end."""
+        waiter: asyncio.Future[None] = self._engine.loop.create_future()
+        if self._waiters is None:
+            waiter.set_result(None)
+        else:
+            self._waiters.append(waiter)
+        return waiter
+
+    def _send(self, *, corked: bool = False) -> None:
+        wake_own = self._engine.wake_own
+        self._call = Call(self._command, self._replied, self._failed, until=self._until, on_late=wake_own)
+        self._engine.send(self._call, corked=corked)
+
+    def _replied(self, released: Released) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        self.freed = released.freed or self._repeated or call.unconfirmed
+        self.rung = released.rung
+        self.thief = released.thief
+        self.overtaken = self._followed and call.as_eval
+        self._finish()
+        self._engine.wake_own(released)
+
+    def _failed(self, fault: Fault) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        self._repeated = self._repeated or call.unconfirmed
+        pause = self._engine.settings.backoff.maximum
+        in_time = self._engine.now() + pause < self._until
+        if in_time and fault.transient and not self._engine.closed:
+            self._engine.loop.call_later(pause, self._send)
+        else:
+            self.fault = fault
+            self._finish()
+
+    def _finish(self) -> None:
+        # Nothing may refer back to this object: leases must be freed without the garbage collector.
+        waiters, self._waiters = self._waiters, None
+        on_end, self._on_end = self._on_end, None
+        try:
+            if on_end is not None:
+                on_end(self)
+        finally:
+            for waiter in waiters or ():
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+@final
+class LettingGo:
+    """The end of one lease by its holder, who may ask for it several times.
+
+    Invariants:
+    - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
+    - a lease that was lost is taken back, at most once: the server may still have it, or have it again.
+    """
+
+    __slots__ = ("_possession", "_releasing", "_taken_back")
+
+    def __init__(self, possession: Possession) -> None:
+        self._possession = possession
+        self._releasing: Releasing | None = None
+        self._taken_back = False
+
+    async def done(self, *, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
+        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
+        possession, releasing = self._possession, self._releasing
+        if releasing is None and possession.overdue:
+            possession.lose(possession.why_over())
+        if possession.end is not None:
+            if possession.lost:
+                self._take_back()
+            return None if possession.end is RELEASED else possession.not_owned()
+        if releasing is None:
+            # The order matters: no renewal may be sent after the release, and the try of the next waiter here
+            # must be sent right after it.
+            possession.leave_watch()
+            engine, gate, claim = possession.engine, possession.gate, possession.claim
+            ring, ordered = gate.letting_go(claim), engine.ordered
+            releasing = self._releasing = Releasing(
+                engine,
+                claim.end(ring=ring),
+                until=possession.term.deadline,
+                on_end=self._let_gone,
+                corked=ordered and gate.awaited,
+            )
+            if ordered:
+                gate.vacated(claim)
+        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
+        if releasing.fault is not None:
+            error = releasing.fault.error
+            if isinstance(error, BackendError):
+                told = f"aiolocks: {possession.label} {possession.name!r} was not released; its ttl frees it"
+                if told not in getattr(error, "__notes__", ()):  # it may be asked again
+                    note(error, told)
+            return error
+        return possession.not_owned() if possession.lost else None
+
+    def _let_gone(self, releasing: Releasing) -> None:
+        if self._possession.end is None:
+            self._end_with(releasing)
+        self._possession.gate.let_go(releasing.rung, overtaken=releasing.overtaken)
+
+    def _end_with(self, releasing: Releasing) -> None:
+        possession = self._possession
+        if releasing.fault is not None:
+            possession.lose("its release was not confirmed in time; the ttl frees it")
+            self._take_back()
+        elif releasing.thief and possession.lost_to(releasing.thief):
+            pass
+        elif releasing.freed:
+            possession.released()
+        else:
+            possession.lose("the server no longer had it as the holder when it was released")
+
+    def _take_back(self) -> None:
+        """The server may still have a lease that was lost by the local clock, or with the session.
+
+        Or may have again: a server that hangs may execute the last renewal when it goes on.
+        """
+        if not self._taken_back:
+            self._taken_back = True
+            engine = self._possession.engine
+            engine.take_back(self._possession.claim.end(), LONGEST_DELAY, told=engine.wake_own)
+
+
+@final
+class Changes:
+    """The requests by which a holder changes one lease, which it holds all the while.
+
+    Invariants:
+    - a lease is extended by one task at a time: the answer to an older request does not count after that to
+      a newer one;
+    - no answer counts for a lease that was let go meanwhile.
+    """
+
+    __slots__ = ("_extending", "_possession")
+
+    def __init__(self, possession: Possession) -> None:
+        self._possession = possession
+        self._extending = asyncio.Lock()
+
+    async def extend(self, ttl: float) -> None:
+        """Sets another ttl from now on. See `Lease.extend`."""
+        self._possession.ensure_here()
+        async with self._extending:
+            self._possession.ensure_held()
+            await self._extend(ttl)
+
+    async def _extend(self, ttl: float) -> None:
+        possession = self._possession
+        engine, term, watch = possession.engine, possession.term, possession.watch
+        assert watch is not None, "what is held is watched"
+        now, until = engine.now(), term.deadline
+        term.change(now, ttl)
+        # A renewal under way asked for the ttl of before: its answer must not count any more.
+        watch.drop_renewal()
+        engine.watchdog.watch(possession)
+        if engine.ward is not None:
+            engine.ward.again(watch)
+        renewal = watch.renewal_now(possession, hears=engine.hears)
+        call = await self._ask(renewal, until=until, make=watch.remade(possession))
+        if call is not None and possession.watch is not None:
+            watch.confirmed(possession, call)
+        possession.ensure_held()
+
+    async def annotate(self, fields: Mapping[str, Any]) -> None:
+        """Changes these fields of what stands beside it. See `Lease.annotate`."""
+        possession = self._possession
+        possession.ensure_here()
+        possession.ensure_held()
+        await self._ask(possession.claim.annotate(fields), until=possession.term.deadline)
+        possession.ensure_held()
+
+    async def _ask(
+        self, command: Command[Any], *, until: float, make: Callable[[], Command[Any]] | None = None
+    ) -> Call[Any] | None:
+        """The call, if the server has it as the holder; if not, None, and it is lost."""
+        possession, engine = self._possession, self._possession.engine
+        until = min(until, engine.now() + engine.settings.command_timeout)
+        call, answered = engine.start(command, until=until, make=make, patient=True)
+        try:
+            held = await answered
+        except LockError:
+            if call.ended_by is not None and call.ended_by.foreign:
+                possession.lose(str(call.ended_by.error))
+            if possession.state is LeaseState.LOST:
+                possession.ensure_held()
+            raise
+        finally:
+            engine.forget(call)
+        if held:
+            return call
+        if possession.watch is not None:
+            possession.taken_away(held)
+        return None
+
+
+_ARMED_AFTER: Final = 0.05
+"""Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""
+
+
+@final
+class Possession:
+    """The state machine of one grant, from the grant to its end.
+
+    Invariants:
+    - it ends once, and only through `_end`;
+    - the deadline is never later than the end of the lease on the server, if both clocks run alike;
+    - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
+      unless the event loop did not run or the lease was lost at once;
+    - it has a watch until it ends or a release is sent, and is renewed only by that.
+
+    Args:
+        sent: Loop time right before the granted request was sent, as `Engine.moment` counts it.
+
+    Attributes:
+        end: How it has ended.
+        scope: The body that has entered it.
+        stop_reason: Why the body was told to stop before the end.
+        watch: The watchdog's.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_lost",
+        "_over",
+        "claim",
+        "end",
+        "engine",
+        "fencing_token",
+        "gate",
+        "granted_at",
+        "label",
+        "name",
+        "scope",
+        "stop_reason",
+        "term",
+        "watch",
+    )
+
+    def __init__(
+        self,
+        target: Target,
+        claim: Claim,
+        fencing_token: int,
+        sent: float,
+    ) -> None:
+        engine, options = target.engine, target.options
+        self._lost: asyncio.Event | None = None
+        self._over: asyncio.Event | None = None
+        self.claim = claim
+        self.end: End | None = None
+        self.engine = engine
+        self.fencing_token = fencing_token
+        self.gate = target.gate
+        self.granted_at = sent
+        self.label = target.label
+        self.name = target.name
+        self.term = Term(
+            sent,
+            ttl=options.ttl,
+            max_hold=options.max_hold,
+            auto_renew=options.auto_renew,
+            grace=options.grace,
+            ahead=clocks.steady() - engine.now(),
+        )
+        if engine.hears:
+            self.term.ask_by(sent + _ARMED_AFTER)
+        self.scope: BodyScope | None = None
+        self.stop_reason = ""
+        self.watch: Watch | None = None
+
+    # -- what may be said of it
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended, as far as anybody was told."""
+        return self.end is None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended so."""
+        return self.end is not None and self.end.state is LeaseState.LOST
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its deadline has passed, and nobody was told yet."""
+        term = self.term
+        return self.end is None and term.moment(self.engine.now(), clocks.steady()) >= term.deadline
+
+    @property
+    def state(self) -> LeaseState:
+        """LOST as soon as the deadline has passed, even before anybody was told."""
+        if self.end is not None:
+            return self.end.state
+        if self.overdue:
+            return LeaseState.LOST
+        return LeaseState.UNKNOWN if self.term.doubted else LeaseState.HELD
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is held, for all that is known here, and nobody lets go of it."""
+        return not self.term.doubted and self.remaining() > 0.0
+
+    @property
+    def kind(self) -> str:
+        return self.label.lower()
+
+    def remaining(self) -> float:
+        """Seconds that the holder may still rely on."""
+        if self.watch is None or self.engine.pid != current_pid():
+            return 0.0
+        term = self.term
+        return max(0.0, term.deadline - term.moment(self.engine.now(), clocks.steady()))
+
+    def ensure_held(self) -> None:
+        """Raises `LockLostError` unless it may be relied on now."""
+        if self.remaining() <= 0.0:
+            # Not lost, but used in a fork, or after its holder has let go of it.
+            lost = self.state is LeaseState.LOST
+            raise self.loss(self._why_not_held(), lost=lost)
+
+    def loss(self, reason: str, *, lost: bool = True) -> LockLostError:
+        """The error for a lease that cannot be relied on."""
+        thief = None if self.end is None else self.end.stolen_by
+        return LockLostError(self.label, self.name, reason, lost=lost, stolen_by=thief)
+
+    def not_owned(self) -> LockNotOwnedError:
+        """The error for a lease that has ended, and cannot be let go of."""
+        assert self.end is not None, "it can be let go of"
+        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
+
+    def ensure_this_process(self) -> None:
+        """Raises in a fork of the holder."""
+        if self.engine.pid != current_pid():
+            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
+
+    def ensure_here(self) -> None:
+        """Raises unless this is the process and the event loop of the holder."""
+        self.ensure_this_process()
+        if asyncio.get_running_loop() is not self.engine.loop:
+            raise RuntimeError(f"this lease of {self.label} {self.name!r} belongs to another event loop")
+
+    def _why_not_held(self) -> str:
+        if self.engine.pid != current_pid():
+            return "it belongs to the process that forked this one"
+        if self.end is not None:
+            return self.end.reason
+        return "it is being released" if self.watch is None else self.why_over()
+
+    def why_over(self) -> str:
+        """The reason when the deadline has passed."""
+        # A renewal that is in doubt was sent: then the server was silent, whatever the loop did after that.
+        now, term = self.engine.now(), self.term
+        stalled = 0.0 if term.doubted else self.engine.watchdog.stalled(term.deadline)
+        return term.why_over(stalled=stalled, suspended=term.moment(now, clocks.steady()) - now)
+
+    async def wait_lost(self) -> None:
+        if self.lost:
+            return
+        if self._lost is None:
+            self._lost = asyncio.Event()
+        await self._lost.wait()
+
+    async def wait_over(self) -> None:
+        """Returns when it has ended, in whichever way."""
+        if self._over is None:
+            self._over = asyncio.Event()
+        if self.end is None:
+            await self._over.wait()
+
+    # -- while it is held
+
+    def doubt(self, reason: str) -> None:
+        """A renewal was not answered, or by an error."""
+        if not self.term.doubted:
+            self.term.doubted = True
+            self.engine.events.doubted(self, reason)
+
+    def begin_grace(self, left: float) -> None:
+        """Its body is to stop now, while there is that time left."""
+        reason = self.term.why_grace(left)
+        self.engine.events.stopping(self, reason)
+        self.stop(reason)
+
+    def stop(self, reason: str) -> None:
+        """Its body is to end while the lease is still held: the body is told, once."""
+        if self.end is not None or self.term.stopping:
+            return
+        self.term.stopping = True
+        self.stop_reason = reason
+        if self.scope is not None:
+            self.scope.cancel(f"{self.label} {self.name!r}: {reason}")
+
+    def become(self, label: str) -> None:
+        """Is less than it was, in place."""
+        was, self.label = self.kind, label
+        if self.watch is not None:
+            self.watch.label = label
+        if self.kind != was:
+            self.engine.events.downgraded(self, self.engine.now() - self.granted_at, was)
+
+    # -- the end
+
+    def taken_away(self, answer: Kept) -> None:
+        """The server does not have it as the holder."""
+        if not (isinstance(answer, Stolen) and self.lost_to(answer.thief)):
+            self.lose("the server no longer has it as the holder")
+
+    def lost_to(self, lease: bytes) -> bool:
+        """Whether the holder of that lease has taken it by force, and so it is lost."""
+        from .stealing import lost_to  # noqa: PLC0415 - of few losses, and an import takes its time
+
+        return lost_to(self, lease)
+
+    def lose(self, reason: str, thief: HolderInfo | None = None) -> None:
+        """Can no longer be relied on: each task that relies on it is told, once."""
+        if self.end is not None:
+            return
+        self._end(End(LeaseState.LOST, reason, thief))
+        if self._lost is not None:
+            self._lost.set()
+        if self.scope is not None:
+            if self.term.stopping and self.scope.unwinding:
+                self.engine.events.outlasted(self)
+            self.scope.cancel(f"{self.label} {self.name!r} was lost: {reason}")
+        self.engine.events.lost(self, self.engine.now() - self.granted_at, reason)
+
+    def released(self) -> None:
+        """The server has freed it."""
+        self._end(RELEASED)
+        self.engine.events.released(self, self.engine.now() - self.granted_at)
+
+    def detach(self) -> None:
+        """Ends the watch here: nobody looks after the lease any more, and the ttl runs."""
+        self.ensure_held()
+        self.engine.settle(self.claim)
+        self._end(DETACHED)
+        self.engine.events.detached(self, self.engine.now() - self.granted_at)
+
+    def _end(self, end: End) -> None:
+        if self.end is not None:
+            raise RuntimeError(f"a lease that is {self.end.state.name} cannot become {end.state.name}")
+        self.end = end
+        if self._over is not None:
+            self._over.set()
+        self.leave_watch()
+        self.gate.vacated(self.claim)
+
+    def leave_watch(self) -> None:
+        """Nothing more is sent for the lease, nor heard of it."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.end(self.engine)
+
+
+class Lease(AsyncOnly):
+    """Possession of a lock; made by acquiring, never by hand.
+
+    It may be relied on until its local deadline: the time right before the request that the server confirmed
+    last, plus the ttl, less a drift of 1 % and 2 ms. While it is held it is renewed each third of its ttl.
+
+    `async with lease:` cancels the body when the lease is lost, or when the lock's `grace` begins, raises
+    `LockLostError` once the body has unwound, and releases on exit. The body's own exception, and a
+    cancellation from outside, always win; the loss is then a note on them.
+    """
+
+    _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
+
+    __slots__ = ("_changing", "_engine", "_letting_go", "_metadata", "_on_lost", "_possession")
+
+    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
+        self._engine = binding.engine
+        self._metadata = binding.metadata
+        self._on_lost = binding.options.on_lost
+        self._possession = possession
+        self._changing: Changes | None = None  # from the first change on
+        self._letting_go: LettingGo | None = None  # from the first try on
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return self._possession.name
+
+    @property
+    def kind(self) -> str:
+        """Kind of the lock, as `"lock"`."""
+        return self._possession.kind
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that each renewal asks for; `extend` may change it."""
+        return self._possession.term.ttl
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The user's metadata, the session's and the lock's, as acquired or as annotated since; read-only."""
+        return MappingProxyType(dict(self._metadata))
+
+    @property
+    def token(self) -> str:
+        """The secret of this possession. A process that has it can release the lock: do not log it."""
+        return self._possession.claim.token
+
+    @property
+    def fencing_token(self) -> int:
+        """Larger than that of every earlier lease on this name; what a store checks to refuse a late holder.
+
+        The server's time in microseconds, or one more than the last token where that is larger. So it rises
+        also after the server restarted empty or failed over, unless its clock then stands behind an earlier
+        grant.
+        """
+        return self._possession.fencing_token
+
+    @property
+    def state(self) -> LeaseState:
+        """The state of the lease now; LOST as soon as its local deadline has passed."""
+        return self._possession.state
+
+    def remaining(self) -> float:
+        """Seconds that the holder may still rely on; 0.0 once lost or let go. No I/O."""
+        return self._possession.remaining()
+
+    def ensure_held(self) -> None:
+        """Returns if the lease may be relied on now. No I/O, so that it fits right before every write.
+
+        Raises:
+            LockLostError: It was lost, or let go.
+        """
+        self._possession.ensure_held()
+
+    async def owned(self) -> bool:
+        """Asks the server whether this lease holds the lock.
+
+        Raises:
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+        """
+        self._possession.ensure_here()
+        return await self._engine.ask(self._possession.claim.owned())
+
+    async def extend(self, ttl: Seconds | None = None) -> None:
+        """Sets a new ttl from now on, which the renewals that follow keep.
+
+        Until the answer is here, the lease counts on the shorter of its old time and the new one; so it does
+        after a cancellation or an error.
+
+        Args:
+            ttl: Seconds from now, 50 ms to ten years, and no less than the lock's `at_least` and twice its
+                `grace`; None for the ttl that it has.
+
+        Raises:
+            TypeError, ValueError: The ttl is not as it should be; before any I/O.
+            LockLostError: It is no longer ours.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+        """
+        given = self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL)
+        check_at_least(self._possession.claim.at_least_ms, milliseconds(given))
+        check_grace(self._possession.term.grace, given)
+        await self._changes.extend(given)
+
+    @property
+    def _changes(self) -> Changes:
+        if self._changing is None:
+            self._changing = Changes(self._possession)
+        return self._changing
+
+    async def annotate(self, metadata: Metadata) -> None:
+        """Changes what stands beside the lease on the server, where `session.inspect()` and the CLI show it.
+
+        The new metadata replace those of the lock and those of an earlier annotation. The session's
+        metadata stays beside it, and so does the holder's host, pid and task. The lease lasts as long as
+        before; renewals keep what was annotated, and `lock.adopt` replaces it by the metadata of that lock.
+
+        Args:
+            metadata: JSON values, readable by everybody who can read the key.
+
+        Raises:
+            TypeError: It is not a mapping from str to JSON values.
+            ConfigurationError: With the session's, it has more bytes than the session's `largest_metadata`.
+            LockLostError: It is no longer ours.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        After a cancellation or an error the server may have done it or not; the lease is held as before, and
+        asked again, it does what is left.
+        """
+        settings = self._engine.settings
+        user = {**settings.metadata, **user_metadata(metadata)}
+        settings.user_json(user)
+        await self._changes.annotate({"user": user})
+        self._metadata = user
+
+    async def release(self) -> None:
+        """Lets go. Idempotent: once it was released, every further call does nothing.
+
+        A lock with an `at_least` that has not passed yet keeps the name until then; nobody holds it any more.
+
+        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
+        most 1 s; the release goes on by itself after it.
+
+        Raises:
+            LockNotOwnedError: It was lost, or handed over by `detach`.
+            BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
+        """
+        self._possession.ensure_here()
+        error = await self._let_go(cancelled_by=None)
+        if error is not None:
+            raise error
+
+    def _let_go(
+        self, *, cancelled_by: asyncio.CancelledError | None
+    ) -> Coroutine[Any, Any, LockError | None]:
+        if self._letting_go is None:
+            self._letting_go = LettingGo(self._possession)
+        return self._letting_go.done(cancelled_by=cancelled_by)
+
+    async def wait_lost(self) -> None:
+        """Returns when the lease is lost. For one that was let go it never does: cancel it then."""
+        await self._possession.wait_lost()
+
+    def detach(self) -> str:
+        """Stops looking after the lease here, and gives a handle for `lock.adopt(handle)` to take it up.
+
+        The handle is as secret as the token. The scope that entered the lease leaves it alone from now on;
+        until it is adopted, in this process or another, the ttl runs.
+
+        Raises:
+            LockLostError: It was lost, or let go.
+        """
+        self._possession.detach()
+        at_least_ms = self._possession.claim.at_least_ms
+        return Handle(self.kind, self.name, self.token, at_least_ms).encode()
+
+    async def __aenter__(self) -> Self:
+        self.enter()
+        return self
+
+    def enter(self) -> asyncio.Task[Any]:
+        """Enters the lease, and returns the task that has entered."""
+        possession = self._possession
+        if possession.scope is not None:
+            raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
+        if possession.remaining() <= 0.0:
+            if possession.state is LeaseState.LOST:
+                possession.lose(possession.why_over())  # the next waiters need not wait for this task
+            possession.ensure_held()
+        possession.scope = scope = BodyScope(self._engine.loop, cancels=self._on_lost == "cancel")
+        if possession.term.stopping:
+            scope.cancel(possession.stop_reason)
+        if possession.watch is not None:
+            self._engine.entered.add(scope.task, possession.watch)
+            if self._engine.ward is not None and self._on_lost == "cancel":
+                self._engine.ward.enter(possession.watch, possession.term)
+        return scope.task
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        scope = self._possession.scope
+        if scope is None:
+            raise RuntimeError("this lease was not entered")
+        if scope.left:
+            label, name = self._possession.label, self.name
+            await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
+            return
+        cancelled_by_us = scope.leave(exc)
+        self._engine.entered.remove(scope.task, self._possession)
+        try:
+            error = await self._release_on_exit(exc)
+        finally:
+            scope.ended = True
+        if scope.told and self._possession.stop_reason and not isinstance(error, LockLostError):
+            error = self._stopped(exc, error)
+        if error is None:
+            return
+        if exc is not None and not cancelled_by_us:
+            note(exc, f"aiolocks: {error}")  # the body's own exception wins
+        elif isinstance(error, LockLostError) and self._on_lost == "ignore":
+            pass  # the log has it
+        else:
+            raise error from error.__cause__
+
+    def _stopped(self, exc: BaseException | None, unreleased: LockError | None) -> LockError | None:
+        """How a body ends that was told to stop; one that has ended well was alone up to its end."""
+        if exc is None:
+            return unreleased
+        error = self._possession.loss(self._possession.stop_reason)
+        error.__cause__ = unreleased
+        return error
+
+    async def _release_on_exit(self, exc: BaseException | None) -> LockError | None:
+        possession = self._possession
+        if possession.end is DETACHED:
+            return None
+        cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
+        try:
+            possession.ensure_this_process()
+            if possession.scope is None or not possession.scope.entered_here:
+                possession.ensure_here()
+            error = await self._let_go(cancelled_by=cancelled_by)
+        except LockNotOwnedError as not_here:  # a fork of the holder
+            return not_here
+        if isinstance(error, LockNotOwnedError):
+            before = f"{possession.stop_reason}; " if possession.stop_reason else ""
+            reason = "" if possession.end is None else possession.end.reason
+            return self._possession.loss(f"{before}{reason}")
+        return error
+
+    def __repr__(self) -> str:
+        left = f" remaining={self.remaining():.3f}" if self._possession.live else ""
+        return f"<Lease {self.kind} {self.name!r} {self.state.name} fencing_token={self.fencing_token}{left}>"

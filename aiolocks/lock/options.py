@@ -1,0 +1,346 @@
+"""Arguments that do not exist: the error says how the right one is called."""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final, Literal, cast, final
+
+from .clock import milliseconds
+
+# -- Checks of what users pass in, before any I/O. Each message says what was given and what is allowed.
+
+Seconds = float | int | timedelta
+"""A duration: a number of seconds, or a timedelta."""
+
+Metadata = Mapping[str, Any]
+"""Metadata that a user attaches to a lease: JSON, readable by everyone who can read the key."""
+
+SHORTEST_TTL: Final = 0.05
+LONGEST: Final = 10 * 365.25 * 24 * 3600
+_NAME_BYTES: Final = 1024
+LARGEST_METADATA: Final = 65_536
+"""Bytes of JSON. Each contender that is refused reads the metadata of the holders, and each acquire sends its
+own, on the connection that carries the renewals of all leases."""
+LARGEST_VALUE: Final = 1_000_000
+"""Bytes that every server takes, however it is configured: neither `client-query-buffer-limit` nor
+`proto-max-bulk-len` can be set below 1 MiB."""
+_LARGEST: Final = 512 * 1024 * 1024
+
+
+def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGEST) -> float:
+    """A duration in seconds within bounds."""
+    longest = "ten years" if most == LONGEST else f"{most:g}"
+    allowed = f"a number of seconds or a timedelta, from {least:g} to {longest}"
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be {allowed}, not {value!r} ({type(value).__name__})")
+    if not least <= value <= most:  # also refuses NaN
+        raise ValueError(f"{what} must be {allowed}, not {value!r}")
+    return float(value)
+
+
+def number(what: str, value: object, *, most: float) -> float:
+    """A number from 0 to a bound."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number from 0 to {most:g}, not {value!r} ({type(value).__name__})")
+    if not 0 <= value <= most:  # also refuses NaN
+        raise ValueError(f"{what} must be a number from 0 to {most:g}, not {value!r}")
+    return float(value)
+
+
+def check_at_least(at_least_ms: int, ttl_ms: int) -> None:
+    """Refuses an `at_least` that the death of its holder would cut short: then the ttl frees the name."""
+    if at_least_ms > ttl_ms:
+        raise ValueError(
+            f"at_least must not be longer than ttl and max_hold, here {ttl_ms / 1000:g} s, but it is "
+            f"{at_least_ms / 1000:g} s: the name of a holder that dies is free after that time"
+        )
+
+
+def optional_seconds(what: str, value: object, *, least: float = 0.0) -> float | None:
+    """A duration in seconds within bounds, or None for no bound."""
+    if value is None:
+        return None
+    try:
+        return seconds(what, value, least=least)
+    except ValueError as error:
+        raise ValueError(f"{error}; None means for ever") from None
+
+
+def check_grace(grace: float, ttl: float) -> None:
+    """Refuses a `grace` that would leave the body less time than its unwinding."""
+    if grace > ttl / 2:
+        raise ValueError(
+            f"grace must be at most half of ttl and max_hold, here {ttl / 2:g} s, but it is {grace:g} s"
+        )
+
+
+def lock_name(value: object, what: str = "name") -> str:
+    """The name of a lock."""
+    if not isinstance(value, str):
+        given = (
+            "a client; the client comes first" if hasattr(value, "execute_command") else type(value).__name__
+        )
+        raise TypeError(f"{what} must be a str, not {given}")
+    value = str.__str__(value)  # of a str that is also an Enum, the value
+    if not value:
+        raise ValueError(f"{what} must not be empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} cannot be encoded in UTF-8: {value!r}") from None
+    if size > _NAME_BYTES:
+        raise ValueError(
+            f"{what} must not be longer than {_NAME_BYTES} bytes in UTF-8, not {size}: {value[:40]!r}…"
+        )
+    return value
+
+
+def key_prefix(value: object) -> str:
+    """The prefix with which all keys of a session begin."""
+    name = lock_name(value, "prefix")
+    if "{" in name or "}" in name:
+        raise ValueError(f"prefix must not have braces, which would be the cluster's hash tag, not {name!r}")
+    return name
+
+
+NO_METADATA: Final[dict[str, Any]] = {}
+"""Shared by all that have none, and never changed: there may be very many."""
+
+
+def user_metadata(value: object) -> dict[str, Any]:
+    """A user's metadata, copied, so that later changes by the user do not reach the lock."""
+    if value is None:
+        return NO_METADATA
+    if not isinstance(value, Mapping):
+        raise TypeError(f"metadata must be a mapping from str to JSON values, not {type(value).__name__}")
+    given = dict(cast("Mapping[object, object]", value))
+    for key in given:
+        if not isinstance(key, str):
+            raise TypeError(f"metadata must have str keys, not {key!r} ({type(key).__name__})")
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"metadata must be JSON values: {error}") from None
+    return copied
+
+
+def whole_number(what: str, value: object, *, least: int = 1, most: int) -> int:
+    """A number of things."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"{what} must be an int from {least} to {most}, not {value!r} ({type(value).__name__})"
+        )
+    if not least <= value <= most:
+        raise ValueError(f"{what} must be from {least} to {most}, not {value!r}")
+    return int(value)
+
+
+def size(what: str, value: object) -> int:
+    """A number of bytes, at most what one value of Redis can have."""
+    return whole_number(what, value, most=_LARGEST)
+
+
+def flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+# -- The options that all kinds of locks have in common, with their defaults.
+
+OnLost = Literal["cancel", "ignore"]
+
+_REPLICAS: Final = 1000
+_LONG: Final = 7200
+"""Seconds above which a plain number was perhaps meant as milliseconds, as in other libraries."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Options:
+    """The options that all kinds of locks have in common; checked. Locks with the same arguments share it."""
+
+    ttl: float
+    blocking_timeout: float | None
+    auto_renew: bool
+    max_hold: float | None
+    on_lost: OnLost
+    metadata: dict[str, Any]
+    replicas: int
+    at_least: float
+    grace: float
+    at_least_ms: int = field(init=False)
+    first_ttl: float = field(init=False)
+    """The ttl that an acquire asks for: no more than `max_hold`."""
+    first_ttl_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = self.ttl if self.max_hold is None else min(self.ttl, self.max_hold)
+        object.__setattr__(self, "first_ttl", first)
+        object.__setattr__(self, "first_ttl_ms", milliseconds(first))
+        object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
+        check_at_least(self.at_least_ms, self.first_ttl_ms)
+        check_grace(self.grace, first)
+
+    def with_grace(self, grace: float) -> Options:
+        """The same with another `grace`."""
+        return replace(self, grace=grace)
+
+    @staticmethod
+    def checked(
+        *,
+        ttl: object = 30.0,
+        blocking_timeout: object = None,
+        auto_renew: object = True,
+        max_hold: object = None,
+        on_lost: object = "cancel",
+        metadata: object = None,
+        replicas: object = 0,
+        at_least: object = 0.0,
+        grace: object = 0.0,
+    ) -> Options:
+        """The options of these arguments, checked; one that is left out has its default."""
+        given = (ttl, blocking_timeout, auto_renew, max_hold, on_lost, replicas, at_least, grace)
+        if metadata is None:
+            try:
+                return _checked_before(*given)
+            except TypeError:  # of an argument that cannot be hashed, or is of another type than it should be
+                pass
+        return _checked(metadata, *given)
+
+
+def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
+    metadata: object,
+    ttl: object,
+    blocking_timeout: object,
+    auto_renew: object,
+    max_hold: object,
+    on_lost: object,
+    replicas: object,
+    at_least: object,
+    grace: object,
+) -> Options:
+    if ttl is None:
+        raise TypeError(
+            "ttl must be a number of seconds or a timedelta, not None: a lock is renewed for as long as "
+            "its holder lives, and outlives it by its ttl"
+        )
+    if auto_renew is True and isinstance(ttl, (int, float)) and _LONG < ttl < LONGEST:
+        # A lock that is renewed needs no long ttl, and one of which the holder dies is taken for so long.
+        warnings.warn(
+            f"ttl={ttl!r} is {ttl / 3600:.1f} hours: ttl is in seconds. A lock is renewed while its holder "
+            "lives, and stays taken for that long when it dies. If that is meant, give a timedelta",
+            UserWarning,
+            stacklevel=4 if metadata is not None else 5,
+        )
+    if on_lost not in ("cancel", "ignore"):
+        raise ValueError(f"on_lost must be 'cancel' or 'ignore', not {on_lost!r}")
+    return Options(
+        ttl=seconds("ttl", ttl, least=SHORTEST_TTL),
+        blocking_timeout=optional_seconds("blocking_timeout", blocking_timeout),
+        auto_renew=flag("auto_renew", auto_renew),
+        max_hold=optional_seconds("max_hold", max_hold, least=SHORTEST_TTL),
+        on_lost=on_lost,
+        metadata=user_metadata(metadata),
+        replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
+        at_least=seconds("at_least", at_least),
+        grace=seconds("grace", grace),
+    )
+
+
+DEFAULTS: Final[dict[str, Any]] = Options.checked.__kwdefaults__ or {}
+"""The default of each option. The signatures of the kinds repeat them, for `help` and editors."""
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _checked_before(*given: object) -> Options:
+    """Most programs make a lock for each use, with the same few options: these are checked once.
+
+    By position, because a cache finds them in half the time that it needs for names.
+    """
+    return _checked(None, *given)
+
+
+_AT_LEAST: Final = "Lock(..., at_least=...), or that of a FairLock"
+_OF_SESSION: Final = "Session(client, {}=...), given as the client"
+
+# The names that other libraries use for an option, or that are easily taken for it.
+_MEANT: Final = {
+    "at_least": _AT_LEAST,
+    "auto_renew": "Lock(..., auto_renew=...)",
+    "blocking_timeout": "acquire(blocking_timeout=...)",
+    "max_hold": "Lock(..., max_hold=...)",
+    "ttl": "Lock(..., ttl=...), or lease.extend(ttl)",
+    "auto_release_time": "ttl= (how long the lease lasts)",
+    "auto_renewal": "auto_renew=",
+    "backoff": _OF_SESSION.format("backoff"),
+    "blocking": "try_acquire(), or blocking_timeout=0 for one try",
+    "command_timeout": _OF_SESSION.format("command_timeout"),
+    "expire": "ttl= (how long the lease lasts)",
+    "expires": "ttl= (how long the lease lasts)",
+    "ex": "ttl= (how long the lease lasts)",
+    "px": "ttl= (in seconds)",
+    "fence_retention": _OF_SESSION.format("fence_retention"),
+    "key": "name=",
+    "lease": "ttl= (how long the lease lasts)",
+    "lease_time": "ttl= (how long the lease lasts)",
+    "lease_timeout": "ttl= (how long the lease lasts)",
+    "listeners": _OF_SESSION.format("listeners"),
+    "lock_at_least_for": _AT_LEAST,
+    "lock_name": "name=",
+    "lock_timeout": "ttl= (how long the lease lasts)",
+    "prefix": _OF_SESSION.format("prefix"),
+    "redis": "client= (the first argument)",
+    "renew": "auto_renew=",
+    "sleep": "Session(client, backoff=Backoff(...))",
+    "timeout": "ttl= (how long the lease lasts, redis-py's timeout) "
+    "or blocking_timeout= (how long to wait, threading's timeout)",
+    "wait": "blocking_timeout= (how long to wait)",
+    "wait_timeout": "blocking_timeout= (how long to wait)",
+    "wakeup": _OF_SESSION.format("wakeup"),
+}
+_NEEDLESS: Final = {
+    "thread_local": "every acquisition has a lease of its own",
+    "token": "every lease makes its own; hand a lease over with detach() and adopt()",
+}
+
+
+def reject_unknown(
+    what: str,
+    unknown: Mapping[str, object],
+    meanings: Mapping[str, str] = _MEANT,
+    *,
+    positional: tuple[object, ...] = (),
+) -> None:
+    """Refuses arguments that do not exist, with the right form in the error.
+
+    Args:
+        what: Name of the function, for messages.
+        unknown: Keyword arguments.
+        meanings: The right form for each of them; these come first.
+        positional: Positional arguments, probably meant as the time to wait.
+    """
+    if positional:
+        given = positional[-1]
+        form = f"{what.removeprefix('try_')[:-1]}blocking_timeout={given!r:.40})"
+        right = _MEANT["blocking"] if isinstance(given, bool) else form
+        raise TypeError(f"{what} takes no positional argument for the time to wait; did you mean {right}?")
+    for name in unknown:
+        wrong = f"{what} has no argument {name!r}"
+        if (meant := meanings.get(name) or _MEANT.get(name)) is not None:
+            raise TypeError(f"{wrong}; did you mean {meant}?")
+        if name in _NEEDLESS:
+            raise TypeError(f"{wrong} and needs none: {_NEEDLESS[name]}")
+        if name in DEFAULTS:  # that of a kind, and not of this function
+            raise TypeError(f"{wrong}; did you mean Lock(..., {name}=...)?")
+        import difflib  # noqa: PLC0415 - a right call need not load it
+
+        alike = difflib.get_close_matches(name, DEFAULTS, n=1, cutoff=0.75)
+        raise TypeError(f"{wrong}; did you mean {alike[0]}=?" if alike else wrong)

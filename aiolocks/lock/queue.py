@@ -1,0 +1,700 @@
+"""The queue inside one process: of those who want the same thing here, one at a time asks the server.
+
+`Gate` is that queue, with its holders (`Here`) and its place in the queue on the server; `Turns` decides when
+a release gives another process its turn.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from ..transport import ASK, BEHIND, BELL_RUNG, GONE, IN_TURN, NO_END, NOT_OURS, OWING, SEATED, STAYING
+from .claim import Claim
+from .clock import seconds
+
+if TYPE_CHECKING:
+    from ..transport import Command, Granted, Listener, Refused
+    from .claim import Resource
+    from .engine import Engine
+    from .lease import Possession
+    from .waiter import Waiter
+
+_RUN: Final = 16
+"""Hand-overs from task to task within a process, after which another process that waits has its turn."""
+_RUN_SECONDS: Final = 0.05
+"""The same in time, for those who hold for longer."""
+_YIELDING: Final = 0.005
+"""Seconds for which a session that has woken another process lets it go first: as long as a wakeup may take.
+Without this pause the releasing session would win every race: it can retry at once, while the woken process
+still has to wake up."""
+_DEAF_RUN: Final = 4
+"""Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
+longer there: this many times the longest sleep."""
+
+
+@final
+class Turns:
+    """Counts the hand-overs in a row within this process, and remembers whom it owes a turn.
+
+    Invariant: while another process is known to wait, at most `_RUN` hand-overs, and none that begins later
+    than `_RUN_SECONDS` after the first grant, follow each other here (or, where nobody hears, none that
+    begins later than `_DEAF_RUN` times the longest sleep).
+
+    `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
+    """
+
+    __slots__ = ("_giving", "_others", "_run", "_since", "owed", "yielding_until")
+
+    def __init__(self) -> None:
+        self._giving = False  # the release under way gives another process its turn
+        self._others = 0  # in the queue when it was last granted here
+        self._run = 0
+        self._since = 0.0
+        self.yielding_until = 0.0  # when others who were woken have had their chance; 0: nobody was
+        self.owed = False  # it was let go of here without waking anybody elsewhere: that is still to be done
+
+    def granted(self, others: int, now: float) -> None:
+        if self.owed:
+            self._run += 1
+        else:
+            self._run = 0
+            self._since = now
+        self.owed = self._giving = False
+        self.yielding_until = 0.0  # the waiter that was woken has had its chance
+        self._others = others
+
+    def over(self, now: float, longest_sleep: float | None) -> bool:
+        """Whether it is another process's turn, although somebody waits here."""
+        if longest_sleep is not None:
+            over = now - self._since >= _DEAF_RUN * longest_sleep
+        else:
+            over = self._run >= _RUN or now - self._since >= _RUN_SECONDS
+        self._giving = over and self._others > 0
+        return self._giving
+
+    def rang(self, now: float, longest_sleep: float | None) -> float:
+        """Another process was woken: for how many seconds it goes first."""
+        giving, self._giving = self._giving, False
+        seconds = _YIELDING
+        if longest_sleep is not None:
+            seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
+        self.yielding_until = now + seconds
+        return seconds
+
+    def yielding(self, clock: Callable[[], float]) -> bool:
+        """Whether others go first."""
+        if self.yielding_until and clock() >= self.yielding_until:
+            self.yielding_until = 0.0
+        return self.yielding_until > 0.0
+
+
+@final
+class Here:
+    """The holders of one gate.
+
+    Invariant: `closed` says whether one of them excludes all waiters, who then do not ask.
+
+    Attributes:
+        closed: Nobody may ask.
+        first: One that holds it, if any does; there are several where they do not exclude each other, or
+            where the server has lost its data.
+    """
+
+    __slots__ = ("_also", "_exclusive", "_possession", "closed", "first")
+
+    def __init__(self, *, exclusive: bool) -> None:
+        self._exclusive = exclusive
+        self.first: Claim | None = None
+        self._possession: weakref.ref[Possession] | None = None  # of the first
+        self._also: dict[Claim, None] | None = None  # most gates never have a second holder
+        self.closed = False
+
+    def __contains__(self, claim: Claim) -> bool:
+        return self.first is claim or (self._also is not None and claim in self._also)
+
+    @property
+    def held(self) -> bool:
+        """Whether anybody in this session is known to hold it."""
+        return self.first is not None
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+        return bool(self._also)
+
+    @property
+    def possession(self) -> Possession | None:
+        """The possession of the first, once its grant has become one."""
+        return None if self._possession is None else self._possession()
+
+    def are_of(self, owner: str) -> bool:
+        """Whether that owner holds it."""
+        return any(claim is not None and claim.owner == owner for claim in (self.first, *(self._also or ())))
+
+    def add(self, claim: Claim) -> None:
+        """It was granted; no possession of it is known yet."""
+        if self.first is None:
+            self.first, self._possession = claim, None
+            self.closed = self._exclusive
+            return
+        if self._also is None:
+            self._also = {}
+        self._also[claim] = None
+
+    def entrust(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
+        """The possession that this grant has become: of a claim that was added, or that was adopted."""
+        if self.first is None:
+            self.add(claim)
+        if self.first is claim:
+            self._possession = possession
+        else:
+            self.add(claim)
+
+    def remove(self, claim: Claim) -> bool:
+        """Whether it did hold."""
+        if self.first is claim:
+            self.first = self._possession = None
+            if self._also:
+                self.first, _ = self._also.popitem()
+            self.closed = self._exclusive and self.first is not None
+            return True
+        if self._also and claim in self._also:
+            del self._also[claim]
+            return True
+        return False
+
+
+_UNSEATED: Final = 3
+"""The times in a row that the head asks at once where its bell does not hang after a refusal, and nothing
+says that it was rung. Then its waiters poll until the next heartbeat."""
+
+
+@final
+class Gate:
+    """First come, first served. However many tasks wait here, the server sees one, or a seat of each.
+
+    The server sees the waiters of one gate as one place in its queue, and one bell. The place is an entry in
+    the queue, which a refusal gives; the bell is rung when it is its turn.
+
+    Invariants:
+    - at most one waiter of a session, the head, asks the server, sleeps and asks again. Others ask only if a
+      grant said that there is room, the server named their seat as the first, they own a nested lease here,
+      or they try just once; the others of a strict queue ask for no more than a seat. There is no head while
+      a holder of this session excludes it;
+    - no task begins to ask for more than a seat while a holder here is known to exclude it, except for a task
+      that tries just once;
+    - a task that leaves, by any way, passes its place on in the same step;
+    - those who enter together waited here when one of them got in by the place that they share; a waiter that
+      comes later asks when all of them have entered and the place, with the turn that it had, is given up:
+      else readers that come one after the other would keep the turn, and no writer would enter;
+    - a lock that is free while another process waits does not stay unnoticed: a release either wakes one
+      there, or has the head's try right after it, and then the last task to leave here does the rest
+      (`must_tell_others`);
+    - `place_taken` is True from the step on that learns that the entry may stand in the queue until it is
+      given up; the session knows of the bell exactly as long;
+    - `_armed` is True only while, for all that is known here, the bell hangs and is heard: it is cleared in
+      the step that learns otherwise, and then the session listens for it again after the next refusal;
+    - a bell that is rung, or gone, makes the head ask; where a task here excludes all waiters, the first that
+      has a seat makes it hang again;
+    - a place that nobody needs is given up.
+
+    It lives for as long as somebody has it: a lock, a task that waits or holds, or the session for a moment.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_answered",
+        "_armed",
+        "_beside",
+        "_engine",
+        "_entering",
+        "_head",
+        "_in_turn",
+        "_queue",
+        "_resource",
+        "_seated",
+        "_suspects",
+        "_turns",
+        "_unseated",
+        "answered_at",
+        "here",
+        "manner",
+        "place_kept",
+        "place_taken",
+        "refusal",
+        "refused_until",
+        "silent_since",
+    )
+
+    def __init__(self, engine: Engine, resource: Resource) -> None:
+        self._engine = engine
+        self._resource = resource
+        self.manner = resource.manner
+        self.place_taken = False
+        self.place_kept = False  # an undo has left it standing, for others waited here
+        self._armed = False
+        self._answered = False  # since it was armed, the server has said that the bell hangs
+        self._seated = False  # the last refusal has hung it up
+        self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
+        self.here = Here(exclusive=resource.manner.exclusive)
+        self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
+        self._head: Waiter | None = None
+        self._beside: dict[Waiter, None] = {}  # those that ask beside the head
+        self._turns = Turns()
+        self._entering = False  # one got in by the place here, and those who waited then come along
+        self._in_turn = False  # the next head goes behind those that wait in other processes
+        # The last answer of the server to any task here; times of the loop.
+        self.answered_at = float("-inf")
+        self.refused_until: float | None = None
+        self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
+        self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
+        self._suspects: dict[Waiter, None] = {}  # of the queued, those that may wait for their own task
+
+    @property
+    def must_tell_others(self) -> bool:
+        """Whether other processes must be told when nobody waits here any more."""
+        return self.place_taken or self._turns.owed
+
+    def asks(self, acquisition: Waiter) -> int:
+        """That one asks the server, which is told how it stands to others."""
+        if self.silent_since is None:
+            self.silent_since = self._engine.now()
+        return (
+            (SEATED if self.place_taken else 0)
+            | (IN_TURN if self.manner.strict else 0)
+            | (OWING if self._turns.owed else 0)
+            | (STAYING if self._keeps_place(acquisition) else 0)
+            | (BEHIND if self.is_behind(acquisition) else 0)
+        )
+
+    def answered(self, now: float) -> None:
+        """The server has answered somebody here."""
+        self.answered_at = now
+        self.silent_since = None
+
+    def refused_with(self, refusal: Refused, until: float | None) -> None:
+        """Somebody here was refused: for all who wait here, that is the news."""
+        if self.awaited or self._beside:
+            self.refusal = refusal
+        self.refused_until = until
+        self._seated = refusal.seated
+        for acquisition in tuple(self._suspects):
+            acquisition.suspect()
+
+    def watch_for_itself(self, acquisition: Waiter) -> None:
+        """Its task may be in its own way: each refusal here makes it look."""
+        self._suspects[acquisition] = None
+
+    def watch_no_more(self, acquisition: Waiter) -> None:
+        self._suspects.pop(acquisition, None)
+
+    def remaining(self, now: float) -> float | None:
+        """Seconds that the holder's lease has left; None when unknown."""
+        if self.here.closed or self.refused_until is None:
+            possession = self.here.possession
+            return None if possession is None else possession.remaining()
+        return max(0.0, self.refused_until - now)
+
+    # -- those who wait
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits here."""
+        return self._head is not None or bool(self._queue)
+
+    def _asking(self) -> Iterator[Waiter]:
+        """Those whose turn it is."""
+        if self._head is not None:
+            yield self._head
+        yield from self._beside
+
+    def _waiters(self) -> Iterator[Waiter]:
+        """Those that ask, and those that do not yet."""
+        yield from self._asking()
+        yield from self._queue
+
+    def is_behind(self, acquisition: Waiter) -> bool:
+        """Whether others of here go first, so that it asks for no more than a seat."""
+        return acquisition in self._queue
+
+    def others_wait(self, acquisition: Waiter) -> bool:
+        """Whether anybody else does."""
+        return any(one is not acquisition for one in self._waiters())
+
+    @property
+    def yielding_until(self) -> float:
+        """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
+        return self._turns.yielding_until if self.manner.yields else 0.0
+
+    def enter(self, acquisition: Waiter) -> None:
+        if self._head is None and not self.here.closed:
+            assert not self._queue, "a waiter is queued, and nobody asks"
+            self._head = acquisition
+            acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
+        elif acquisition.claim.nests and self.here.are_of(acquisition.claim.owner):
+            self._beside[acquisition] = None
+            acquisition.take_turn(woken=False, in_turn=False)
+        else:
+            self._queue[acquisition] = None
+            if self.manner.strict:
+                acquisition.sit_down()
+
+    def _keeps_place(self, acquisition: Waiter) -> bool:
+        """Whether the place is needed here when this one gets in."""
+        if self._head is not None and self._head is not acquisition:
+            return True
+        return self.manner.stays and self.others_wait(acquisition)
+
+    def leave(self, acquisition: Waiter) -> None:
+        """Without having got it."""
+        self.gone(acquisition)
+        self._admit_next()
+
+    def refused(self, acquisition: Waiter) -> bool:
+        """Whether it goes on as the head; if not, it waits behind it, before all others."""
+        self._entering = False
+        if acquisition is self._head:
+            self._turns.owed = False  # the present holder will wake the others
+            return True
+        if self.is_behind(acquisition):
+            return False
+        self._beside.pop(acquisition, None)
+        if self._head is None and not self.here.closed:
+            self._head = acquisition
+            return True
+        self._queue = {acquisition: None, **self._queue}
+        return False
+
+    def goes_first(self, seat: str) -> None:
+        """That seat of this session stands before all others, but another waiter here has asked.
+
+        Requests can overtake each other. Then either its waiter sat down before those that came here earlier,
+        and is to ask; or it has left, and the request that gives its seat up is still on its way.
+        """
+        for acquisition in self._queue:
+            if acquisition.claim.token.startswith(seat):
+                if not self.here.closed:
+                    self._admit(acquisition)
+                return
+        if not any(asking.claim.token.startswith(seat) for asking in self._asking()):
+            self._engine.undo(self._nobody(seat), 1.0)
+
+    def settled(self) -> None:
+        """The other processes were told that nobody waits here any more."""
+        self._turns.owed = False
+        self.left()
+
+    # -- those who hold
+
+    def granted(self, claim: Claim, answer: Granted, now: float, *, carried: bool) -> None:
+        """Somebody here holds it now: one that waited, and has gone, or a single try.
+
+        `carried`: the request has told others of what was let go of here.
+        """
+        owed = self._turns.owed and not carried
+        self._turns.granted(answer.others, now)
+        self.refusal = None
+        self.here.add(claim)
+        if self.manner.exclusive:
+            if self._queue and claim.nests:
+                self._admit_owner()
+        else:
+            self._turns.owed = owed  # permits that came back meanwhile were not granted
+            # Strictly: a waiter that is refused must not be overtaken by one that asked after it.
+            if not self.manner.strict and not self._entering:
+                for _ in range(min(answer.room, len(self._queue))):
+                    self._admit()
+                self._entering = self.manner.together and self.place_taken
+            self._admit_next()
+        if self.place_taken and not self.needs_place:
+            self.give_up_place()  # it was kept for others, which have left in the meantime, or have got in
+        elif self._turns.owed and not self.awaited:
+            self._turns.owed = False
+            self._engine.undo(self._nobody(), 1.0)
+
+    def letting_go(self, claim: Claim) -> bool:
+        """That holder is about to release: whether the release is to wake a waiter elsewhere.
+
+        If not, then `vacated` follows, which makes the head here try right behind it.
+        """
+        if not self.awaited or not self.manner.quiet or claim not in self.here:
+            return True
+        if self.manner.exclusive and self.here.several:
+            return True
+        if not self.manner.exclusive and self._head is not None and not self._head.asleep:
+            return True  # its try is on its way, and cannot go right behind
+        if self.manner.strict:
+            # Elsewhere a waiter may be the first, and is woken by the request that is refused for it.
+            self._turns.owed = self._engine.ordered
+            return not self._turns.owed
+        self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
+        self._turns.owed = not self._in_turn
+        return self._in_turn
+
+    def vacated(self, claim: Claim) -> None:
+        """That holder has let go, or has lost it. Does nothing for one that does not hold it."""
+        if self.here.first is None or not self.here.remove(claim) or self.here.closed:
+            return
+        if self._head is None:
+            self._admit_next()
+        elif not self.manner.together:
+            self._head.prompt("local", in_turn=self._next_in_turn())
+
+    def let_go(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
+        """The release has ended, and woke the owners of these bells.
+
+        `overtaken` by what was to go right behind it, for the server did not know its script.
+        """
+        if rung and any(bell not in self.bells for bell in rung):
+            yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
+            self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
+        elif not (self.manner.together or self.here.closed or self._head is None) and self._head.asleep:
+            self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
+        elif overtaken and not self.awaited and not self.here.held:
+            # The last who waited here has left, and let others know: but then it was not free yet.
+            self._engine.undo(self._nobody(), 1.0)
+
+    def gone(self, acquisition: Waiter) -> None:
+        """It does not ask any more."""
+        self._queue.pop(acquisition, None)
+        self._beside.pop(acquisition, None)
+        if self._head is acquisition:
+            self._head = None
+        takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
+        # Of the queued, one may have asked for a seat; there may be very many.
+        unsure = self._asking() if self.silent_since is None else self._waiters()
+        if not takes_over and not any(waiter.unanswered for waiter in unsure):
+            self.silent_since = None
+            self.refusal = None
+
+    @property
+    def yielding(self) -> bool:
+        """Whether other processes go first."""
+        return self._turns.yielding(self._engine.now)
+
+    def _next_in_turn(self) -> bool:
+        in_turn, self._in_turn = self._in_turn, False
+        return in_turn or self._turns.yielding(self._engine.now)
+
+    def _admit(self, acquisition: Waiter | None = None) -> None:
+        """The first in the queue asks, or that one."""
+        acquisition = acquisition or next(iter(self._queue))
+        del self._queue[acquisition]
+        if self._head is None:
+            self._head = acquisition
+        else:
+            self._beside[acquisition] = None
+        acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+
+    def _admit_owner(self) -> None:
+        """Other waiters here of the owner that has just got in ask for it as well."""
+        for acquisition in [waiting for waiting in self._queue if self.here.are_of(waiting.claim.owner)]:
+            del self._queue[acquisition]
+            self._beside[acquisition] = None
+            acquisition.take_turn(woken=True, in_turn=False)
+
+    def _admit_next(self) -> None:
+        """Makes one the head: first one that asks already and is to go first, then one that came later."""
+        if self._head is not None or self.here.closed:
+            return
+        if self._entering or self.manner.strict:
+            self._head = next(iter(self._beside), None)
+            if self._head is not None:
+                del self._beside[self._head]
+                return
+        if self._entering:
+            self.give_up_place()
+        if self._queue:
+            self._admit()
+
+    # -- the place in the queue on the server
+
+    def take_place(self) -> None:
+        """Somebody of here may be seated."""
+        if not self.place_taken:
+            self.place_taken = True
+            self._engine.bells.add(self)
+
+    def left_by(self, acquisition: Waiter) -> None:
+        """That one got in, and left the queue.
+
+        Where each has a seat, the others keep theirs, and the bell: if requests overtake each other, one may
+        have sat down since that request was sent. And what an undo takes back may be executed after it.
+        """
+        if not self.place_kept and not (self.manner.strict and self.others_wait(acquisition)):
+            self.left()
+
+    def left(self) -> None:
+        """The place was taken away, or is about to be."""
+        self._entering = False
+        if self.place_taken:
+            self.place_taken = self.place_kept = self._armed = False
+            self._engine.bells.discard(self)
+
+    def leaves_late(self) -> Callable[[], bool] | None:
+        """Whether the undo of one that has left must leave the queue; asked when the undo is written.
+
+        Where requests overtake each other, the one that is undone may be executed late, and others of this
+        session may have come or gone before it is, or before it is undone. While others wait, they keep the
+        place, with its turn; it is given up when they have got in or have left. None where that is known
+        beforehand.
+        """
+        if self._engine.ordered or self.manner.strict:
+            return None
+        engine, resource = weakref.ref(self._engine), self._resource
+
+        def leaves() -> bool:
+            session = engine()
+            here = None if session is None else session.gate(resource)  # this gate may have ended since
+            if here is None or not here.needs_place:
+                return True
+            here.take_place()
+            here.place_kept = True
+            return False
+
+        return leaves
+
+    @property
+    def needs_place(self) -> bool:
+        """Whether anybody waits here, or asks beside the head and would wait."""
+        return any(not one.over for one in self._waiters())
+
+    def give_up_place(self) -> None:
+        """The place may stand there although nobody needs it any more."""
+        of_use = self.place_of_use(1.0)
+        # Those who come after others have entered by it must not have its turn as well.
+        leaves_late = None if self._entering else self.leaves_late()
+        self.left()
+        self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)
+
+    def _nobody(self, seat: str = "") -> Claim:
+        """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
+        return Claim(self._resource.commands, seat, "", 1000)
+
+    def place_of_use(self, seconds: float) -> float:
+        """Seconds for which the request that gives it up is of use, if without it that is `seconds`."""
+        return max(seconds, self._resource.commands.lingers) if self.place_taken else seconds
+
+    # -- its bell
+
+    @property
+    def bells(self) -> tuple[bytes, ...]:
+        """The keys by which it is known; several where it waits in several slots."""
+        return self._resource.commands.all_bells
+
+    @property
+    def heard(self) -> bool:
+        """Whether we are told when it is our turn."""
+        return self._armed and self._engine.hears
+
+    def _listened_for(self) -> None:
+        """A request for that is sent now."""
+        self._armed = True
+        self._answered = False
+
+    def listen(self, acquisition: Waiter) -> None:
+        """The head was refused, and so its bell hangs: the session listens for it."""
+        if not self._armed:
+            self._listened_for()
+            self._engine.bells.listen_for(self, acquisition.claim.listener())
+
+    def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
+        """Drops our own bell from `rung`. If it was there, the refusal has created it again: listen again."""
+        others = [bell for bell in rung if bell not in self.bells]
+        if len(others) < len(rung):
+            self._armed = False
+            if self.manner.strict and refused is not self._head:
+                self._prompt("local")  # it may have been rung for the head
+        return others
+
+    def listener(self) -> Listener | Command[int] | None:
+        """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
+        waiter = self._head
+        if waiter is None or not waiter.asleep:
+            waiter = self._first_seated or waiter  # the head may get in, and its seat go, before that
+        if waiter is None or not (self._armed or waiter.asleep or waiter is not self._head):
+            return None
+        if not self._armed:
+            self._listened_for()
+        self._unseated = 0  # with each heartbeat at least, a waiter whose bell is gone again asks
+        return waiter.claim.listener()
+
+    def listened(self, answer: int) -> None:
+        """The server's answer about the waiters here: a time, or the reason why the head must ask."""
+        if not self._armed:
+            return  # something newer is known
+        if answer in (GONE, NOT_OURS):
+            self._missed(rung=answer == GONE and self._seated)
+            return
+        self._answered = True
+        self._unseated = 0
+        if answer == BELL_RUNG:
+            self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
+        elif self._head is None:
+            return
+        elif answer == ASK and not self.yielding_until:
+            self._head.prompt("poll", in_turn=False)
+        else:
+            until = None if answer in (ASK, NO_END) else self._engine.now() + seconds(answer)
+            self._head.need_not_ask(until)
+
+    def unheard(self) -> None:
+        """Whether the bell hangs is not known: the server has not answered, or has refused to."""
+        if self._armed:
+            self._armed = False
+            if self._head is not None and self._head.asleep and not self.here.closed:
+                if self._answered:
+                    self._head.prompt("poll", in_turn=False)
+                else:  # it has just asked, and would again be told nothing
+                    self._head.sleep_unheard()
+
+    def rung(self, way: str) -> None:
+        """The bell was rung; `way` is how we know. Somebody here is to try, unless nobody here may."""
+        self._armed = False
+        if not self._prompt(way) and self.manner.strict and self.awaited:
+            (self._head or next(iter(self._queue))).sit_down()  # its bell is to hang again
+
+    def lost(self, way: str) -> None:
+        """The bell may be gone, and other processes may have taken this one for dead.
+
+        The head asks, and is seated if it is refused; its waiters take their seats again behind it, in order.
+        """
+        self._armed = False
+        self._prompt(way)
+        if self.manner.strict:
+            for acquisition in tuple(self._queue):
+                acquisition.sit_down()
+
+    def _missed(self, *, rung: bool) -> None:
+        """The bell does not hang, and the news of why was lost, or is on its way.
+
+        Where it was `rung` before the session listened for it, no number of tries counts: else a waiter would
+        poll although it is told, only because another process takes the lock and lets go of it quickly.
+        """
+        known = self._answered or rung
+        if known or self._unseated < _UNSEATED:
+            self._unseated += not known
+            self.lost("poll")
+        else:
+            self.unheard()
+
+    @property
+    def _first_seated(self) -> Waiter | None:
+        """Of those who wait for their turn to ask, the first that has a seat of its own."""
+        return next(iter(self._queue), None) if self.manner.strict else None
+
+    def _prompt(self, way: str) -> bool:
+        """The head is to ask; False if nobody here may."""
+        if self._head is None or self.here.closed:
+            return False
+        self._head.prompt(way, in_turn=False)
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Gate held_here={self.here.held} asking={self._head is not None} queued={len(self._queue)}>"
+
+
+def _ignore(_: Gate) -> None:
+    """The callback of a timer that only keeps a gate alive."""

@@ -1,0 +1,833 @@
+"""Renewals, and what else a session learns of its leases: one timer, a watch over each, and news of losses.
+
+No task a lease, and none for all of them either: requests that are due are sent from a timer's callback, so
+that a program that cancels every task of the loop (as `asyncio.run` does at its end) does not stop the
+renewal of leases whose bodies still unwind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from ..transport import GONE_SILENT, Call, Command, Fault, Kept, OnRung, clocks, ignore, several
+from .clock import milliseconds
+from .process import current_pid
+from .term import NEVER
+
+if TYPE_CHECKING:
+    from ..transport import Script
+    from .claim import Claim
+    from .engine import Engine
+    from .events import Events
+    from .lease import Possession
+    from .queue import Gate
+    from .resumption import Resumption
+    from .term import Term
+
+
+@final
+class Renewal:
+    """One such request on its way. `Convoy` is the same for several leases.
+
+    Invariant: once it was answered, or its lease has left, it does not refer to its call: leases must be
+    freed without the garbage collector.
+
+    Args:
+        renews: Whether an answer moves the end of the lease; if not, it only says that it is held.
+    """
+
+    __slots__ = ("_call", "_possession", "_renews", "_watch")
+
+    def __init__(self, possession: Possession, watch: Watch, command: Command[Any], *, renews: bool) -> None:
+        self._possession = possession
+        self._watch = watch
+        self._renews = renews
+        make = watch.remade(possession) if renews else None
+        until = possession.term.deadline
+        self._call: Call[Any] | None = Call(command, self._answered, self._failed, until=until, make=make)
+
+    def send(self) -> None:
+        """Its watch knows of it: the answer may be here at once."""
+        assert self._call is not None, "a renewal is sent once"
+        self._possession.engine.send(self._call)
+
+    def left(self) -> None:
+        """Its lease does not wait for the answer any more."""
+        self._possession.engine.forget(self._end())
+
+    def unanswered(self) -> list[Possession]:
+        """The lease, if it still waits for the answer."""
+        return [] if self._call is None else [self._possession]
+
+    def _end(self) -> Call[Any]:
+        call, self._call = self._call, None
+        assert call is not None, "a renewal ends once"
+        return call
+
+    def _answered(self, held: Any) -> None:
+        call, possession, watch = self._end(), self._possession, self._watch
+        watch.renewal = None
+        if not held:
+            possession.taken_away(held)
+        elif self._renews:
+            watch.confirmed(possession, call)
+            possession.engine.events.renewed((possession,))
+        else:
+            watch.owned(possession, call)
+
+    def _failed(self, fault: Fault) -> None:
+        self._end()
+        if self._renews:
+            self._watch.not_renewed(self._possession, fault)
+        else:
+            self._watch.not_told(self._possession, fault)
+
+
+class Watch(weakref.ref["Possession"]):
+    """The watchdog's weak hold on a possession, from the grant until it ends or is let go of.
+
+    A possession that nobody has any more is collected, and its renewals end: so the caller of a method here
+    gives it. The parts that are needed after that stand here once more.
+
+    Invariants:
+    - at most one request is under way, alone or in a convoy, and none once the watch has ended;
+    - the watch is armed for `watched`, or was since its last request was answered.
+
+    Attributes:
+        turn: The entry of the watchdog's heap that counts.
+        guarded: Its term, if the guard looks after it.
+        renewal: The request that is under way; also a question whether it is held.
+        watched: Its keys, once the server was asked to tell of them.
+    """
+
+    __slots__ = (
+        "_changed",
+        "claim",
+        "gate",
+        "guarded",
+        "label",
+        "name",
+        "renewal",
+        "turn",
+        "watchdog",
+        "watched",
+    )
+
+    claim: Claim
+    gate: Gate
+    label: str
+    name: str
+    guarded: Term | None
+    renewal: Renewal | Convoy | None
+    turn: int
+    watchdog: Watchdog
+    watched: tuple[bytes, ...]
+    _changed: bool  # it must be asked for, as the server has told of a change
+
+    def begin(self, watchdog: Watchdog, possession: Possession) -> None:
+        """Once, right after it was made: a constructor of Python's own would take longer."""
+        self.watchdog = watchdog
+        self.claim = possession.claim
+        self.gate = possession.gate
+        self.guarded = None
+        self.label = possession.label
+        self.name = possession.name
+        self.renewal = None
+        self.watched = ()
+        self._changed = False
+
+    def end(self, engine: Engine) -> None:
+        """Nothing more is sent for the lease, nor heard of it."""
+        if self.watched:
+            engine.tracked.disarm(self, self.watched)
+        self.watchdog.forget(self)
+        if self.renewal is not None:
+            self.drop_renewal()
+
+    # -- the watchdog
+
+    def tend(self, possession: Possession, now: float, steady: float) -> float:
+        """Does what is due, and says when to look again.
+
+        Infinity: never, or when the convoy that it is renewed with is looked at.
+
+        Args:
+            possession: Its own.
+            now: The time of the loop's clock.
+            steady: The time of the clock that goes on while the machine is suspended.
+        """
+        term = possession.term
+        moment = term.moment(now, steady)
+        if moment >= term.deadline:
+            possession.lose(possession.why_over())
+            return NEVER
+        if moment >= term.next_end:
+            possession.begin_grace(term.deadline - moment)
+        if self.renewal is not None:
+            if term.renews:
+                possession.doubt("its renewal was not answered yet")
+            return term.next_end
+        if now < term.renewal_due:
+            return term.due
+        convoys = possession.engine.convoys
+        if not term.renews:  # it ends by itself, and may be lost before that
+            term.ask_at(NEVER)
+            owned = self.claim.owned(watch=self._listens(hears=convoys.hears))
+            self._send(Renewal(possession, self, owned, renews=False))
+        elif not (self._changed or term.limited) and convoys.take(possession):
+            return NEVER
+        else:
+            self.renew_alone(possession, self.renewal_now(possession, hears=convoys.hears))
+        return term.next_look(now)
+
+    def count_suspension(self, possession: Possession) -> None:
+        """The machine was suspended, so the lease is lost, or has that much less time."""
+        now, term = possession.engine.now(), possession.term
+        moment = term.moment(now, clocks.steady())
+        if moment >= term.deadline:
+            possession.lose(possession.why_over())
+        else:
+            term.move(moment - now)
+            self.watchdog.watch(possession)
+
+    # -- asking
+
+    def renewal_now(self, possession: Possession, *, hears: bool) -> Command[Kept]:
+        """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
+        ttl = possession.term.asks(possession.engine.now())
+        return self.claim.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
+
+    def remade(self, possession: Possession) -> Callable[[], Command[Kept]] | None:
+        """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
+        return functools.partial(self._renewal_then, possession) if possession.term.limited else None
+
+    def _renewal_then(self, possession: Possession) -> Command[Kept]:
+        return self.renewal_now(possession, hears=possession.engine.hears)
+
+    def _listens(self, *, hears: bool) -> bool:
+        """Whether the server, where it tells of changes, is to do so after the next request.
+
+        Not after one that a change has caused: where the server remembers few keys, one would cause the next.
+        """
+        return not self._changed and (hears or bool(self.watched))
+
+    def renew_alone(self, possession: Possession, renewal: Command[Kept]) -> Renewal:
+        """Sends this renewal by itself."""
+        return self._send(Renewal(possession, self, renewal, renews=True))
+
+    def _send(self, renewal: Renewal) -> Renewal:
+        self.renewal = renewal
+        renewal.send()
+        return renewal
+
+    def ask(self, possession: Possession, *, changed: bool) -> None:
+        """Asks whether it is still held: its key may have been `changed`, or the connection has ended."""
+        if possession.watch is not self:
+            return  # it has ended
+        self.drop_renewal()  # it may have been answered before the change
+        self._changed = changed
+        possession.term.ask_at(possession.engine.now())
+        self.watchdog.watch(possession)
+
+    def drop_renewal(self) -> None:
+        """The answer to the request under way does not count any more."""
+        renewal, self.renewal = self.renewal, None
+        if renewal is not None:
+            renewal.left()
+
+    # -- answers
+
+    def confirmed(self, possession: Possession, call: Call[Any]) -> None:
+        """The server has it, by the renewal that was made last."""
+        engine = possession.engine
+        sent = engine.moment(call.sent, call.sent_steady)
+        possession.term.confirmed(sent, ahead=clocks.steady() - engine.now())
+        self.owned(possession, call)
+
+    def owned(self, possession: Possession, call: Call[Any]) -> None:
+        """The server has it, as it has answered."""
+        engine = possession.engine
+        self.arm(engine, call.command.watched if engine.hears else ())
+        self.watchdog.watch(possession)
+
+    def arm(self, engine: Engine, keys: tuple[bytes, ...]) -> None:
+        """The server tells of changes of these from now on."""
+        self._changed = False
+        if keys:
+            self.watched = keys
+            engine.tracked.arm(self, keys)
+
+    def not_renewed(self, possession: Possession, fault: Fault) -> None:
+        """An error is not a loss: until the deadline it tries again, soon at first."""
+        if not fault.foreign:
+            possession.doubt(str(fault.error))
+            possession.term.retry(possession.engine.now())
+        self.not_told(possession, fault)
+
+    def not_told(self, possession: Possession, fault: Fault) -> None:
+        """An error was the answer; only a key that others have overwritten is a loss."""
+        self.renewal = None
+        if fault.foreign:
+            possession.lose(str(fault.error))
+        else:
+            self.watchdog.watch(possession)
+
+
+_MOST: Final = 10
+"""Leases in one request. Up to Redis 7.0, a server that tracks a script remembers all its keys at each read
+in it: with ten leases, a renewal takes as long there as in a request of its own, and with two hundred ten
+times as long. With the longest names it is still no long request, which would go on another connection."""
+
+
+@final
+class Company(list["Watch"]):
+    """Leases that one request has renewed: it does so again when they are due, if they are still the same.
+
+    Attributes:
+        renewal: That request.
+        hears: Whether the server told of changes when the request was made.
+    """
+
+    __slots__ = ("hears", "renewal")
+
+    renewal: Command[list[Any]]
+    hears: bool
+
+
+@final
+class Convoys:
+    """Gathers the renewals of one turn of the watchdog, and sends those of one ttl together.
+
+    Only where one request may be for several names, and all requests arrive in the order of their sending.
+
+    The timer of the watchdog keeps this object, and must not keep a session that nobody uses any more.
+
+    Attributes:
+        companies: Those that are due in this turn, by their first member.
+        hears: Whether the server tells of changes: as of `begin`, for it is asked for each renewal.
+    """
+
+    __slots__ = ("_engine", "_gathered", "_possible", "companies", "hears")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)
+        self._gathered: dict[tuple[Script, float], list[Possession]] = {}
+        self._possible = False
+        self.companies: dict[Watch, Company] = {}
+        self.hears = False
+
+    def begin(self) -> None:
+        """A turn of the watchdog begins."""
+        engine = self._engine()
+        self._possible = engine is not None and engine.ordered and not engine.by_slot
+        self.hears = engine is not None and engine.hears
+
+    def take(self, possession: Possession) -> bool:
+        """Whether the lease is renewed with others, when `send` is called."""
+        script = possession.claim.commands.renewed_by
+        if script is None or not self._possible:
+            return False
+        alike = (script, possession.term.ttl)
+        gathered = self._gathered.get(alike)
+        if gathered is None:
+            self._gathered[alike] = [possession]
+        else:
+            gathered.append(possession)
+        return True
+
+    def send(self) -> list[Convoy | Renewal]:
+        """Sends all of them, also one that has no company."""
+        engine = self._engine()
+        convoys: list[Convoy | Renewal] = []
+        if engine is not None:
+            for gathered in self._gathered.values():
+                convoys += self._send(engine, gathered)
+        self._gathered.clear()
+        self.companies.clear()
+        return convoys
+
+    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy | Renewal]:
+        watches = [possession.watch for possession in gathered]
+        convoys: list[Convoy | Renewal] = []
+        still: list[Watch] = []
+        members: list[Possession] = []
+        renewals: list[Command[Kept]] = []
+        at = 0
+        while at < len(watches):
+            if (company := self._again(watches, at)) is not None:
+                together = gathered[at : at + len(company)]
+                convoys.append(Convoy(engine, company, together, [], hears=self.hears, again=company.renewal))
+                at += len(company)
+                continue
+            watch, possession = watches[at], gathered[at]
+            at += 1
+            if watch is None:
+                continue  # a hook has let go of it in this turn
+            renewal = watch.renewal_now(possession, hears=self.hears)
+            still.append(watch)
+            members.append(possession)
+            renewals.append(renewal)
+            if len(members) == _MOST:
+                convoys.append(self._together(engine, still, members, renewals))
+                still, members, renewals = [], [], []
+        if members:
+            convoys.append(self._together(engine, still, members, renewals))
+        return convoys
+
+    def _again(self, watches: list[Watch | None], at: int) -> Company | None:
+        """The company of the watch there, if its request can be sent again, and has no room for others."""
+        watch = watches[at]
+        company = None if watch is None else self.companies.get(watch)
+        if company is None or company.hears is not self.hears:
+            return None
+        full = len(company) in (_MOST, len(watches))
+        return company if full and company == watches[at : at + len(company)] else None
+
+    def _together(
+        self, engine: Engine, watches: list[Watch], members: list[Possession], renewals: list[Command[Kept]]
+    ) -> Convoy | Renewal:
+        if len(watches) == 1:
+            return watches[0].renew_alone(members[0], renewals[0])
+        return Convoy(engine, watches, members, renewals, hears=self.hears)
+
+
+@final
+class Convoy:
+    """Leases that are renewed by one request.
+
+    Invariants:
+    - each is renewed, kept or lost as if its renewal had been sent alone: what the server refuses for one of
+      them is no answer to the others, and what it refuses for all is asked again for each alone;
+    - a lease that has left, as it was let go, is not told of the answer, nor renewed if the request is
+      written again.
+
+    Args:
+        watches: Of each.
+        renewals: The renewal of each; none with `again`.
+        hears: Whether the server tells of changes.
+        again: The request that has renewed just these leases before.
+    """
+
+    __slots__ = ("_call", "_engine", "_hears", "_members", "_number", "_renewals", "_together", "_watches")
+
+    def __init__(
+        self,
+        engine: Engine,
+        watches: list[Watch],
+        members: list[Possession],
+        renewals: list[Command[Kept]],
+        *,
+        hears: bool,
+        again: Command[list[Any]] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._watches = watches
+        self._members = members
+        self._number = len(members)  # that have not left
+        self._renewals = renewals
+        self._hears = hears
+        for watch in watches:
+            watch.renewal = self
+        self._together: Command[list[Any]] = several(renewals) if again is None else again
+        until = max([possession.term.deadline for possession in members])
+        self._call: Call[Any] = Call(
+            self._together, self._answered, self._failed, until=until, make=self._as_of_now
+        )
+        engine.send(self._call)
+
+    def left(self) -> None:
+        """One of them does not wait for the answer any more."""
+        self._number -= 1
+        if not self._number:
+            self._engine.forget(self._call)
+
+    def unanswered(self) -> list[Possession]:
+        """The leases that still wait for the answer."""
+        return [] if self._call.done else [possession for _, possession in self._waiting()]
+
+    def _waiting(self) -> Iterator[tuple[Watch, Possession]]:
+        for watch, possession in zip(self._watches, self._members, strict=True):
+            if watch.renewal is self:
+                yield watch, possession
+
+    def _as_of_now(self) -> Command[list[Any]]:
+        if self._number != len(self._members):
+            left: list[tuple[Watch, Possession]] = list(self._waiting())
+            self._watches = [watch for watch, _ in left]
+            self._members = [possession for _, possession in left]
+            self._renewals = [watch.renewal_now(possession, hears=self._hears) for watch, possession in left]
+            self._together = several(self._renewals)
+        return self._together
+
+    def _answered(self, replies: list[Any]) -> None:
+        engine, call = self._engine, self._call
+        sent = engine.moment(call.sent, call.sent_steady)
+        ahead = clocks.steady() - engine.now()
+        hears = engine.hears
+        renewed: list[Possession] = []
+        for number, (watch, possession) in enumerate(zip(self._watches, self._members, strict=True)):
+            if watch.renewal is not self:
+                continue
+            reply = replies[number]
+            if isinstance(reply, Exception):
+                watch.ask(possession, changed=True)
+                continue
+            watch.renewal = None
+            if not reply:
+                possession.taken_away(reply)
+                continue
+            if renewed:
+                possession.term.confirmed_with(renewed[0].term)
+            else:
+                possession.term.confirmed(sent, ahead=ahead)
+            watched = self._renewals[number].watched if self._renewals else watch.watched
+            watch.arm(engine, watched if hears else ())
+            renewed.append(possession)
+        again = 1 < len(renewed) == len(self._members) and hears is self._hears
+        engine.watchdog.watch_all(renewed, again=self._together if again else None, hears=hears)
+        engine.events.renewed(renewed)
+
+    def _failed(self, fault: Fault) -> None:
+        for watch, possession in self._waiting():
+            if fault.transient:
+                watch.not_renewed(possession, fault)
+            else:
+                watch.ask(possession, changed=True)
+
+
+_APART: Final = 0.1
+"""Seconds between two questions for one key that several holders share."""
+
+
+@final
+class Tracked:
+    """Changes that the server tells of: the session asks, for a change is no loss yet.
+
+    A lease is armed by its own renewal, and a change of its key disarms it. The question is a renewal that
+    does not arm it again; the next one that is due does. So there is at most one question for each of these,
+    however often the key changes, and however few keys the server remembers.
+
+    Args:
+        rung: Told of all that is not of a lease here, too: a bell, say.
+        forget: Nobody wants to hear of that key any more.
+
+    Invariant: a lease that is armed was confirmed by a command whose last read was tracked, and nothing was
+    heard of it since.
+    """
+
+    __slots__ = ("_armed", "_loop", "_rested", "_rung", "forget")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rung: OnRung) -> None:
+        self._loop = loop
+        self._rung = rung
+        self._armed: dict[bytes, Watch | dict[Watch, None]] = {}
+        # Keys that were asked for a moment ago, and whether they have changed since.
+        self._rested: dict[bytes, bool] = {}
+        self.forget: Callable[[bytes], None] = ignore  # until there is a connection
+
+    def __len__(self) -> int:
+        return len(self._armed)
+
+    def arm(self, watch: Watch, keys: Iterable[bytes]) -> None:
+        """The server tells of each change of these from now on."""
+        for key in keys:
+            known = self._armed.get(key)
+            if known is watch:
+                continue
+            if known is None:
+                self._armed[key] = watch
+            elif isinstance(known, dict):
+                known[watch] = None
+            else:
+                self._armed[key] = {known: None, watch: None}
+
+    def disarm(self, watch: Watch, keys: Iterable[bytes]) -> None:
+        """Ends the tracking: nobody relies on the lease any more."""
+        for key in keys:
+            known = self._armed.get(key)
+            if isinstance(known, dict):
+                known.pop(watch, None)
+                if known:
+                    continue
+            elif known is not None and known is not watch:
+                continue
+            self._armed.pop(key, None)
+            self.forget(key)
+
+    def rung(self, way: str, keys: Iterable[bytes] | None) -> None:
+        """These have changed; None: possibly all of them, or nothing more is heard."""
+        if way != GONE_SILENT:
+            self._rung(way, keys)
+        if not self._armed:
+            return
+        if keys is None:
+            self._all(changed=way != GONE_SILENT)
+            return
+        for key in keys:
+            self._changed(key)
+
+    def _all(self, *, changed: bool) -> None:
+        armed, self._armed = self._armed, {}
+        for known in armed.values():
+            for watch in known if isinstance(known, dict) else (known,):
+                _ask(watch, changed=changed)
+
+    def _changed(self, key: bytes) -> None:
+        if key in self._rested:
+            self._rested[key] = True
+            return
+        known = self._armed.pop(key, None)
+        if known is None:
+            return
+        if not isinstance(known, dict):
+            _ask(known, changed=True)
+            return
+        self._rested[key] = False
+        self._loop.call_later(_APART, self._has_rested, key)
+        for watch in known:
+            _ask(watch, changed=True)
+
+    def _has_rested(self, key: bytes) -> None:
+        if self._rested.pop(key):
+            self._changed(key)
+
+
+def _ask(watch: Watch, *, changed: bool) -> None:
+    possession = watch()
+    if possession is not None:
+        watch.ask(possession, changed=changed)
+
+
+_AT_ONCE: Final = 200
+_ANSWERED_WITHIN: Final = 0.03
+"""Seconds in which most renewals are answered, which then says when the next is due. Only what has not been
+by then needs to be looked at sooner: an entry for each would make the heap, and the work, twice as large."""
+_BREATH: Final = 0.001
+"""Seconds between two runs: 200 000 leases a second can be renewed."""
+_LATE: Final = 0.05
+"""Seconds by which a busy event loop may run a timer too late; after more it counts as stalled."""
+_SLACK: Final = 64
+"""Stale entries that the heap may hold beside as many as it has live ones."""
+
+
+@final
+class Watchdog:
+    """Calls `Watch.tend` when it is due.
+
+    Invariants:
+    - a watched possession has exactly one entry in the heap that counts, or has been tended a moment ago and
+      will have one; all others are stale;
+    - a forgotten possession is never tended again, whatever entries it has left.
+
+    Attributes:
+        watches: The possessions that are looked after.
+    """
+
+    convoys: Convoys
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, events: Events, resumption: Resumption) -> None:
+        self._ahead = clocks.steady() - loop.time()  # when it was looked at last
+        self._loop = loop
+        self._events = events
+        self._pid = current_pid()
+        self._resumption: Resumption | None = resumption  # None: told to call back
+        self._heap: list[tuple[float, int, Watch | list[Watch]]] = []
+        self._entered = 0  # how often watches stand in it
+        self.watches: set[Watch] = set()
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._look_back_at = NEVER  # the next time that `_look_back` is due
+        self._stall = (0.0, 0.0)  # the last stall of the loop that was noticed: from when to when
+
+    def __len__(self) -> int:
+        return len(self.watches)
+
+    def possessions(self) -> list[Possession]:
+        return [possession for watch in self.watches if (possession := watch()) is not None]
+
+    def stalled(self, moment: float) -> float:
+        """Seconds for which the event loop did not run around that moment, as far as its timers tell."""
+        overdue = min(self._timer_at, self._look_back_at)
+        began, ended = (overdue, self._loop.time()) if overdue <= moment else self._stall
+        return ended - began if began <= moment <= ended and ended - began > _LATE else 0.0
+
+    def look_at_clocks(self) -> None:
+        """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
+        if self._pid != current_pid():
+            return
+        before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
+        if self._ahead - before > _LATE:
+            for possession in self.possessions():
+                if possession.watch is not None:
+                    possession.watch.count_suspension(possession)
+
+    def _ran(self, due: float) -> None:
+        """A timer that was due then runs now."""
+        now = self._loop.time()
+        if now - due > _LATE:
+            began, ended = self._stall
+            self._stall = (min(began, due) if ended >= due else due, now)
+
+    def watch(self, possession: Possession) -> Watch:
+        """Looks after it from now on, or looks again at when it is due."""
+        watch = possession.watch
+        if watch is None:
+            watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
+            watch.begin(self, possession)
+            self.watches.add(watch)
+        self._push(watch, possession.term.due)
+        return watch
+
+    def forget(self, watch: Watch) -> None:
+        """Synchronous: nothing is sent for it any more."""
+        watch.turn = 0
+        self.watches.discard(watch)
+        if not self.watches:
+            self._heap.clear()  # but the timer stays: the next lease is about to need one
+            self._entered = 0
+
+    def collected(self, watch: Watch) -> None:
+        """Nobody has its lease any more."""
+        if watch not in self.watches:
+            return
+        # May run in any thread: only the loop's own changes the session.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._abandon, watch)
+        what = f"a lease of {watch.label} {watch.name!r} was never released"
+        warnings.warn(what, ResourceWarning, stacklevel=3)
+
+    def _abandon(self, watch: Watch) -> None:
+        if watch in self.watches:
+            self.forget(watch)
+            watch.gate.vacated(watch.claim)
+            self._events.abandoned(watch.label.lower(), watch.name)
+
+    def watch_all(
+        self, possessions: Iterable[Possession], *, again: Command[list[Any]] | None, hears: bool
+    ) -> None:
+        """As `watch`, of many that were confirmed together: those that are due together are one entry.
+
+        `again`: the request that has renewed all of them, which may do so again while the server tells of
+        changes, or does not, as now.
+        """
+        due: dict[float, list[Watch]] = {}
+        for possession in possessions:
+            if (watch := possession.watch) is not None:
+                due.setdefault(possession.term.due, []).append(watch)
+        for moment, watches in due.items():
+            self._turn += 1
+            for watch in watches:
+                watch.turn = self._turn
+            entry = watches
+            if again is not None and len(due) == 1:
+                entry = Company(watches)
+                entry.renewal, entry.hears = again, hears
+            self._enter(moment, entry, len(watches))
+
+    def _push(self, watch: Watch, due: float) -> None:
+        self._turn += 1
+        watch.turn = self._turn
+        self._enter(due, watch, 1)
+
+    def _enter(self, due: float, entry: Watch | list[Watch], number: int) -> None:
+        heapq.heappush(self._heap, (due, self._turn, entry))
+        self._entered += number
+        if due < self._timer_at:
+            self._wake_by(due)
+        if self._entered > 2 * len(self.watches) + _SLACK:
+            self._heap, heap, self._entered = [], self._heap, 0
+            for moment, turn, stale in heap:
+                if watches := [watch for watch in _watches_of(stale) if watch.turn == turn]:
+                    self._heap.append((moment, turn, watches))
+                    self._entered += len(watches)
+            heapq.heapify(self._heap)
+
+    def _wake_by(self, due: float) -> None:
+        if due < self._timer_at:
+            self._stop()
+            self._timer_at = due
+            self._timer = self._loop.call_at(due, self._run)
+            if self._resumption is not None:
+                self._resumption.listen(self.look_at_clocks)
+                self._resumption = None
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = NEVER
+
+    def _run(self) -> None:
+        """Tends all that are due, in one go: their requests leave in one write.
+
+        Of very many, some at a time: what is allocated for all at once would set off the garbage collector,
+        and that costs as much as the renewals themselves.
+        """
+        self._timer = None
+        due, self._timer_at = self._timer_at, NEVER
+        if current_pid() != self._pid:
+            return  # forked: the parent renews
+        self._ran(due)
+        self.look_at_clocks()
+        now = self._loop.time()
+        self.convoys.begin()
+        asked = self._tend_due(now)
+        convoys = self.convoys.send()
+        if asked or convoys:
+            look_back_at = now + _ANSWERED_WITHIN
+            self._look_back_at = min(self._look_back_at, look_back_at)
+            self._loop.call_at(look_back_at, self._look_back, look_back_at, asked, convoys)
+        if self._heap:
+            self._wake_by(max(self._heap[0][0], now + _BREATH))
+
+    def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
+        """Those that wait for an answer of their own: when to look again, and the turn of that entry."""
+        left, soon, steady = _AT_ONCE, now + _ANSWERED_WITHIN, clocks.steady()
+        asked: list[tuple[float, int, Watch]] = []
+        while self._heap and self._heap[0][0] <= now and left > 0:
+            _, turn, entry = heapq.heappop(self._heap)
+            watches = _watches_of(entry)
+            if isinstance(entry, Company):
+                self.convoys.companies[entry[0]] = entry
+            left -= len(watches)
+            self._entered -= len(watches)
+            for watch in watches:
+                if watch.turn != turn or (possession := watch()) is None:
+                    continue
+                again = watch.tend(possession, now, steady)
+                if again > soon:
+                    if again < NEVER:
+                        asked.append((again, turn, watch))
+                elif watch.turn == turn:
+                    self._push(watch, again)
+        return asked
+
+    def _look_back(
+        self, due: float, asked: list[tuple[float, int, Watch]], convoys: list[Convoy | Renewal]
+    ) -> None:
+        """A renewal that has neither been answered nor forgotten meanwhile must be looked at again."""
+        self._ran(due)
+        self._look_back_at = NEVER
+        for again, turn, watch in asked:
+            if watch.turn == turn:
+                self._push(watch, again)
+        for convoy in convoys:
+            for possession in convoy.unanswered():
+                if possession.watch is not None:
+                    self._push(possession.watch, possession.term.next_look(due - _ANSWERED_WITHIN))
+
+
+def _watches_of(entry: Watch | list[Watch]) -> Sequence[Watch]:
+    return entry if isinstance(entry, list) else (entry,)
+
+
+def _collected(watch: weakref.ref[Possession]) -> None:
+    assert isinstance(watch, Watch)
+    watch.watchdog.collected(watch)

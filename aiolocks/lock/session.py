@@ -1,0 +1,584 @@
+"""The state that all locks of one client share: one connection, one watchdog, the gates, the counts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast, final
+
+from ..errors import LockError, SessionClosedError
+from ..transport import (
+    PROTOCOLS,
+    WAKEUPS,
+    Dialect,
+    KeyspaceWakeup,
+    Protocol,
+    Transport,
+    a_question,
+    check_client,
+    open_clients,
+    open_quorum,
+    open_transport,
+    place,
+)
+from . import mixed_prefixes
+from .backoff import Backoff
+from .engine import Engine
+from .events import Events
+from .guard import GUARD_MODES, GuardMode
+from .misuse import AsyncOnly
+from .options import (
+    LARGEST_METADATA,
+    LARGEST_VALUE,
+    Metadata,
+    Seconds,
+    key_prefix,
+    seconds,
+    size,
+    user_metadata,
+)
+from .settings import OnDeadlock, Settings
+from .statistics import SessionStatistics
+
+if TYPE_CHECKING:
+    from .._deadlocks import Deadlock
+    from ..inspect.infos import LockInfo
+
+
+# -- The client that a session makes for itself, and closes.
+
+
+@final
+class OwnClient:
+    """It is made when it is first needed, and again for another event loop, or after it was closed.
+
+    Args:
+        source: A URL, or a function that makes a client.
+
+    Raises:
+        TypeError, ValueError: It is neither.
+    """
+
+    __slots__ = ("_beside", "_client", "_open")
+
+    def __init__(self, source: str | Callable[[], Any]) -> None:
+        self._client: Any = None
+        self._beside: Sequence[Any] = ()
+        if isinstance(source, str):
+            self._open = functools.partial(open_clients, source)
+            self.get()  # a URL that is wrong is told at once
+        elif callable(source):
+            self._open = functools.partial(_made, source)
+        else:
+            raise TypeError(f"give a URL, or a function that makes a client, not {type(source).__name__}")
+
+    def get(self) -> Any:
+        """The client of now."""
+        if self._client is None:
+            self._client, self._beside = self._open()
+        return self._client
+
+    def forget(self) -> tuple[Any, ...]:
+        """The next client is a new one; what has to be closed of this one."""
+        clients = () if self._client is None else (self._client, *self._beside)
+        self._client, self._beside = None, ()
+        return clients
+
+
+def _made(make: Callable[[], Any]) -> tuple[Any, Sequence[Any]]:
+    client = make()
+    check_client(client)
+    return client, ()
+
+
+# -- Engines that serve several sessions together: those of a `Redlock`.
+
+
+@final
+class JointEngines:
+    """The engines that serve one session together with other sessions.
+
+    Attributes:
+        all: The first of the sessions keeps such an engine, and so do its users.
+    """
+
+    __slots__ = ("_led", "all")
+
+    def __init__(self) -> None:
+        self.all: weakref.WeakSet[Engine] = weakref.WeakSet()
+        # Those that this session leads, which have its settings, and for which sessions.
+        self._led: list[tuple[tuple[weakref.ref[object], ...], Engine]] = []
+
+    @property
+    def led(self) -> list[Engine]:
+        """Those that this session leads."""
+        return [engine for _, engine in self._led]
+
+    def led_for(self, sessions: tuple[object, ...]) -> Engine | None:
+        """The one that this session leads for exactly these, if it can be used here and now."""
+        members = tuple(map(weakref.ref, sessions))
+        for those, engine in self._led:
+            if those == members and engine.serves:
+                return engine
+        return None
+
+    def lead(self, sessions: tuple[object, ...], engine: Engine) -> None:
+        """This session is the first of these; a session that has gone will not come again."""
+        self._led = [
+            (those, other)
+            for those, other in self._led
+            if other.usable and all(session() is not None for session in those)
+        ]
+        self._led.append((tuple(map(weakref.ref, sessions)), engine))
+
+
+Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
+
+DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
+"""Attribute of a client under which its default sessions live exactly as long as it does."""
+
+_BACKOFF: Final = Backoff()
+PREFIX: Final = "aiolocks"
+
+
+class SessionOptions(TypedDict, total=False):
+    """The options of the session; see `aiolocks.Session`."""
+
+    prefix: str
+    wakeup: Wakeup
+    protocol: Protocol
+    backoff: Backoff
+    command_timeout: Seconds
+    fence_retention: Seconds
+    metadata: Metadata | None
+    largest_metadata: int
+    largest_value: int
+    guard: GuardMode
+    on_deadlock: OnDeadlock
+    listeners: Iterable[object]
+
+
+@final
+class Session(AsyncOnly):
+    """The state that all locks of one client share.
+
+    A session talks to the server, or to each node of a cluster, over one connection of its own beside the
+    client's pool, made with the same class and settings; it never takes one from the user's commands. It
+    belongs to one event loop and one process.
+
+    `async with Session(redis) as session:` is the orderly form: on exit it admits nothing more, ends every
+    waiter with `SessionClosedError`, marks its leases LOST and cancels the bodies that entered them, waits
+    at most 1 s for these to unwind and release, and closes its connection. Where a bare client is given
+    to a lock, `Session.of(client)` serves, which needs no close.
+
+    Args:
+        client: `redis.asyncio.Redis` (its own `protocol` and `decode_responses` do not matter) or
+            `RedisCluster`; of valkey-py, `valkey.asyncio.Valkey` or `ValkeyCluster`.
+        prefix: The prefix with which every key begins; no braces. Locks of different prefixes do not know of
+            each other.
+        wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
+            once on the first connection, and says in the log when that is not the first. `"tracking"`:
+            the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
+            notifications, which must be on; over RESP2 they take a second connection. `"poll"`: they sleep
+            and try again, as `backoff` says.
+            Where they hear, a request each 0.6 s finds what was not heard.
+        protocol: The version of RESP that the session speaks, whatever the client speaks. None: RESP3 if the
+            server has it. Where the server refuses `HELLO 3`, closes the connection, or does not answer
+            within 1 s, and RESP2 works, the session says so in the log once, and stays with RESP2: then
+            waiters hear by keyspace notifications, or poll. 2: `HELLO 3` is never sent. 3: a server without
+            RESP3 is a `ConfigurationError`. A client with a connection class of its own speaks what it was
+            made with, unless this is 2.
+        backoff: How long waiters sleep between two tries, where they do not hear that a lock is free.
+        command_timeout: Seconds that a single request without a deadline of its own may take while the server
+            is silent. Where the server cannot be reached, such a request fails at once.
+        fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
+            least ten times the ttl. It only matters if the server's clock is set back.
+        metadata: Goes with every lease of the session: JSON values, readable by everybody who can read the
+            keys.
+        largest_metadata: Bytes of JSON that the metadata of a lease may have, with those of the session; more
+            is a `ConfigurationError` before anything is sent. Each acquire sends them, and each contender
+            that is refused reads those of the holders.
+        largest_value: Bytes that a value of a `SingleFlight` or a `FencedRegister` may have. The default is
+            taken by every server, however it is configured. A server that is sent more than its
+            `client-query-buffer-limit` closes the connection. A `SingleFlight` does not lose its work: the
+            caller that made a larger value gets it, and others get `ResultNotKeptError`.
+        guard: What happens when code in a body keeps the event loop from running until an entered lease of
+            this session (with `on_lost="cancel"`) is about to end: the lease is not renewed then, and the
+            body cannot be cancelled. Some time before that end (5 % of the ttl, 50 ms at least, a quarter of
+            the ttl at most) `"log"` logs the stack of the loop's thread, under `aiolocks.guard`. `"exit"`
+            ends the process as well, by `os._exit(70)`, so that it has ended when another process enters.
+            None does nothing. One daemon thread serves all sessions of a process. It cannot help while the
+            whole process is stopped, or while C code keeps the GIL.
+        on_deadlock: What happens to a waiter of this session that is part of a deadlock over several
+            processes: tasks that wait for each other. `"report"`: nothing, and it waits on; the deadlock is
+            in the log, and `on_deadlock` of the listeners is called. `"raise"`: besides, the youngest waiter
+            of the deadlock gets a `DeadlockError`, unless its own session has `"report"`; then the youngest
+            of the others. To find them, a session in which a task has waited for 0.4 s while it holds
+            something sends one request each 0.6 s. See `deadlocks` for what is found.
+        listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`, or
+            of the other methods in the table of events.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+        ConfigurationError: From the first use on, if a `wakeup` was asked for by name that is not available,
+            or `protocol=3`.
+    """
+
+    _elsewhere = "tasks can share it; in another process, make one with a client of that process"
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        prefix: str = PREFIX,
+        wakeup: Wakeup = "auto",
+        protocol: Protocol = None,
+        backoff: Backoff = _BACKOFF,
+        command_timeout: Seconds = 5.0,
+        fence_retention: Seconds = 600.0,
+        metadata: Metadata | None = None,
+        largest_metadata: int = LARGEST_METADATA,
+        largest_value: int = LARGEST_VALUE,
+        guard: GuardMode = "log",
+        on_deadlock: OnDeadlock = "report",
+        listeners: Iterable[object] = (),
+    ) -> None:
+        own = client if isinstance(client, OwnClient) else None
+        if own is None:
+            check_client(client)
+        if wakeup not in WAKEUPS and not isinstance(wakeup, KeyspaceWakeup):
+            allowed = ", ".join(map(repr, WAKEUPS))
+            raise ValueError(f"wakeup must be one of {allowed} or a KeyspaceWakeup, not {wakeup!r}")
+        if protocol not in PROTOCOLS or isinstance(protocol, float):
+            raise ValueError(f"protocol must be 2, 3 or None, not {protocol!r}")
+        if not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"backoff must be an aiolocks.Backoff, not {type(backoff).__name__}")
+        if guard not in GUARD_MODES:
+            raise ValueError(f"guard must be 'log', 'exit' or None, not {guard!r}")
+        if on_deadlock not in ("report", "raise"):
+            raise ValueError(f"on_deadlock must be 'report' or 'raise', not {on_deadlock!r}")
+        self._own = own
+        self._given = client
+        self._wakeup: Wakeup = wakeup
+        self._dialect = Dialect(protocol)
+        self._settings = Settings(
+            prefix=key_prefix(prefix),
+            backoff=backoff,
+            command_timeout=seconds("command_timeout", command_timeout, least=0.001),
+            fence_retention=seconds("fence_retention", fence_retention),
+            metadata=user_metadata(metadata),
+            largest_metadata=size("largest_metadata", largest_metadata),
+            largest_value=size("largest_value", largest_value),
+            guard=guard,
+            on_deadlock=on_deadlock,
+        )
+        self._settings.user_json(self._settings.metadata)
+        self._events = Events(listeners)
+        self._engine: Engine | None = None  # from the first use on
+        self._joint = JointEngines()
+        self._closed_unused = False
+
+    @property
+    def _client(self) -> Any:
+        return self._given if self._own is None else self._own.get()
+
+    @classmethod
+    def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
+        """A session with a client of its own, which it makes when it is first used, and closes with itself.
+
+        ```python
+        locks = Session.from_url("redis://localhost:6379", prefix="shop")  # at import: there is no I/O
+
+
+        @Lock(locks, "report")
+        async def report(): ...
+
+
+        async def main():
+            async with locks:
+                await report()
+        ```
+
+        It may be made before there is an event loop, and used on several, one after the other, as tests do:
+        on each it has another client. A forked process has another client, too. Once it is closed, only
+        `async with` opens it again.
+
+        Args:
+            url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it.
+                `redis+cluster://host:port,host:port` names some nodes of a cluster, and
+                `redis+sentinel://host:port,host:port/service` the master that Sentinel knows by that name.
+                Options of the client stand in the query, as in `rediss://host?ssl_ca_certs=ca.pem`; those
+                of the connections to Sentinel begin with `sentinel_`. Or a function that makes a client, for
+                what no URL can say.
+            **options: Options of the session.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be, or the URL names no server.
+        """
+        return cls(OwnClient(url), **options)
+
+    @classmethod
+    def of(cls, client: Any) -> Session:
+        """The default session of a client: the same object for the same client on the same event loop.
+
+        Made on first use, with default arguments. It needs no close: its connection ends with the loop or
+        with the client, whichever comes first. `await client.aclose()` on this loop closes its connection,
+        too: at once, or within 0.5 s after the last lease and the last waiter have gone, for what is held
+        stays held. As with the connections of the client, the next use makes another one.
+
+        `asyncio.run` ends a loop in order, and so do `loop.shutdown_asyncgens()` and `loop.close()` together.
+        `loop.close()` alone tells nobody: the connection is closed then, but what is still held ends with its
+        ttl only. Threads with a loop each may use one client.
+
+        Raises:
+            TypeError: It is not a client.
+            RuntimeError: There is no running event loop.
+        """
+        loop = asyncio.get_running_loop()
+        # Threads with a loop each share them: each step is one of a dictionary, and an entry is of one thread
+        # until its loop is closed.
+        if not hasattr(client, DEFAULT_SESSIONS):
+            check_client(client)
+            attributes = cast("dict[str, Any]", vars(client))
+            attributes.setdefault(DEFAULT_SESSIONS, {})
+            attributes.setdefault("aclose", partial(_aclose, client))
+        sessions: dict[asyncio.AbstractEventLoop, Session] = getattr(client, DEFAULT_SESSIONS)
+        session = sessions.get(loop)
+        if session is None or not session._open():  # noqa: SLF001 - its own class
+            for other in sessions.copy():
+                if other.is_closed():
+                    sessions.pop(other, None)
+            session = sessions[loop] = cls(client)
+        return session
+
+    async def __aenter__(self) -> Self:
+        if self._own is not None and not self._open():
+            self._begin_anew()
+        self._usable_engine()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the session, as leaving its `async with` does. Idempotent.
+
+        A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
+        that was never entered, for nothing here knows whether its holder has stopped.
+        """
+        mixed_prefixes.closed(self)
+        engine = self._engine
+        if engine is None:
+            self._closed_unused = True
+        here = engine is None or not engine.left_behind
+        engines = [*self._joint.all, *([] if engine is None else [engine])]
+        try:
+            if len(engines) == 1:
+                await engines[0].aclose()
+            elif engines:
+                await asyncio.gather(*(engine.aclose() for engine in engines))
+        finally:
+            if self._own is not None and self._engine is engine:  # else it was opened again meanwhile
+                for client in self._own.forget():
+                    if here:
+                        await client.aclose()
+
+    def statistics(self) -> SessionStatistics:
+        """Counts: the leases and waiters of this session now, and its work so far. No I/O."""
+        engines = self._joint.led + ([] if self._engine is None else [self._engine])
+        counts = [engine.statistics() for engine in engines]
+        return self._events.counters.snapshot(
+            leases_held=sum(count.leases_held for count in counts),
+            waiters=sum(count.waiters for count in counts),
+            commands_sent=sum(count.commands_sent for count in counts),
+        )
+
+    # -- for operators
+
+    async def healthy(self, *, within: Seconds = 5.0) -> bool:
+        """Whether this event loop and the server get an answer through in time: for a health probe.
+
+        It asks the server for next to nothing, over the session's own connection, as each renewal does. True
+        says that the loop runs, that it is not busy for longer than `within`, and that the server serves this
+        session. It never raises because of the server, and never takes longer than `within`, unless the loop
+        does not run: then no probe is answered at all, which is what a time-out of the prober is for.
+
+        A process whose server is away is not mended by a restart: see the page on Kubernetes for which probe
+        this is.
+
+        Args:
+            within: Seconds that the answer may take.
+
+        Returns:
+            False if there was no answer in time, or the server refused, or the session is closed.
+
+        Raises:
+            TypeError, ValueError: `within` is not as it should be.
+            RuntimeError: The session belongs to another event loop or process.
+
+        Cancelled, it changes nothing.
+        """
+        within = seconds("within", within, least=0.001)
+        try:
+            async with asyncio.timeout(within):
+                engine = self._usable_engine()
+                await engine.ask(a_question(engine.settings.prefix, engine.session_id))
+        except (LockError, TimeoutError):
+            return False
+        return True
+
+    async def inspect(self, pattern: str = "*") -> list[LockInfo]:
+        """The holders and the number of waiters of each name, as the server has them now.
+
+        Goes through all keys of the server with SCAN, and looks at each name by itself: what changes
+        meanwhile is shown as it was or as it is. A pattern without wildcards looks at that name alone.
+
+        Args:
+            pattern: Of names: `*`, `?` and `[…]` as in a shell; `glob.escape(name)` for one that has these.
+
+        Returns:
+            What is held, waited for, or not as it should be (`problem`), by name. A name of which nothing but
+            a fence is left is not among it; nor are runs of a `UniqueJob` whose tickets may run beside each
+            other (unique until executing, or until expired).
+
+        Raises:
+            TypeError, ValueError: The pattern is not as it should be.
+            BackendError: Refused (it needs more permissions than a lock does), or no answer within
+                `command_timeout`, which counts for each of its requests.
+        """
+        from ..inspect.looking import inspect  # noqa: PLC0415 - for operators, and an import takes its time
+
+        return await inspect(self._usable_engine(), pattern)
+
+    async def deadlocks(self) -> list[Deadlock]:
+        """Tasks of any processes that wait for each other, and will for ever if nobody does anything.
+
+        Found among the waits of at least 0.4 s, of tasks that have entered a lease which does not end by
+        itself (renewed, without `max_hold`), for all kinds of locks of this prefix and server but `Redlock`;
+        also if the waits have a time-out. Each was found twice, with each session confirming in between that
+        its task still waits: where there is a suspicion, this takes 0.6 to 1.6 s. Waits of versions of
+        aiolocks that do not publish them are not known. Where more than 1000 sessions have such waits, 1000
+        of them are read.
+
+        Returns:
+            Each deadlock once; empty if there is none.
+
+        Raises:
+            BackendError: Refused (it needs the permissions that `inspect` needs, but for SCAN), or no answer
+                within `command_timeout`, which counts for each of its requests.
+
+        Cancelled, it changes nothing.
+        """
+        from ..inspect.deadlocks import deadlocks  # noqa: PLC0415 - for operators, and an import takes its time
+
+        return await deadlocks(self._usable_engine())
+
+    async def force_release(
+        self, name: str, *, kind: str | None = None, by: str | None = None
+    ) -> list[LockInfo]:
+        """Frees a name from its holders, and wakes its waiters.
+
+        The holder's lease becomes `LOST`: at once if it is of this session, otherwise after a push and a
+        question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next
+        renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
+        holder's: the fence stays, and what compares fencing tokens is safe. The error and the log of the
+        holder say that it was released by force, and by whom; to more than 16 holders of one name, and of a
+        `Redlock`, a `Schedule`, a `SingleFlight` or a `UniqueJob`, only that the server no longer has it as
+        the holder.
+
+        A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is
+        freed at once, the others when its holder has noticed. Cancelled, it may have been done or not; to do
+        it again does no harm.
+
+        Args:
+            name: Name of the lock.
+            kind: Such as `"lock"`, `"fairlock"`, `"semaphore"`, `"rwlock"`; None for every kind of that name.
+            by: The operator, as the holder is told; of a long name, the first 200 characters. None: host,
+                process and task of the caller.
+
+        Returns:
+            What was freed, one for each kind, as it stood before; empty if nobody held it.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be.
+            BackendError: Refused, or no answer within `command_timeout`.
+        """
+        from ..inspect.freeing import force_release  # noqa: PLC0415 - as above
+
+        return await force_release(self._usable_engine(), name, kind, by=by)
+
+    # -- inside
+
+    def __repr__(self) -> str:
+        engine = self._engine
+        if not self._open():
+            state = "closed"
+        elif engine is None:
+            state = "not used yet"
+        else:
+            state = f"held={len(engine.watchdog)} waiting={len(engine.waiting)}"
+        return f"<Session prefix={self._settings.prefix!r} {state}>"
+
+    def _rest(self) -> None:
+        """Its client was closed: so are its connections, as soon as they serve nobody."""
+        for engine in (*self._joint.all, *([] if self._engine is None else [self._engine])):
+            engine.rest()
+
+    def _open(self) -> bool:
+        return not self._closed_unused if self._engine is None else self._engine.usable
+
+    def _begin(self, connect_to: Callable[..., Transport]) -> Engine:
+        """A new engine with the settings of this session."""
+        loop, settings = asyncio.get_running_loop(), self._settings
+        connect = partial(connect_to, loop=loop, prefix=settings.prefix, wakeup=self._wakeup)
+        return Engine(loop, settings, self._events, connect)
+
+    def _usable_engine(self) -> Engine:
+        if self._closed_unused:
+            raise SessionClosedError("the session is closed")
+        if self._own is not None and (engine := self._engine) and engine.left_behind and not engine.closing:
+            self._own.forget()  # nothing of it can be closed any more
+            self._begin_anew()
+        if self._engine is None:
+            client = self._client
+            self._engine = self._begin(partial(open_transport, client, dialect=self._dialect))
+            if self._settings.prefix != PREFIX:
+                mixed_prefixes.opened(self, place(client), self._settings.prefix)
+        self._engine.check_usable()
+        return self._engine
+
+    def _begin_anew(self) -> None:
+        """The next use is a first one. Only with a client of its own, which then is another one, too."""
+        self._engine = None
+        self._joint = JointEngines()
+        self._closed_unused = False
+
+    def _lead(self, sessions: tuple[Session, ...]) -> Engine:
+        """The engine that does the work for several sessions at once, of which this is the first."""
+        for session in sessions:
+            session._usable_engine()  # noqa: SLF001 - its own class, here and below
+        engine = self._joint.led_for(sessions)
+        if engine is None:
+            clients = [(session._client, session._dialect) for session in sessions]  # noqa: SLF001
+            engine = self._begin(partial(open_quorum, clients))
+            self._joint.lead(sessions, engine)
+            for session in sessions:
+                session._joint.all.add(engine)  # noqa: SLF001
+        return engine
+
+
+async def _aclose(client: Any, *args: Any, **options: Any) -> None:
+    """`aclose` of a client that has default sessions: the library tells nobody else of it."""
+    aclose = cast("Callable[..., Any]", cast("Any", type(client)).aclose)  # also of a subclass
+    try:
+        await aclose(client, *args, **options)
+    finally:
+        session = getattr(client, DEFAULT_SESSIONS).get(asyncio.get_running_loop())
+        if session is not None:
+            session._rest()  # noqa: SLF001 - of this very module

@@ -1,0 +1,86 @@
+"""The sessions that do the work for the first argument of a lock: a session, or a client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from ..errors import SessionClosedError
+from ..transport import check_client, place
+from . import mixed_prefixes
+from .engine import Engine
+from .session import DEFAULT_SESSIONS, PREFIX, Session
+
+
+def source_of(client: Any) -> Any:
+    """A session or a client, as given; checked.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    # The check takes longer than all else that makes a lock: it is not done again for a client in use.
+    # Its own attributes are looked at: a wrapper shows those of the client in it.
+    if not isinstance(client, Session) and DEFAULT_SESSIONS not in getattr(client, "__dict__", ()):
+        check_client(client, or_session=True)
+    return client
+
+
+def engine_of(source: Any, used_by: object = None) -> Engine:
+    """The engine that does the work for a session, or for the default session of a client.
+
+    Args:
+        source: The session or the client.
+        used_by: The lock or the like; None if its keys do not have the session's prefix.
+
+    Raises:
+        SessionClosedError: The session was closed.
+        RuntimeError: It belongs to another event loop or process.
+    """
+    return _session_for(source, used_by)._usable_engine()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
+
+
+def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
+    """The engine that does the work for several sessions, or default sessions of clients, together.
+
+    It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
+    of them.
+
+    Raises:
+        SessionClosedError: One of the sessions was closed.
+        RuntimeError: One of them belongs to another event loop or process.
+    """
+    sessions = tuple(_session_for(source, used_by) for source in sources)
+    return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
+
+
+def log_level(source: Any, error: BaseException) -> int:
+    """The level at which an object of that session or client tells that a request of it has ended so."""
+    try:
+        return engine_of(source).log_level(error)
+    except (SessionClosedError, RuntimeError):  # then that is the news
+        return logging.WARNING
+
+
+def _session_for(source: Any, used_by: object) -> Session:
+    if used_by is not None and prefix_of(source) == PREFIX:
+        mixed_prefixes.used(source, used_by, PREFIX, _place_of)
+    return source if isinstance(source, Session) else Session.of(source)
+
+
+def _place_of(source: Any) -> Hashable:
+    return place(client_of(source))
+
+
+def prefix_of(source: Any) -> str:
+    """The prefix of a session, also of a closed one, or of the default session of a client."""
+    if isinstance(source, Session):
+        return source._settings.prefix  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return PREFIX
+
+
+def client_of(source: Any) -> Any:
+    """The client of a session, or the client itself."""
+    if isinstance(source, Session):
+        return source._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return source

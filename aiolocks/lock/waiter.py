@@ -1,0 +1,976 @@
+"""A wait, from the call to the grant or to giving up; and a single try.
+
+All that happens between is decided in synchronous steps (replies, timers, the gate's turns); the task
+that waits has one single point at which it can be cancelled, and is woken once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
+
+from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError, SessionClosedError
+from ..transport import (
+    BEHIND,
+    IN_TURN,
+    OWING,
+    PASSING,
+    SEATED,
+    STAYING,
+    TOLD,
+    WAITING,
+    Call,
+    Fault,
+    Granted,
+    Proof,
+    ignore,
+)
+from .backoff import Backoff
+from .clock import dependable, seconds
+from .entered import TURNS_TO_CLOSE, held
+from .notes import note
+
+if TYPE_CHECKING:
+    from .._holders import HolderInfo
+    from ..transport import Answer, Refused
+    from .claim import Claim
+    from .engine import Engine
+    from .entered import Inside
+    from .lease import Possession
+    from .queue import Gate
+    from .target import Target
+
+
+# -- Whether replicas have a grant: it is waited for until enough of them do, or there is no time left.
+
+Outcome = Literal[True] | LockError | None
+"""True: enough have it. None: it cannot be said over the present connections. Or what went wrong."""
+
+_PAUSE: Final = 0.01
+"""Seconds after which a grant is asked for again of which it could not be said."""
+
+
+@final
+class Acknowledgement:
+    """Waits for the proof that enough replicas have a grant.
+
+    Args:
+        replicas: How many must have it.
+        what: The grant for which replicas are asked.
+        sent: Loop time at which the request for it was sent.
+        elsewhere: It was executed by another node than the one that can be asked.
+        until: Loop time after which it is too late.
+        on_end: Told how it ended, in a later step of the loop.
+    """
+
+    __slots__ = ("_engine", "_on_end", "_proof", "_replicas", "_sent", "_timer", "_until", "_what")
+
+    def __init__(
+        self,
+        engine: Engine,
+        claim: Claim,
+        replicas: int,
+        *,
+        what: str,
+        sent: float,
+        elsewhere: bool,
+        until: float,
+        on_end: Callable[[Outcome], None],
+    ) -> None:
+        self._engine = engine
+        self._replicas = replicas
+        self._what = what
+        self._sent = sent
+        self._until = until
+        self._on_end = on_end
+        self._proof = Proof(claim.owned(), replicas, self._proved, self._failed)
+        self._timer: asyncio.TimerHandle = engine.loop.call_at(until, self._too_late)
+        if elsewhere:
+            self._cannot_say()
+        else:
+            engine.prove(self._proof)
+
+    def _proved(self, has: bool) -> None:  # noqa: FBT001 - a reply
+        if has:
+            self._end(True)  # noqa: FBT003 - an outcome, not a switch
+        else:  # another master has taken over, and does not know of it
+            self._cannot_say()
+
+    def _failed(self, fault: Fault) -> None:
+        if fault.passing:
+            self._cannot_say()
+        else:
+            self._timer.cancel()
+            self._timer = self._engine.loop.call_later(0, self._end, fault.error)
+
+    def _cannot_say(self) -> None:
+        """It is acquired again: from another server, if that is the master now."""
+        pause = self._engine.now() + _PAUSE
+        if pause < self._until:
+            self._timer.cancel()
+            self._timer = self._engine.loop.call_at(pause, self._end, None)
+
+    def _too_late(self) -> None:
+        self._proof.done = True
+        self._end(
+            BackendError(
+                f"{self._what} was acquired, but {self._proof.seen} of {self._replicas} replicas had it "
+                f"within {self._engine.now() - self._sent:.3g} s: it was given back"
+            )
+        )
+
+    def _end(self, outcome: Outcome) -> None:
+        self._timer.cancel()
+        self._on_end(outcome)
+
+    def cancel(self) -> None:
+        """Nobody wants to know any more."""
+        self._proof.done = True
+        self._timer.cancel()
+
+
+@final
+class Stage(enum.Enum):
+    """Where an acquire stands.
+
+    `QUEUED`: others of its session ask. `ASKING`: a request of its own is under way, or its grant is on the
+    way to replicas. `SLEEPING`: it was refused, and asks again when it is woken. `ENDED`: it was granted, or
+    has given up.
+    """
+
+    QUEUED = enum.auto()
+    ASKING = enum.auto()
+    SLEEPING = enum.auto()
+    ENDED = enum.auto()
+
+
+@final
+class Grant(NamedTuple):
+    """A grant of the server.
+
+    Attributes:
+        sent, sent_steady: When the request for it was sent, as `Call` has it.
+    """
+
+    answer: Granted
+    sent: float
+    sent_steady: float
+
+
+LAST_TRY: Final = 0.005
+"""Seconds before the deadline at which a sleeper tries once more, at the latest."""
+BEYOND: Final = 0.001
+"""Seconds that a sleeper waits past the end of the holder's lease: the server counts whole milliseconds."""
+
+
+@final
+class Naps:
+    """The sleeps of one wait; times are of the loop's clock.
+
+    Invariant: none lasts past the end of the lease that was in the way, as the server told it, nor so long
+    that there is no time for a last try.
+
+    Attributes:
+        taken: How many there were.
+        refused_until: When the lease ends that was in the way last; None when it has no end, or when it was
+            others who go first.
+        round_trip: Seconds that the last answer took.
+    """
+
+    __slots__ = ("_poll_at", "refused_until", "round_trip", "taken")
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._poll_at = 0.0
+        self.refused_until: float | None = None
+        self.round_trip = 0.0
+
+    def begin(self, now: float, backoff: Backoff, silence: float | None) -> None:
+        """The next one: of `silence` for a sleeper that is told when it may be free; else None: it polls."""
+        self._poll_at = now + (backoff.delay(self.taken) if silence is None else silence)
+        self.taken += 1
+
+    def unheard(self, now: float, backoff: Backoff) -> None:
+        """Nobody will tell the sleeper any more: this nap ends as if it polled.
+
+        It ends no later than it would have: a nap that began again each time this is said would have no end.
+        """
+        self._poll_at = min(self._poll_at, now + backoff.delay(self.taken))
+
+    def wake_at(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
+        """When to wake up from this nap, by what is known now; None: there is only the end to wait for.
+
+        Until `yielding_until`, others go first, who may not be able to use it (0: nobody does); `end` is that
+        of the wait, if it has one.
+        """
+        wake = self._poll_at
+        if self.refused_until is None:
+            if yielding_until:  # nobody tells us if they cannot use it; it may be over before we were told
+                wake = min(wake, max(now, yielding_until) + BEYOND)
+        elif self.refused_until + BEYOND > now:
+            wake = min(wake, self.refused_until + BEYOND)
+        if end is not None and wake >= end:
+            # Before giving up, once more, if there is time for an answer.
+            wake = end - max(2 * self.round_trip, LAST_TRY)
+            if wake <= now:
+                return None
+        return wake
+
+
+def own_in_the_way(
+    claim: Claim, gate: Gate, inside: Inside, refusal: Refused | None, *, lasting: bool
+) -> Possession | None:
+    """The possessions of the waiting task itself that exclude the claim.
+
+    Of the leases that the task has entered (`inside`), only those that do not end by themselves, if
+    `lasting`. `refusal` is the last one of the claim itself; that of its gate is as good, and may be newer.
+    """
+    own = [one for one in held(inside, lasting=lasting) if one.claim.owner != claim.owner]
+    for possession in own:
+        if gate.here.closed and possession.claim in gate.here:
+            return possession
+    newest = gate.refusal or refusal
+    if newest is None or not claim.excluded_by([possession.claim for possession in own], newest):
+        return None
+    return own[-1]
+
+
+def holders(
+    kind: str, claim: Claim, gate: Gate, refusal: Refused | None, now: float
+) -> tuple[HolderInfo, ...]:
+    """The holders that the claim waits for: a task of this session, or those that the last refusal named."""
+    from .holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
+
+    here, newest = gate.here, gate.refusal or refusal
+    if here.closed and here.first is not None:
+        return (held_here(here.first, here.possession, now),)
+    return () if newest is None else told_by(kind, claim, newest)
+
+
+class Acquiring(ABC):
+    """One acquire: a request at a time, and whatever must be undone behind it.
+
+    Invariants:
+    - while it asks, exactly one request is under way, or one grant waits for replicas; else there is neither;
+    - once it has ended without a grant that was handed over, the server has been told to undo whatever
+      it may have granted, in order behind the request;
+    - `done` is resolved exactly once, at the end: with a grant, an error, or neither, which means: refused.
+
+    Args:
+        blocking_timeout: Seconds after which its caller gives up, as messages tell; None: it does not.
+    """
+
+    __slots__ = (
+        "_acknowledgement",
+        "_call",
+        "_engine",
+        "_gate",
+        "_inside",
+        "_maybe_executed",
+        "_refusal",
+        "_standing",
+        "_timeout",
+        "_ttl",
+        "answered_at",
+        "claim",
+        "done",
+        "error",
+        "grant",
+        "stage",
+        "started",
+        "target",
+    )
+
+    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+        self._engine = engine = target.engine
+        self._gate = target.gate
+        self._ttl = target.options.first_ttl
+        self._timeout = blocking_timeout
+        self._call: Call[Answer] | None = None
+        self._acknowledgement: Acknowledgement | None = None
+        self._standing = 0  # of the request under way, or of the last one
+        self._maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
+        self._refusal: Refused | None = None  # the last one of its own
+        self._inside: Inside = ()  # the leases that the waiting task has entered
+        self.claim = claim
+        self.stage = Stage.QUEUED
+        self.started = engine.now()
+        self.target = target
+        self.answered_at = float("-inf")
+        self.done: asyncio.Future[None] = engine.loop.create_future()
+        self.grant: Grant | None = None
+        self.error: LockError | None = None  # how it ended without a grant; None then means: refused
+
+    @property
+    def inside(self) -> Inside:
+        """The leases that the waiting task has entered."""
+        return self._inside
+
+    # -- steps from outside
+
+    def start(self) -> None:
+        """Begins, for the task that runs now."""
+        self._engine.waiting[self] = None
+        self._inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
+
+    def leave(self) -> None:
+        """The task does not wait any more: nothing may stay held. Synchronous, no cancel can come between."""
+        if self.stage is not Stage.ENDED:
+            self._withdraw()
+        elif self.grant is not None:
+            self.grant = None
+            self._engine.undo(self.claim, self._ttl)
+            self._gate.vacated(self.claim)
+
+    def end_with(self, error: LockError) -> None:
+        """The session: this wait is over."""
+        if self.stage is not Stage.ENDED:
+            self._give_up(error)
+
+    # -- asking
+
+    @abstractmethod
+    def _ask(self) -> None:
+        """Sends a request, with how this one stands to others."""
+
+    @abstractmethod
+    def _ask_until(self) -> float:
+        """Loop time at which nobody wants the answer any more."""
+
+    def _send(self, standing: int, *, patient: bool) -> None:
+        assert self._call is None, "a request is under way"
+        assert self._acknowledgement is None, "a grant waits for replicas"
+        self.stage = Stage.ASKING
+        self._standing = standing
+        self._call = Call(
+            self.claim.acquire(self.target.options.first_ttl_ms, standing),
+            self._answered,
+            self._failed,
+            until=self._ask_until(),
+            patient=patient,
+            on_late=self._engine.wake_own,
+        )
+        self._call.alone = standing & BEHIND != 0  # a lease that is let go of is for those before it
+        self._engine.send(self._call)
+
+    def _answered(self, answer: Answer) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        now = self._engine.now()
+        self.answered_at = now
+        self._maybe_executed = False
+        self._gate.answered(now)
+        if not isinstance(answer, Granted):
+            self._refused(answer, call, now)
+            return
+        if answer.rung:
+            self._tell_rung(answer.rung)
+        self._let_in(call)
+        grant = Grant(answer, call.sent, call.sent_steady)
+        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl):
+            # Its time was over before the reply was here: given back.
+            self._engine.undo(self.claim, self._ttl)
+            self._came_late(call, now)
+        elif self.target.options.replicas:
+            self._await_replicas(grant, elsewhere=call.elsewhere)
+        else:
+            self._have(grant, now)
+
+    def _failed(self, fault: Fault) -> None:
+        call, self._call = self._call, None
+        assert call is not None
+        # A foreign value may have stopped the script in the midst of its work.
+        if call.unconfirmed or (fault.unknown and call.written) or fault.foreign:
+            self._maybe_executed = True
+        self._has_failed(fault)
+
+    @abstractmethod
+    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+        """It cannot be had now, as the server says to this request."""
+
+    def _let_in(self, call: Call[Answer]) -> None:  # noqa: B027 - a single try need not know
+        """The server has granted it by this request."""
+
+    @abstractmethod
+    def _came_late(self, call: Call[Answer], now: float) -> None:
+        """A grant was over when it came, and is given back."""
+
+    @abstractmethod
+    def _has_failed(self, fault: Fault) -> None:
+        """A request has ended without an answer."""
+
+    def _tell_rung(self, bells: Sequence[bytes]) -> None:
+        if bells:
+            self._engine.loop.call_soon(self._engine.bells.rung, "local", bells)
+
+    # -- a grant
+
+    def _have(self, grant: Grant, now: float) -> None:
+        self.grant = grant
+        self._end()
+        # Whether its request has told others of what somebody here has let go of.
+        carried = self._standing & OWING != 0
+        self._gate.granted(self.claim, grant.answer, now, carried=carried)
+
+    def _await_replicas(self, grant: Grant, *, elsewhere: bool) -> None:
+        """A grant of the master counts when enough replicas have it too."""
+        self._maybe_executed = True
+        patience = self._engine.now() + self._engine.settings.command_timeout
+        self._acknowledgement = Acknowledgement(
+            self._engine,
+            self.claim,
+            self.target.options.replicas,
+            what=str(self.target),
+            sent=grant.sent,
+            elsewhere=elsewhere,
+            until=min(self._ask_until(), patience, grant.sent + dependable(self._ttl)),
+            on_end=functools.partial(self._acknowledged, grant),
+        )
+
+    def _acknowledged(self, grant: Grant, outcome: Outcome) -> None:
+        self._acknowledgement = None
+        if outcome is True:
+            self._maybe_executed = False
+            self._have(grant, self._engine.now())
+        elif outcome is None:
+            self._ask()  # on another connection: what the last one has written is written again
+        else:
+            self._give_up(outcome)
+
+    # -- who is in the way
+
+    def _own_in_the_way(self, *, lasting: bool = False) -> Possession | None:
+        if not self._inside:
+            return None
+        return own_in_the_way(self.claim, self._gate, self._inside, self._refusal, lasting=lasting)
+
+    def _holders(self, now: float) -> tuple[HolderInfo, ...]:
+        return holders(self.target.kind, self.claim, self._gate, self._refusal, now)
+
+    def _deadlock(self) -> DeadlockError | None:
+        """If the waiting task itself holds what is in the way, and for as long as it waits."""
+        own = self._own_in_the_way(lasting=True)
+        if own is None:
+            return None
+        return DeadlockError(self.target.label, self.target.name, held=f"{own.label} {own.name!r}")
+
+    def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
+        """Tells of it, and names the holders."""
+        now = self._engine.now()
+        self._engine.events.timed_out(self.target.kind, self.target.name, now - self.started)
+        refusal = self._refusal or self._gate.refusal
+        return LockTimeoutError(
+            self.target.label,
+            self.target.name,
+            blocking_timeout=blocking_timeout,
+            remaining=self._gate.remaining(now),
+            detail="" if refusal is None else refusal.detail,
+            full=None if refusal is None or refusal.full is None else refusal.full[0],
+            holders=self._holders(now),
+            by_itself=self._own_in_the_way() is not None,
+            endless=self._endless(),
+            kept=refusal is not None and self.claim.commands.kept(refusal),
+        )
+
+    def _endless(self) -> str:
+        """That what is in the way has lost its ttl, and what frees it; empty where it has not."""
+        return self.claim.endless(self._refusal or self._gate.refusal, self._engine.settings.prefix)
+
+    # -- the end
+
+    def _give_up(self, error: LockError) -> None:
+        if isinstance(error, BackendError):
+            note(error, f"aiolocks: {self.target} was not acquired")
+        self.error = error
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Ends it without a grant; undoes a request that may have been executed, after all that was sent."""
+        if self._end_unanswered():
+            self._engine.undo(self.claim, self._ttl)
+
+    def _end_unanswered(self) -> bool:
+        """Ends it; whether the server may execute, or may have executed, a request without an answer."""
+        self._forget()
+        self._end()
+        return self._maybe_executed
+
+    def _forget(self) -> None:
+        """Nobody wants the answer to the request under way, if there is one."""
+        call, self._call = self._call, None
+        if call is not None and self._engine.forget(call):
+            self._maybe_executed = True
+
+    def _end(self) -> None:
+        assert self.stage is not Stage.ENDED, "an acquire ends once"
+        assert self._call is None, "a request is under way"
+        self.stage = Stage.ENDED
+        if self._acknowledgement is not None:
+            self._acknowledgement.cancel()
+            self._acknowledgement = None
+        self._engine.waiting.pop(self, None)
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+@final
+class Attempt(Acquiring):
+    """Asks a single time. It has no seat, no bell and no timer.
+
+    It names the holders if there is a `blocking_timeout`, which then is 0.
+    """
+
+    __slots__ = ()
+
+    def start(self) -> None:
+        super().start()
+        self._ask()
+
+    def _ask(self) -> None:
+        in_turn = IN_TURN if self._gate.manner.strict else 0
+        self._send(in_turn | (0 if self._timeout is None else TOLD), patient=False)
+
+    def _ask_until(self) -> float:
+        return self.started + self._engine.settings.command_timeout
+
+    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+        self._tell_rung(refusal.rung)
+        if refusal.error is None:
+            self._refusal = refusal
+            until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
+            self._gate.refused_with(refusal, until)
+        else:
+            self.error = refusal.error
+        self._end()
+
+    def _came_late(self, call: Call[Answer], now: float) -> None:
+        self._end()
+
+    def _has_failed(self, fault: Fault) -> None:
+        self._give_up(fault.error)
+
+    def __repr__(self) -> str:
+        return f"<Attempt at {self.target} {self.stage.name}>"
+
+
+_SILENCE: Final = 0.1
+"""Seconds without an answer that are no silence yet."""
+_LONG: Final = 10.0
+"""Seconds after which a wait is logged."""
+
+
+_ENDS: Final[dict[type, str]] = {
+    type(None): "cancelled",
+    LockTimeoutError: "timeout",
+    SessionClosedError: "closed",
+}
+"""How a wait ended without a grant, by its error, as listeners are told."""
+
+
+@final
+class Waiter(Acquiring):
+    """An acquire that waits: it asks when it is its turn here, and sleeps until it is woken.
+
+    It has a deadline or none, and gives up on a server that is silent.
+
+    | from | to | when |
+    |---|---|---|
+    | `QUEUED`, as it is made | `ASKING` | its gate lets it ask, or take a seat behind others |
+    | `ASKING` | `SLEEPING` | refused as the head of its gate, or not answered |
+    | `ASKING` | `QUEUED` | refused, and another waiter is the head |
+    | `ASKING` | `ASKING` | woken while it asked; or replicas cannot say whether they have it |
+    | `SLEEPING` | `ASKING` | woken, or its nap is over |
+    | `QUEUED`, `ASKING`, `SLEEPING` | `ENDED` | granted; or its task, its patience or the session has ended |
+
+    Invariants:
+    - in a stage other than `ASKING` it has no request under way whose answer it waits for;
+    - a timer ends each sleep, and each wait behind others that may have to be told of or given up;
+    - with a deadline, only the deadline ends the wait; without one, a silence of a ttl does, counted from the
+      first question of its gate that was not answered.
+    """
+
+    __slots__ = (
+        "_ask_again",
+        "_behind",
+        "_deadline",
+        "_deadline_timer",
+        "_fault",
+        "_logged",
+        "_naps",
+        "_needless",
+        "_sitting_down",
+        "_sleep_timer",
+        "_suspected",
+        "_told",
+        "_warned",
+        "seated",
+    )
+
+    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+        super().__init__(target, claim, blocking_timeout)
+        self._behind = False  # it began to wait while somebody here held it
+        self._deadline = None if blocking_timeout is None else self.started + blocking_timeout
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._fault: Fault | None = None  # of its last question, if that was not answered
+        self._logged = False
+        self._naps = Naps()
+        self._sleep_timer: asyncio.TimerHandle | None = None
+        self._needless = False  # there is nothing to wait for, as the server says
+        self._sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
+        self.seated = False  # it may have a seat of its own, where each waiter has one
+        self._ask_again = False
+        self._suspected = False  # its own task seems to be in the way
+        self._told = False
+        self._warned = False  # of a refusal that no release ends
+
+    @property
+    def asleep(self) -> bool:
+        """Whether no request is under way."""
+        return self.stage is Stage.SLEEPING
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, by any way."""
+        return self.stage is Stage.ENDED
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether its last question has had no answer yet, or only a failure."""
+        return self._call is not None or self._fault is not None
+
+    # -- steps from outside
+
+    def start(self) -> None:
+        super().start()
+        if self._deadline is not None:
+            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
+        self._gate.enter(self)
+        if self.stage is Stage.QUEUED:
+            self._wait_behind()
+        elif self._gate.is_behind(self):
+            self.suspect()
+
+    def _wait_behind(self) -> None:
+        """Somebody else asks for it."""
+        assert self._call is None, "a request is under way"
+        self.stage = Stage.QUEUED
+        if self._deadline is not None and self._engine.now() >= self._deadline:
+            self._out_of_time()  # its timer did nothing: the question that was refused now was under way
+            return
+        self._behind = self._behind or self._gate.here.held
+        self._tell_waiting()
+        if self._inside and self._deadline is None:
+            self._gate.watch_for_itself(self)
+            self.suspect()
+        self._listen_on()
+
+    def take_turn(self, *, woken: bool, in_turn: bool) -> None:
+        """The gate: you are the head, at once or after having waited; behind other processes if `in_turn`."""
+        if woken:
+            self._gate.watch_no_more(self)
+            self._engine.events.counters.wakeups["local"] += 1
+        if self._call is not None:
+            self._go_on_sitting_down(self._call)
+        self._ask(in_turn=in_turn, passing=woken)
+
+    def _go_on_sitting_down(self, call: Call[Answer]) -> None:
+        """It asks right behind its request for a seat, which must come before those of later waiters."""
+        call.on_reply, call.on_fault = self._engine.wake_own, ignore
+        self._sitting_down, self._call = call, None
+        self._maybe_executed = True
+
+    def sit_down(self) -> None:
+        """The gate: take a seat, or show that you have one; behind others of here, if they go first."""
+        if self.stage is Stage.ASKING:
+            self._ask_again = True
+        elif not self.over:
+            self._ask()
+
+    def prompt(self, way: str, *, in_turn: bool) -> None:
+        """The gate: it may be free now; `way` is how we know."""
+        if self.stage is Stage.SLEEPING:
+            self._engine.events.counters.wakeups[way] += 1
+            self._ask(in_turn=in_turn, passing=True)
+        elif self.stage is Stage.ASKING:
+            self._ask_again = True  # a refusal under way may have been decided before
+
+    # -- asking
+
+    def _ask(self, *, in_turn: bool = False, passing: bool = False) -> None:
+        """Tries; the refusal seats it, and what is let go of after that wakes us."""
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
+        self._ask_again = False
+        standing = self._gate.asks(self) | WAITING
+        if not standing & BEHIND:
+            standing |= TOLD
+        if in_turn:
+            standing |= IN_TURN
+        if passing:
+            standing |= PASSING
+        self._send(standing, patient=True)
+
+    def _let_in(self, call: Call[Answer]) -> None:
+        self._fault = None
+        self._settle_place()
+        if call.unconfirmed and not self._standing & SEATED:
+            self._gate.take_place()  # its first request may have been refused
+
+    def _came_late(self, call: Call[Answer], now: float) -> None:
+        self._be_seated()
+        self._go_on(call, now, until=now)
+
+    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+        self._fault = None
+        # Its own bell was put back by the refusal, and the session must listen for it again.
+        self._tell_rung(self._gate.not_ours(refusal.rung, self))
+        if refusal.error is not None:
+            self._settle_place()
+            self.error = refusal.error
+            self._needless = True
+            self._end()
+            self._gate.leave(self)
+            return
+        until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
+        self._be_seated()
+        if not self._gate.is_behind(self):  # else it has asked for a seat, and for nothing else
+            self._refusal = refusal
+            self._gate.refused_with(refusal, until)
+        self._log_long_wait(now)
+        if refusal.lasting and not self._warned:
+            self._warned = True
+            self._engine.events.stuck(self.target.kind, self.target.name, refusal.detail)
+        self.suspect()
+        self._go_on(call, now, until=until)
+        if refusal.first:
+            self._gate.goes_first(refusal.first)
+
+    def _be_seated(self) -> None:
+        """The refusal has seated it. Any end of its wait from now on gives that up."""
+        self._gate.take_place()
+        self.seated = True
+
+    def _go_on(self, call: Call[Answer], now: float, *, until: float | None) -> None:
+        """Refused: until then, as far as is known."""
+        self._naps.round_trip = now - call.sent
+        self._naps.refused_until = self._gate.refused_until = until
+        if self._ask_again:
+            self._ask(passing=True)
+        elif not self._gate.refused(self):
+            self._wait_behind()
+        else:
+            self._gate.listen(self)
+            self._sleep()
+
+    # -- who is in the way
+
+    def suspect(self) -> None:
+        """Ends a wait that would never end by itself, because the waiting task itself is in the way.
+
+        A few turns of the loop later: it may have left a generator that holds it, which the loop closes.
+        """
+        if self._deadline is None and not self._suspected and self._deadlock() is not None:
+            self._suspected = True
+            self._engine.loop.call_soon(self._look_again, TURNS_TO_CLOSE)
+
+    def _look_again(self, turns: int) -> None:
+        deadlock = None if self.over else self._deadlock()
+        if deadlock is None:
+            self._suspected = False
+        elif turns:
+            self._engine.loop.call_soon(self._look_again, turns - 1)
+        else:
+            self._give_up(deadlock)
+
+    def _have(self, grant: Grant, now: float) -> None:
+        self._gate.gone(self)
+        super()._have(grant, now)
+
+    def _settle_place(self) -> None:
+        """A waiter that gets in has left the queue."""
+        if self._standing & (SEATED | STAYING) == SEATED:
+            self._gate.left_by(self)
+
+    def _has_failed(self, fault: Fault) -> None:
+        if self._fault is None or self._fault.unknown or not fault.unknown:
+            self._fault = fault  # an answer of the server weighs more than its silence now
+        if self._maybe_executed:
+            self._gate.take_place()
+        if fault.passing:
+            self._sleep()
+        else:
+            self._give_up(fault.error)
+
+    def _tell_waiting(self) -> None:
+        if not self._told:
+            self._told = True
+            self._engine.events.waiting(self.target.kind, self.target.name)
+            if self._inside:
+                self._engine.entangled(self)
+
+    def _tell_waited(self) -> None:
+        if self._needless:
+            how = "needless"
+        else:
+            how = "granted" if self.grant is not None else _ENDS.get(type(self.error), "failed")
+        seconds = self._engine.now() - self.started
+        self._engine.events.waited(self.target.kind, self.target.name, seconds, how)
+
+    # -- the end
+
+    def _withdraw(self) -> None:
+        """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
+        gate = self._gate
+        executed = self._end_unanswered()
+        if executed:
+            gate.take_place()  # it may have been refused
+        last = gate.must_tell_others and not gate.others_wait(self)
+        own_seat = gate.manner.strict and self.seated  # which goes in any case
+        if executed or last or own_seat:
+            of_use = gate.place_of_use(self._ttl) if last else self._ttl
+            self._engine.undo(self.claim, of_use, leave=last, leaves_late=gate.leaves_late())
+        if last:
+            gate.settled()
+        gate.leave(self)
+
+    def _end(self) -> None:
+        super()._end()
+        if self._sitting_down is not None:
+            self._engine.forget(self._sitting_down)
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        if self._told:
+            self._gate.watch_no_more(self)
+            if self._engine.detector is not None:
+                self._engine.detector.discard(self)
+            self._tell_waited()
+
+    # -- the end of its patience
+
+    def _ask_until(self) -> float:
+        return self._silence_ends() if self._deadline is None else self._deadline
+
+    def _silence_ends(self) -> float:
+        """When the server will have said neither yes nor no for a ttl, to us or to a waiter before us."""
+        since = self._gate.silent_since
+        if since is None:
+            since = self._engine.now()
+        return max(self.started, since) + self.target.options.ttl
+
+    def _wait_ends(self) -> float | None:
+        """When to give up, as things stand; None while there is no reason to."""
+        if self._deadline is None and self._fault is not None:
+            return self._silence_ends()
+        return self._deadline
+
+    def _out_of_time(self) -> None:
+        if self.stage is Stage.ENDED or self._call is not None or self._acknowledgement is not None:
+            return  # a call under way ends at the same time, and knows why it was not answered
+        refused = self.answered_at > float("-inf")
+        # Where no question has been open for long, what was known last still stands.
+        since, now = self._gate.silent_since, self._engine.now()
+        silent = since is not None and now - since >= _SILENCE
+        held_until = self._gate.refused_until  # as the head was told, which has not asked since
+        held = held_until is not None and now < held_until
+        known = self._gate.answered_at > float("-inf") if self._fault is None else self._behind or held
+        said = self._fault is not None and not self._fault.unknown
+        refused_before_us = (
+            self._gate.here.held
+            or self._gate.answered_at >= self.started
+            or (known and not silent and not said)
+        )
+        if self._timeout is not None and (refused or refused_before_us):
+            self._give_up(self.timed_out(self._timeout))
+        elif self._fault is not None:
+            self._give_up(self._fault.error)
+        else:  # queued behind somebody who has had no answer either
+            self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
+
+    # -- behind others
+
+    def _listen_on(self) -> None:
+        """Until there may be something to say: of a long wait, or of a silence that ends it."""
+        long = self.started + _LONG
+        looks = [] if self._logged or (self._deadline is not None and self._deadline <= long) else [long]
+        if self._deadline is None:
+            looks.append(self._silence_ends())
+        if looks:
+            self._sleep_timer = self._engine.loop.call_at(min(looks), self._listen)
+
+    def _listen(self) -> None:
+        """Queued: those in front may be willing to wait for longer than we are."""
+        now = self._engine.now()
+        self._log_long_wait(now)
+        if self._deadline is None and self._gate.silent_since is not None and now >= self._silence_ends():
+            self._give_up(BackendError(f"Redis did not answer for {self.target.options.ttl:g} s"))
+        else:
+            self._listen_on()
+
+    def _log_long_wait(self, now: float) -> None:
+        if not self._logged and now >= self.started + _LONG:
+            self._logged = True
+            self._engine.events.waits_long(
+                self.target.kind, self.target.name, now - self.started, self._holders(now), self._endless()
+            )
+
+    # -- sleeping
+
+    def _sleep(self) -> None:
+        """Backs off, never past the end of the holder's lease, and not quite to the end of the wait."""
+        assert self.stage is Stage.ASKING, "only a waiter that has asked goes to sleep"
+        assert self._call is None, "a request is under way"
+        self._tell_waiting()
+        self.stage = Stage.SLEEPING
+        now, end = self._engine.now(), self._wait_ends()
+        if end is not None and now >= end:
+            self._out_of_time()
+            return
+        told = self._gate.heard or self._gate.is_behind(self)
+        silence = self._gate.manner.silence if told else None
+        self._naps.begin(now, self._engine.settings.backoff, silence)
+        self._set_alarm()
+
+    def need_not_ask(self, until: float | None) -> None:
+        """The gate: before that time, nothing that the server knows of comes to its end."""
+        self._naps.refused_until = until
+        self._log_long_wait(self._engine.now())
+        if self.asleep:
+            self._set_alarm()
+
+    def sleep_unheard(self) -> None:
+        """The gate: nobody will tell it when to ask."""
+        if self.asleep:
+            self._naps.unheard(self._engine.now(), self._engine.settings.backoff)
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """For the end of this nap, as far as it is known now."""
+        end = self._wait_ends()
+        wake = self._naps.wake_at(self._engine.now(), yielding_until=self._gate.yielding_until, end=end)
+        self._cancel_sleep()
+        if wake is None:
+            assert end is not None
+            self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time)
+        else:
+            self._sleep_timer = self._engine.loop.call_at(wake, self._slept)
+
+    def _slept(self) -> None:
+        assert self.stage is Stage.SLEEPING, "a nap ends only a sleep"
+        self._sleep_timer = None
+        self._engine.events.counters.wakeups["poll"] += 1
+        self._ask(in_turn=self._gate.yielding)
+
+    def _cancel_sleep(self) -> None:
+        if self._sleep_timer is not None:
+            self._sleep_timer.cancel()
+            self._sleep_timer = None
+
+    def __repr__(self) -> str:
+        return f"<Waiter for {self.target} {self.stage.name} naps={self._naps.taken}>"

@@ -1,0 +1,168 @@
+"""The bells of a session, by which it hears that its waiters may ask, and shows that they live."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from ..errors import SessionClosedError
+from ..transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
+
+if TYPE_CHECKING:
+    from .queue import Gate
+
+log = logging.getLogger("aiolocks.session")
+
+_LISTENS_EVERY: Final = BELL_TTL * 0.3
+"""Seconds: a bell outlives two requests that come late or get lost."""
+_ANSWERED_WITHIN: Final = 0.5
+"""Seconds after which a request has no answer: before the next one is due, so that each has its own."""
+
+
+class _Ringing(Protocol):
+    """The answer of a step that may have woken a waiter."""
+
+    @property
+    def rung(self) -> Sequence[bytes]: ...
+
+
+@final
+class Bells:
+    """The bells of a session, and the one timer at which it listens for all of them.
+
+    Invariants:
+    - it knows exactly the gates whose place may stand in the queue;
+    - a waiter that is silent, because it is told when to ask, has had an answer a moment ago: a request to
+      listen that fails, or has no answer before the next one is due, makes its waiters ask.
+    """
+
+    __slots__ = ("_ears", "_gates", "_left", "_loop", "_timer", "_transport", "_warned")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: Transport | None = None
+        self._gates: dict[bytes, Gate] = {}
+        self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
+        self._left: dict[bytes, None] = {}  # in the order in which they were left
+        self._timer: asyncio.TimerHandle | None = None
+        self._warned = False
+
+    def ring_over(self, transport: Transport) -> None:
+        """Sets the transport that reports wakeups."""
+        self._transport = transport
+
+    def add(self, gate: Gate) -> None:
+        for bell in gate.bells:
+            self._gates[bell] = gate
+            self._left.pop(bell, None)
+        if self._timer is None:
+            self._wind_up()
+
+    def discard(self, gate: Gate) -> None:
+        for bell in gate.bells:
+            del self._gates[bell]
+            self._left[bell] = None
+
+    def listen(self, key: bytes, told: Callable[[], object]) -> None:
+        """Tells of each change of a key that a command has named as its bell, until `unlisten`."""
+        self._ears.setdefault(key, []).append(told)
+
+    def unlisten(self, key: bytes, told: Callable[[], object]) -> None:
+        ears = self._ears[key]
+        ears.remove(told)
+        if not ears:
+            del self._ears[key]
+            self._silence(key)
+
+    def rung(self, way: str, bells: Iterable[bytes] | None) -> None:
+        """These were rung, or, where nobody can know, possibly any."""
+        if bells is None:
+            for gate in self._each():
+                gate.lost(way)
+        for bell in bells or ():
+            if (owner := self._gates.get(bell)) is not None:
+                owner.rung(way)
+        if self._ears:
+            for key in tuple(self._ears) if bells is None else bells:
+                for told in tuple(self._ears.get(key, ())):
+                    told()
+
+    def end(self) -> None:
+        """The session is closed: a task that sleeps until it hears of a key asks now, and is told so."""
+        for ears in tuple(self._ears.values()):
+            for told in tuple(ears):
+                told()
+
+    def wake_own(self, answer: _Ringing) -> None:
+        """A step has woken waiters, perhaps of this very session, to which the server does not tell it."""
+        if answer.rung:
+            self.rung("local", answer.rung)
+
+    def _silence(self, key: bytes) -> None:
+        """Nobody wants to hear of that key any more."""
+        if self._transport is not None:
+            self._transport.ignore_bell(key)
+
+    def _wind_up(self) -> None:
+        self._timer = self._loop.call_later(_LISTENS_EVERY, self._listen)
+
+    def _listen(self) -> None:
+        """Shows that all who wait are still here, in one request for each slot."""
+        for bell in self._left:
+            self._silence(bell)
+        self._left.clear()
+        self._timer = None
+        if not self._gates or self._transport is None:
+            return
+        self._wind_up()
+        listeners: dict[Listener, Gate] = {}
+        for gate in self._each():
+            listener = gate.listener()
+            if isinstance(listener, Listener):
+                listeners[listener] = gate
+            elif listener is not None:
+                self.listen_for(gate, listener)
+        until = self._loop.time() + _ANSWERED_WITHIN
+        for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
+            self._ask({listener: listeners[listener] for listener in together}, until)
+
+    def listen_for(self, gate: Gate, listener: Listener | Command[int]) -> None:
+        """In a request of its own: at once, for its bell hangs since a moment ago."""
+        assert self._transport is not None
+        until = self._loop.time() + _ANSWERED_WITHIN
+        if isinstance(listener, Listener):
+            self._ask({listener: gate}, until, first=True)
+        else:
+            failed = functools.partial(self._unheard, (gate,))
+            self._transport.send(Call(listener, gate.listened, failed, until=until))
+
+    def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
+        gates = tuple(listeners.values())
+
+        def told(answers: Sequence[int]) -> None:
+            for gate, answer in zip(gates, answers, strict=True):
+                gate.listened(answer)
+
+        def failed(fault: Fault) -> None:
+            if fault.transient or len(listeners) == 1:
+                self._unheard(gates, fault)
+                return
+            for listener, gate in listeners.items():  # one key that is denied, say, refuses the whole request
+                self._ask({listener: gate}, until)
+
+        assert self._transport is not None
+        command = listening(tuple(listeners), first=first)
+        self._transport.send(Call(command, told, failed, until=until))
+
+    def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
+        if not fault.transient and not self._warned and not isinstance(fault.error, SessionClosedError):
+            self._warned = True
+            log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
+        for gate in gates:
+            gate.unheard()
+
+    def _each(self) -> tuple[Gate, ...]:
+        return tuple(dict.fromkeys(self._gates.values()))

@@ -1,0 +1,92 @@
+"""The way to the server and back: the only package that imports the Redis driver."""
+
+from __future__ import annotations
+
+from . import clocks, closed_loops
+from .answers import (
+    ASK,
+    BELL_RUNG,
+    BELL_TTL,
+    GONE,
+    NO_END,
+    NOT_OURS,
+    Answer,
+    Granted,
+    Kept,
+    Refused,
+    Released,
+    Stolen,
+)
+from .commands.base import whereabouts
+from .commands.listening import Listener, listening, one_request_each
+from .commands.lock import LockCommands, a_question
+from .commands.standing import BEHIND, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
+from .dialect import PROTOCOLS, Dialect, Protocol
+from .faults import Fault
+from .hearing import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
+from .hearing import NAMES as WAKEUPS
+from .opening import (
+    check_client,
+    check_master,
+    master_label,
+    open_clients,
+    open_quorum,
+    open_transport,
+    place,
+)
+from .request import Call, Command, Proof, Script, Transport, ignore, several, take_back
+
+__all__ = [
+    "ASK",
+    "BEHIND",
+    "BELL_RUNG",
+    "BELL_TTL",
+    "GONE",
+    "GONE_SILENT",
+    "IN_TURN",
+    "NOT_OURS",
+    "NO_END",
+    "OWING",
+    "PASSING",
+    "PROTOCOLS",
+    "SEATED",
+    "STAYING",
+    "TOLD",
+    "WAITING",
+    "WAKEUPS",
+    "Answer",
+    "Call",
+    "Command",
+    "Dialect",
+    "Fault",
+    "Granted",
+    "Kept",
+    "KeyspaceWakeup",
+    "Listener",
+    "LockCommands",
+    "OnRung",
+    "Proof",
+    "Protocol",
+    "Refused",
+    "Released",
+    "Script",
+    "Stolen",
+    "Transport",
+    "Wakeup",
+    "a_question",
+    "check_client",
+    "check_master",
+    "clocks",
+    "closed_loops",
+    "ignore",
+    "listening",
+    "master_label",
+    "one_request_each",
+    "open_clients",
+    "open_quorum",
+    "open_transport",
+    "place",
+    "several",
+    "take_back",
+    "whereabouts",
+]

@@ -1,0 +1,165 @@
+"""Long requests, on a connection of their own.
+
+On the connection of all others, a long request would hold up each renewal after it. And a server that closes
+the connection because of its length would end it for all leases of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+from .keys import slot_of
+from .request import Call, Command, ignore
+
+if TYPE_CHECKING:
+    from .connection import Multiplexed, Router
+
+_PIECE: Final = 65_536
+_KERNEL: Final = 262_144
+"""Bytes that the kernel may hold for the connection: of what it holds, nobody knows when it leaves."""
+
+
+@final
+class Outflow:
+    """A long request on its way out, piece by piece, as the line takes them."""
+
+    __slots__ = ("_began", "_held", "_moved_at", "_now", "_rest", "_transport")
+
+    def __init__(self, transport: asyncio.WriteTransport, request: bytes, now: Callable[[], float]) -> None:
+        self._transport = transport
+        # Not every transport has a socket that can be told so; the rest works without.
+        with contextlib.suppress(AttributeError, OSError, TypeError):
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
+        self._rest = memoryview(request)
+        self._now = now
+        self._began = self._moved_at = now()
+        self._held = False
+
+    def go_on(self) -> None:
+        """The line takes more."""
+        self._held = False
+        self._moved_at = self._now()
+        while self._rest and not self._held and not self._transport.is_closing():
+            piece, self._rest = self._rest[:_PIECE], self._rest[_PIECE:]
+            self._transport.write(piece)  # which may call `hold`
+
+    def hold(self) -> None:
+        """The line takes no more for now."""
+        self._held = True
+
+    @property
+    def silent_since(self) -> float:
+        """Loop time from which on the server counts as silent.
+
+        Not before the line has taken the last piece; and what the kernel holds by then, which cannot be seen
+        here, leaves as slowly as the rest has left.
+        """
+        return self._moved_at + (self._moved_at - self._began)
+
+
+@final
+class Bulk:
+    """The long requests of one connection, and the requests that have to come after them.
+
+    Invariant: requests for keys of one slot reach the server in the order of their sending. A long one waits
+    until `main` owes no reply for its slots; while it waits or is under way, later ones of its slots follow
+    it here. All keys of a name are in one slot.
+
+    Args:
+        main: The connection of all others.
+        connection: The one for these; it has one request under way at a time.
+
+    Attributes:
+        waiting: Not sent yet.
+    """
+
+    __slots__ = ("_clearing", "_loop", "connection", "main", "waiting")
+
+    def __init__(self, main: Multiplexed, connection: Multiplexed, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.main = main
+        self.connection = connection
+        self.waiting: deque[Call[Any]] = deque()
+        self._clearing = False
+
+    def concerns(self, call: Call[Any]) -> bool:
+        """Whether it has to come behind a long request."""
+        if call.command.script is None or call.unconfirmed:  # that was sent before, on the other connection
+            return False
+        if self.connection.may_execute(call):
+            return True
+        return _shares(call, (*self.waiting, *self.connection.awaited()))
+
+    def send(self, call: Call[Any]) -> None:
+        self.waiting.append(call)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self.waiting and not self._clearing:
+            call = self.waiting[0]
+            if not call.done and _shares(call, self.main.awaited(further=False)):
+                self._clear()
+                return
+            self.waiting.popleft()
+            if not call.done:
+                self.connection.send(call, at_once=True)
+
+    def _clear(self) -> None:
+        """Asks the other connection for a reply that comes after all that it owes by now."""
+        self._clearing = True
+
+        def cleared() -> None:
+            self._clearing = False
+            self._go_on()
+
+        # Not at once: a connection that is being closed refuses every request.
+        def answered(_: object) -> None:
+            self._loop.call_soon(cleared)
+
+        ping: Command[None] = Command(None, (), ("PING",), ignore)
+        self.main.send(Call(ping, answered, answered, until=math.inf))
+
+    @property
+    def busy(self) -> bool:
+        return any(not call.done for call in self.waiting) or self.connection.busy
+
+    def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
+        """As of the connection, and what waits for it."""
+        taken = [call for call in self.waiting if not call.done and elsewhere(call)]
+        gone = set(taken)
+        self.waiting = deque(call for call in self.waiting if call not in gone)
+        return [*self.connection.take_back(elsewhere), *taken]
+
+
+@final
+class ForMain:
+    """In a cluster, the node's connection stands for the one of its long requests."""
+
+    __slots__ = ("_main", "_router")
+
+    def __init__(self, router: Router, main: Multiplexed) -> None:
+        self._router = router
+        self._main = main
+
+    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
+        return self._router.redirected(self._main, call, error)
+
+    def broken(self, node: Multiplexed) -> None:
+        if node.stuck:
+            self._router.broken(self._main)
+
+    def away(self, node: Multiplexed) -> None:
+        self._router.away(self._main)
+
+
+def _shares(call: Call[Any], others: tuple[Call[Any], ...] | list[Call[Any]]) -> bool:
+    if not others:
+        return False
+    slots = {slot_of(key) for key in call.command.keys}
+    return any(slot_of(key) in slots for other in others for key in other.command.keys)

@@ -1,0 +1,4 @@
+"""The typed commands: one function a script, which says what goes in and what comes out.
+
+Times are whole milliseconds here, as the server counts; the conversion is `aiolocks.lock.clock`.
+"""

@@ -1,0 +1,211 @@
+"""The steps that all kinds share."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from ..answers import BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
+from ..request import Command, Script
+
+if TYPE_CHECKING:
+    from .families.snapshots import Holder
+    from .listening import Listener
+    from .waits import Wanted
+
+SEAT_LENGTH: Final = 16
+"""Characters of a token by which one waiter is told from the others of its session in a strict queue."""
+_MOST_TOLD: Final = 8
+"""The most holders that a refusal tells of; where it tells of that number, there may be more."""
+
+
+class _Belled(Protocol):
+    @property
+    def bell(self) -> bytes: ...
+
+
+class NameCommands:
+    """The steps of one name in one session, or of a part or a share of what stands under it.
+
+    Every command is idempotent: sent again, it leaves the server as if it had been sent once.
+
+    Args:
+        retention_ms: For how long a fence is kept after its last use; at least ten times the ttl of that.
+    """
+
+    __slots__ = ("_retention_ms",)
+
+    def __init__(self, retention_ms: int) -> None:
+        self._retention_ms = retention_ms
+
+    @property
+    def all_bells(self) -> tuple[bytes, ...]:
+        """All of them, where it waits in several places at once."""
+        return (cast("_Belled", self).bell,)
+
+    @property
+    def lingers(self) -> float:
+        """Seconds for which a waiter that is gone without a word stays in the way of others, at most."""
+        return BELL_TTL
+
+    @property
+    def nests(self) -> bool:
+        """Whether an owner may have several tokens."""
+        return False
+
+    def owner(self, token: str) -> str:
+        """The owner of that token: two tokens of one owner never exclude each other."""
+        return token
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes it; a token that holds it already gets the same grant, with a new ttl.
+
+        `standing` is a set of bits (`standing`): how the sender of the request stands to other waiters.
+        """
+        raise NotImplementedError
+
+    @property
+    def renewed_by(self) -> Script | None:
+        """The script that renews it, where that has a form for several; a renewal goes with others then."""
+        return None
+
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+        """Sets the ttl again if the token holds it; never creates."""
+        raise NotImplementedError
+
+    def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
+        """As `renew`, where another client has changed its key a moment ago: puts nothing back there."""
+        return self.renew(token, ttl_ms)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
+
+        `ring` to wake the next in the queue, if it is free then; `leave` to leave the queue too.
+        """
+        raise NotImplementedError
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        """Gives possession from one token to another; the fencing token, or None when neither holds it."""
+        raise NotImplementedError
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        """Changes what stands beside it if the token holds it; never creates, nor moves its end."""
+        raise NotImplementedError
+
+    def owned(self, token: str) -> Command[bool]:
+        """Whether the token holds it."""
+        raise NotImplementedError
+
+    def locked(self) -> Command[bool]:
+        """Whether a try now would be refused."""
+        raise NotImplementedError
+
+    # -- who holds what was refused
+
+    def excluded_by(self, own: Sequence[tuple[NameCommands, str]], refused: Refused) -> bool:
+        """Whether these possessions, steps with their token, exclude this for as long as they are held.
+
+        The server has said so: whatever is known here may have been lost since.
+        """
+        holding = {token or lease.split(b":")[0] for token, _, lease in _each(refused)}
+        return any(steps.owner(token).encode() in holding for steps, token in own)
+
+    def holders(self, refused: Refused) -> list[Holder]:
+        """The holders, as a refusal tells: some of them, where there are many."""
+        return self._told_holders(refused)[0]
+
+    def kept(self, refused: Refused) -> bool:
+        """Whether a refusal tells of nobody who holds it, and `at_least` keeps it."""
+        held, kept = self._told_holders(refused)
+        return kept and not held
+
+    def _told_holders(self, refused: Refused) -> tuple[list[Holder], bool]:
+        from .families.snapshots import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
+
+        found = [holder for told in _each(refused) if (holder := self._holder(*told)) is not None]
+        held = [holder for holder in found if not of_nobody(holder)]
+        return held, len(held) < len(found)
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        from .families.locks import told_lock  # noqa: PLC0415 - as in `holders`
+
+        return told_lock(left_ms, lease)
+
+    @property
+    def freed_on(self) -> str:
+        """Where it is freed by force, for messages; empty where that is clear."""
+        return ""
+
+    def endless(self, refused: Refused) -> str:
+        """The name whose key has lost its ttl, as a refusal tells: nothing ends it. Empty where none has.
+
+        Of kinds whose holders have deadlines inside of a key, none does.
+        """
+        return ""
+
+    def new_token(self, old: str, fresh: str) -> str:
+        """The token for the adopter from `old`, made of a fresh one; a new one where there is no old one."""
+        return fresh
+
+    def wanted(self) -> Wanted | None:
+        """The holds that exclude it; None for a kind that takes no part in the search for deadlocks."""
+        return None
+
+    def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
+        """Takes back what was sent for the token and not answered, where it would create something later."""
+        return None
+
+    def watch(self, command: Command[Any]) -> None:
+        """The server is to tell of what changes after this renewal, or question whether it is held."""
+        command.watched = command.keys[:1]
+
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        """Takes it from its holder; of the kinds that can be stolen."""
+        raise NotImplementedError
+
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+        """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
+        raise NotImplementedError
+
+    def listener(self, token: str) -> Listener | Command[int]:
+        """Tells the waiter with that token when to ask; for the kinds that have waiters."""
+        raise NotImplementedError
+
+    def _retention(self, ttl_ms: int) -> int:
+        least = 10 * ttl_ms
+        return max(self._retention_ms, least)
+
+
+def _each(refused: Refused) -> Iterator[tuple[bytes, int, bytes]]:
+    """Token, ms left and lease of each holder that a refusal tells of."""
+    told = refused.told
+    for at in range(2, len(told), 3):
+        token, left_ms, lease = told[at : at + 3]
+        if lease:
+            yield token, left_ms, lease
+
+
+def tells_no_end(refused: Refused) -> bool:
+    """Whether the key of one that it tells of has no ttl."""
+    return any(left_ms == NO_TTL for _, left_ms, _ in _each(refused))
+
+
+def told_all(refused: Refused) -> bool:
+    """Whether it tells of everybody who is in the way."""
+    return len(refused.told) < 2 + 3 * _MOST_TOLD
+
+
+def tokens_told(refused: Refused) -> set[str]:
+    """The tokens of those it tells of, of kinds that keep them apart from the lease."""
+    return {token.decode(errors="replace") for token, _, _ in _each(refused)}
+
+
+@functools.cache
+def whereabouts(pid: int) -> str:
+    """The host and that process of it: the first fields of the JSON that stands beside leases and bells."""
+    return f'"host":{json.dumps(socket.gethostname())},"pid":{pid}'

@@ -1,0 +1,956 @@
+"""One connection to a server, driven directly: its requests, its end, and the next one.
+
+Calls of one turn of the loop leave in one write; replies are handed out, in order, inside
+`data_received`: no reader task, no connection a waiter, no task switch but the caller's own.
+
+Invariants:
+- `_inflight` holds the written calls in the order of their requests, so that the head's is the next reply.
+- A request is refused on account of connections that were closed only where it was on its way alone (`Bulk`),
+  so that it is known for which request they were closed. There go long requests, and those that were on two
+  connections in a row that were closed before any request was answered.
+- Nobody but this object ends the connection: a caller that leaves abandons its reply.
+- After a broken connection, nothing is sent again before the server has been told to drop the old
+  connection, whose bytes may still be on their way: a request of a dead connection that is executed
+  after its retry was granted and released would leave a lock that nobody holds.
+- While the server may still execute a request of a dead connection (`Residue`), a new connection is tried
+  for, whether a caller waits or not, and the undo of that request is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from . import clocks, faults
+from .connecting import Connector
+from .dialect import Dialect, OpenRaw
+from .driver import (
+    HELLO_TIMEOUT,
+    NotDrivableError,
+    RawConnection,
+    UnknownScriptError,
+    UnreadableReplyError,
+    closed,
+    pack,
+    silent,
+)
+from .hearing import ASKING, CACHING, Ask, Ear, Wakeups
+from .identity import Identity, identify, warn_of_eviction
+from .libraries import REDIS, Library
+from .outages import Outage
+from .replies import PushNotification, Replies
+from .request import FREED, LONG, NOT_HELD, Call, Command, Transport, Words, ignore
+from .residue import Residue
+
+if TYPE_CHECKING:
+    from .bulk import Outflow
+    from .faults import Fault
+    from .request import Proof, Script
+    from .spares import Spares
+
+
+# -- For which request a server has closed its connections.
+
+MOST_CLOSED: Final = 2
+"""The most connections that may be closed for one request."""
+
+
+@final
+class Blame:
+    """Counts the connections in a row that were closed while a request was on its way.
+
+    Invariant: between the connections that are counted for a request, no request was answered.
+    """
+
+    __slots__ = ("_closed",)
+
+    def __init__(self) -> None:
+        self._closed: dict[Call[Any], int] = {}
+
+    def closed(self, unanswered: Iterable[Call[Any]]) -> list[Call[Any]]:
+        """A connection was closed that owed replies to these: those for which that was once too often."""
+        self._closed = {call: self._closed.get(call, 0) + 1 for call in unanswered if not call.done}
+        return [call for call, times in self._closed.items() if times >= MOST_CLOSED]
+
+    def clear(self) -> None:
+        """A request was answered."""
+        self._closed.clear()
+
+
+# -- When the calls of a connection end without an answer.
+
+
+@final
+class Deadlines:
+    """Ends the calls whose time has passed, with one timer for all of them.
+
+    Invariant: it looks no later than at the earliest `until` of a call that was noted and has not ended.
+
+    Args:
+        calls: Gives those that may not have ended.
+        trouble: Gives what is known of why there is no answer.
+
+    Attributes:
+        at: Loop time at which it looks next.
+    """
+
+    __slots__ = ("_calls", "_loop", "_timer", "_trouble", "at")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        calls: Callable[[], Iterable[Call[Any]]],
+        trouble: Callable[[], BaseException | None],
+    ) -> None:
+        self._loop = loop
+        self._calls = calls
+        self._trouble = trouble
+        self._timer: asyncio.TimerHandle | None = None
+        self.at = math.inf
+
+    def note(self, when: float) -> None:
+        """A call ends at that loop time, which is earlier than `at`."""
+        self.cancel()
+        self.at = when
+        self._timer = self._loop.call_at(when, self._look)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        self.at = math.inf
+        now = self._loop.time()
+        earliest = math.inf
+        for call in tuple(self._calls()):
+            if call.done:
+                continue
+            if call.until > now:
+                earliest = min(earliest, call.until)
+                continue
+            trouble = self._trouble()
+            sent = call.written or call.unconfirmed
+            if sent or trouble is None or faults.is_silence(trouble):
+                call.fault(faults.unanswered(trouble))
+            else:
+                call.fault(faults.unreachable(trouble))
+        if earliest < self.at:
+            self.note(earliest)
+
+
+log = logging.getLogger("aiolocks.transport")
+
+_SUBSCRIPTIONS: Final = {b"subscribe": "SUBSCRIBE", b"unsubscribe": "UNSUBSCRIBE"}
+"""The pushes that are replies, and to what."""
+_CACHING: Final = pack(CACHING)
+STALL: Final = 2.0
+"""Seconds without any reply to a written request after which the connection counts as dead."""
+_STALL_MAXIMUM: Final = 30.0
+_IDLE: Final = 10.0
+"""Seconds without a request after which a connection is closed that only some requests take."""
+
+
+class Router(Protocol):
+    """Where several connections serve one session: the object that knows of the others."""
+
+    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
+        """That was refused here. Whether it goes on elsewhere, or later."""
+        ...
+
+    def broken(self, node: Multiplexed) -> None:
+        """It has no connection any more."""
+        ...
+
+    def away(self, node: Multiplexed) -> None:
+        """It cannot be reached: what is not patient waits for word from here."""
+        ...
+
+
+@final
+class Multiplexed(asyncio.Protocol):
+    """The transport over one connection, which is made when a request needs it, and again when it breaks.
+
+    Args:
+        open_raw: Connects with the given version of the protocol.
+        dialect: Which version that is.
+        wakeups: How bells are heard.
+        fallback: Makes the transport that serves when the connection cannot be driven.
+        outage: The log of the times when the server is away.
+        router: Told of what other connections may serve; None where there are no others.
+        alone: At most one request is under way.
+        spare: A connection that has nothing to do is closed.
+        fence: Gives the key that is written when replicas are counted, of a key of what was granted.
+        library: That of the client, whose errors this raises.
+    """
+
+    by_slot = False
+
+    def __init__(
+        self,
+        open_raw: OpenRaw,
+        dialect: Dialect,
+        wakeups: Wakeups,
+        fallback: Callable[[], Transport],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        outage: Outage,
+        router: Router | None = None,
+        alone: bool = False,
+        spare: bool = False,
+        fence: Callable[[bytes], bytes] = bytes,
+        library: Library = REDIS,
+    ) -> None:
+        self._loop = loop
+        self._wakeups = wakeups
+        self._alone = alone
+        self._fallback: Transport | None = None
+        self._queue: deque[Call[Any]] = deque()  # not written yet
+        self._inflight: deque[Call[Any]] = deque()  # written, reply to come
+        # Stands for each CACHING, whose reply says nothing; its time is that of the last one.
+        self._unheeded: Call[Any] = Call(bare(()), ignore, ignore, until=math.inf)
+        self._unheeded.done = True
+        self._raw: RawConnection | None = None
+        self._replies = Replies()
+        self._ready = False  # the queue may be written
+        self._useful = False  # a caller's request was answered on the present connection
+        self._unproven = True  # that is not so, or the server has refused what it was asked
+        self._flush_due = False
+        self._closed = False
+        self._residue = Residue()
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0  # loop time at which the server last sent a reply, or a part of one
+        self._spares: Spares | None = None
+        self._outflow: Outflow | None = None  # the last long request on the present connection
+        self._commands = 0
+        self._library = library
+        self._spare = spare
+        self._router = router
+        self._fence = fence
+        self._open_raw = open_raw
+        self._dialect = dialect
+        self._make_fallback = fallback
+        self.outage = outage
+        self._connector = Connector(
+            loop,
+            self._establish,
+            self._needs_connection,
+            self._unconnectable,
+            failed=self._away,
+            outage=outage,
+        )
+        self._ear: Ear | None = None
+        self._identity: Identity | None = None  # of the last connection that carried requests
+        self._stall = STALL
+        self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
+        self._hung_up = False  # the present connection was ended by this side
+        self._blame = Blame()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._auth: Call[Any] | None = None  # the last one on the present connection
+        self._renewed: tuple[str, ...] | None = None  # credentials to be told as soon as it is ready
+        self.connections = 0
+
+    @property
+    def ordered(self) -> bool:
+        return self._fallback is None
+
+    @property
+    def hears(self) -> bool:
+        return self._wakeups.hears
+
+    @property
+    def outage_told(self) -> bool:
+        return self.outage.told
+
+    @property
+    def commands_sent(self) -> int:
+        """Number of requests written so far, without those of the handshake."""
+        others = (self._fallback, self._spares)
+        return self._commands + sum(other.commands_sent for other in others if other is not None)
+
+    # -- sending
+
+    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+        if self._fallback is not None:
+            self._fallback.send(call, at_once=at_once)
+            return
+        if self._closed:
+            call.fault(faults.session_closed())
+            return
+        if not call.patient and self._refuses(call):
+            return
+        if call.undoes and self._residue.concerns(call):
+            call.until = math.inf
+        if call.until < self._deadlines.at:
+            self._deadlines.note(call.until)
+        if self._alone:
+            self._queue.append(call)
+            self._flush()
+            return
+        if self._ready and not self._queue and not corked and (at_once or not self._inflight):
+            # An idle connection: no turn of the loop for the sake of a batch of one.
+            self._write((call,))
+            return
+        self._queue.append(call)
+        if at_once or (self._ready and not self._inflight and not corked):
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def forget(self, call: Call[Any]) -> bool:
+        if self._fallback is not None:
+            return self._fallback.forget(call)
+        call.done = True
+        return call.written or call.unconfirmed
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self._ready:
+            self._connector.start()
+        elif self._alone:
+            if not self._inflight and self._wanted():
+                self._write((self._queue.popleft(),))
+        elif self._queue:
+            batch = tuple(self._queue)
+            self._queue.clear()
+            self._write(batch)
+
+    def _write(self, batch: tuple[Call[Any], ...]) -> None:
+        assert self._raw is not None
+        steady, now = clocks.steady(), self._loop.time()
+        parts: list[bytes] = []
+        last: Call[Any] | None = None
+        for call in batch:
+            if call.done:
+                continue
+            if self._spares is not None and self._spares.concerns(call):
+                self._spares.send(call)
+                continue
+            if last is not None and (both := self._with_rider(last, call)) is not None:
+                parts[-1] = both
+                self._put(call, now, steady)
+                last.rider, last = call, None
+                continue
+            request = pack(call.words())
+            if len(request) > LONG and self._take_aside(call):
+                continue
+            # A request that is asked elsewhere for once comes right after its ASKING.
+            if heard := call.command.bells or (() if call.elsewhere else call.command.watched):
+                arming = self._wakeups.before_arming(heard)
+                parts.extend(self._put_before(words, now, steady) for words in arming)
+            self._put(call, now, steady)
+            parts.append(request)
+            last = call
+        if parts:
+            self._commands += len(parts)
+            self._write_out(parts[0] if len(parts) == 1 else b"".join(parts))
+            if self._stall_timer is None:
+                self._watch_stall(now)
+
+    def _with_rider(self, call: Call[Any], rider: Call[Any]) -> bytes | None:
+        """One request for both, where there is one and it is not long."""
+        words = call.with_rider(rider)
+        request = None if words is None else pack(words)
+        return None if request is None or len(request) > LONG else request
+
+    def _put(self, call: Call[Any], now: float, steady: float) -> None:
+        call.sent, call.sent_steady = now, steady
+        call.written = True
+        call.rider = None
+        if call.undoes:
+            call.until = math.inf
+        self._inflight.append(call)
+
+    def _put_before(self, words: Words, now: float, steady: float) -> bytes:
+        """What makes the server tell of bells is on its way; its bytes."""
+        if words is CACHING:
+            self._unheeded.sent = now
+            self._inflight.append(self._unheeded)
+            return _CACHING
+        subscription: Call[Any] = Call(bare(words), ignore, ignore, until=math.inf)
+        subscription.done = True
+        self._put(subscription, now, steady)
+        return pack(words)
+
+    def _write_out(self, data: bytes) -> None:
+        assert self._raw is not None
+        if not self._alone or len(data) <= LONG:
+            self._raw.transport.write(data)
+            return
+        from .bulk import Outflow  # noqa: PLC0415 - few sessions send anything long
+
+        self._outflow = Outflow(self._raw.transport, data, self._loop.time)
+        self._outflow.go_on()
+
+    def _wanted(self) -> bool:
+        """Drops the calls that have ended; whether any is left to be written."""
+        self._queue = deque(call for call in self._queue if not call.done)
+        return bool(self._queue)
+
+    # -- receiving
+
+    def data_received(self, data: bytes) -> None:
+        replies, answered = self._replies, False
+        try:
+            for reply in replies.read(data):
+                if type(reply) is PushNotification and not self._confirms(reply):
+                    self._wakeups.pushed(reply)
+                    continue
+                answered = True
+                if not self._inflight:
+                    raise UnreadableReplyError("a reply to nothing that was asked")
+                call = self._inflight.popleft()
+                if call.rider is not None:
+                    self._handed_over(call, self._inflight.popleft(), reply)
+                elif isinstance(reply, Exception):
+                    self._refused(call, reply)
+                else:
+                    if self._unproven and call.command.script is not None:
+                        self._served(call.command.script)
+                    call.reply(reply)
+        except UnreadableReplyError as error:
+            log.warning("the server's reply cannot be read (%r): connecting again", error)
+            self._abort()
+        # Pushes do not show that the server hears this side: a connection may be open in one direction only.
+        if answered or replies.partial:
+            self._heard = self._loop.time()
+        if self._alone and self._ready and not self._inflight:
+            self._outflow = None
+            self._flush()
+
+    def _confirms(self, push: list[Any]) -> bool:
+        """Whether a push is the reply that is due next: with RESP3, subscriptions have no other one."""
+        word = _SUBSCRIPTIONS.get(push[0]) if push and isinstance(push[0], bytes) else None
+        if word is None or not self._inflight:
+            return False
+        command = self._inflight[0].command
+        return command.script is None and command.args[:1] == (word,)
+
+    def _handed_over(self, release: Call[Any], acquire: Call[Any], reply: Any) -> None:
+        """The reply to a release and an acquire that went in one request.
+
+        Where it has not done both, they are sent again: each alone, so that each is told what concerns it.
+        """
+        error = reply if isinstance(reply, Exception) else None
+        if error is None and reply != NOT_HELD:
+            if self._unproven and acquire.command.script is not None:
+                self._served(acquire.command.script)
+            release.reply(FREED)
+            acquire.reply(reply)
+            return
+        unknown = isinstance(error, UnknownScriptError) and not release.as_eval
+        redirect = None if error is None else faults.redirect(error)
+        for call in (release, acquire):
+            call.rider, call.written = None, False
+            if call.done:
+                continue
+            if unknown:
+                call.as_eval = True
+            else:
+                call.alone = True
+                # The script may have been stopped after its first write.
+                call.unconfirmed |= error is not None and (redirect is None or redirect.begun)
+            self.send(call, corked=call is release)
+
+    def _refused(self, call: Call[Any], error: Exception) -> None:
+        if call.done:
+            return
+        if isinstance(error, UnknownScriptError) and not call.as_eval:
+            call.as_eval = True
+            call.written = False
+            self.send(call)
+            return
+        if call.command.script is not None and self._redirected(call, error):
+            return
+        fault = faults.refused(error, call.command.keys)
+        if fault.demoted:
+            self._abort()
+        elif call.command.script is not None:
+            self._prove_useful()
+        self.tell_state(call, fault)
+        call.fault(fault)
+
+    def _served(self, script: Script) -> None:
+        """The server has executed it."""
+        if not self._useful:
+            self._prove_useful()
+        self.outage.served(script)
+        self._unproven = self.outage.refuses
+
+    def tell_state(self, call: Call[Any], fault: Fault) -> None:
+        """The server has refused that; the log says so where it refuses more than that."""
+        if fault.state and call.command.script is not None:
+            self.outage.refused(call.command.script, fault.error, waits=fault.passing)
+            self._unproven = True
+
+    # -- making it
+
+    def _needs_connection(self) -> bool:
+        return (
+            self._raw is None
+            and self._fallback is None
+            and not self._closed
+            and (self._wanted() or bool(self._residue))
+        )
+
+    def _unconnectable(self, error: BaseException) -> None:
+        if before := self._identity is not None:
+            self.outage.begun(error, since=self._loop.time(), waits=False)
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for call in queue:
+            fault = faults.of_driver(error, call.command.keys)
+            call.fault(faults.withdrawn(fault) if before else fault)
+
+    async def _establish(self) -> None:
+        self._renewed = None
+        try:
+            raw = await self._dialect.open(self._open_raw, label=self.outage.label)
+        except NotDrivableError as reason:
+            self._wakeups.require_none(str(reason))
+            self._dialect.require_any(str(reason))
+            log.warning("%s: the pooled transport serves this session", reason)
+            self._give_way()
+            return
+        self._raw = raw
+        self._hung_up = self._useful = False
+        self._unproven = True
+        try:
+            await self._introduce(raw)
+        except BaseException:
+            if not self._ready:
+                raw.abort()
+            raise
+
+    async def _introduce(self, raw: RawConnection) -> None:
+        self._replies = raw.replies
+        raw.transport.set_protocol(self)
+        if raw.leftover:
+            self.data_received(raw.leftover)
+        if raw.transport.is_closing():
+            self._raw = None  # its end may have been told to the protocol before
+            raise self._broken("closed by the server while connecting")
+        identity, before = await identify(self._ask), self._identity
+        await self._residue.drop(self._ask, identity)
+        why = self._dialect.why or "by the client's own way of connecting"
+        await self._wakeups.begin(
+            self._ask, protocol=raw.protocol, database=raw.database, why=why, ear=self._open_ear
+        )
+        if self._ear is not None and not self._wakeups.hears:
+            self._ear.close()
+            self._ear = None
+        if self._raw is not raw:  # it broke right after its last answer
+            raise self._connector.trouble or self._broken("closed by the server while connecting")
+        # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
+        self._residue.settled(identity)
+        self._identity = identity
+        self.connections += 1
+        self._ready = True
+        if self._renewed is not None:
+            self.authenticate(self._renewed)
+        self._flush()
+        if self._spare:
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        elif before is None:
+            await warn_of_eviction(self._ask)
+
+    async def _open_ear(self) -> Ask:
+        if self._ear is not None:
+            self._ear.close()
+        raw = await self._open_raw(2, HELLO_TIMEOUT)
+        self._ear = Ear(
+            raw, self._loop, silence=STALL, pushed=self._wakeups.pushed, ended=self._hears_no_more
+        )
+        if self._raw is None or self._closed:
+            self._ear.close()
+        return self._ear.ask
+
+    def _hears_no_more(self) -> None:
+        """The second connection has ended: both are made again, so that waiters know what they hear."""
+        if self._ready:
+            self._abort()
+
+    def _ask(self, *words: bytes | str | int) -> asyncio.Future[Any]:
+        """A bare command on this very connection, ahead of the queue."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def failed(fault: faults.Fault) -> None:
+            if not answer.done():
+                answer.set_exception(fault.error.__cause__ or fault.error)
+                answer.exception()  # the caller that asked may have been cancelled
+
+        def replied(reply: Any) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        if self._raw is None:
+            failed(faults.unreachable(self._connector.trouble or self._broken("connection closed")))
+        else:
+            self._write((Call(bare(words), replied, failed, until=math.inf),))
+            self._commands -= 1
+        return answer
+
+    def _give_way(self) -> None:
+        self._fallback = self._make_fallback()
+        self._ready = False
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for call in queue:
+            if not call.done:
+                self._fallback.send(call)
+
+    # -- while it serves
+
+    def may_execute(self, undo: Call[Any]) -> bool:
+        """Whether the server may still execute what it undoes, from a connection that has ended."""
+        return self._residue.concerns(undo)
+
+    def _prove_useful(self) -> None:
+        self._useful = True
+        self._blame.clear()
+        self._stall = STALL
+        self._connector.useful()
+
+    def _unanswered(self) -> tuple[Call[Any], ...]:
+        aside = () if self._spares is None else self._spares.waiting
+        return (*self._inflight, *self._queue, *aside)
+
+    def _watch_stall(self, since: float) -> None:
+        self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)
+
+    def _check_stall(self) -> None:
+        self._stall_timer = None
+        if not self._inflight:
+            return
+        oldest = next((call for call in self._inflight if call is not self._unheeded), self._unheeded)
+        since = max(oldest.sent, self._heard)
+        if self._outflow is not None:
+            since = max(since, self._outflow.silent_since)  # no reply before all is sent
+        if since + self._stall > self._loop.time():
+            self._watch_stall(since)
+            return
+        self._connector.trouble = silence = self._library.own(silent(self._stall))
+        self.outage.begun(silence, since=since)
+        # A server that is only slow must not be asked again and again.
+        self._stall = min(self._stall * 2, _STALL_MAXIMUM)
+        self._abort()
+        if self._spares is not None:
+            self._spares.distrust()
+
+    def _hang_up_if_idle(self) -> None:
+        if self._raw is None:
+            return
+        if self.busy or self._heard + _IDLE > self._loop.time():
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+        else:
+            self._hang_up()
+
+    def authenticate(self, words: tuple[str, ...]) -> None:
+        """The credentials of the client are renewed: the server is told so on the present connection.
+
+        It stands in line with the other requests. Refused, the connection goes on with the former ones until
+        the server ends it, and the next one asks for the credentials. One that is being made may have asked
+        already: it tells them when it is ready. The connection of the notifications, which RESP2 keeps from
+        anything else, is made again when the server closes it.
+        """
+        if self._spares is not None:
+            self._spares.authenticate(words)
+        if self._closed:
+            return
+        if not self._ready:
+            self._renewed = words
+            return
+        raw = self._raw
+
+        def refused(fault: faults.Fault) -> None:
+            if raw is self._raw:
+                log.warning(
+                    "%s refuses renewed credentials (%s): this connection goes on with the former ones",
+                    self.outage.label,
+                    fault.error,
+                )
+
+        self._authenticate_no_more()
+        self._auth = Call(bare(("AUTH", *words)), ignore, refused, until=math.inf)
+        self.send(self._auth)
+
+    def _authenticate_no_more(self) -> None:
+        if self._auth is not None:
+            self._auth.done = True
+            self._auth = None
+
+    # -- its end
+
+    def _hang_up(self) -> None:
+        if self._raw is not None:
+            self._hung_up = True
+            self._raw.transport.close()
+
+    def _abort(self) -> None:
+        if self._raw is not None:
+            self._hung_up = True
+            self._raw.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        raw, self._raw = self._raw, None
+        if self._ready and self._identity is not None:  # before, a connection carries no requests
+            self._residue.add(self._identity, self._inflight)
+        self._ready = False
+        self._authenticate_no_more()
+        self._wakeups.end()
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
+        if raw is not None:
+            raw.lost(exc)
+        if exc is not None:
+            self._connector.trouble = exc
+        self._cancel_timers()
+        self._outflow = None
+        unanswered = [call for call in self._inflight if not call.done]
+        self._inflight.clear()
+        for call in unanswered:
+            call.unconfirmed = True
+            if call.command.script is None:  # belonged to this connection alone
+                call.fault(faults.unreachable(exc or self._broken("connection closed")))
+        if not self._hung_up:
+            self._hung_up_on(unanswered, exc)
+        self._queue.extendleft(call for call in reversed(unanswered) if not call.done)
+        if self._needs_connection():
+            self._connector.start()
+        self._has_broken()
+
+    def _hung_up_on(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
+        """The server has closed the connection: one of these requests may be why."""
+        for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
+            if self._alone:
+                size = len(pack(call.words()))
+                call.fault(faults.hung_up(size, MOST_CLOSED, error, long=size > LONG))
+            elif self._take_aside(call):
+                unanswered.remove(call)
+
+    def _may_be_blamed(self, call: Call[Any]) -> bool:
+        if call.undoes:  # one that is short is not given up: it is the last word
+            return self._alone and len(pack(call.words())) > LONG
+        return self._alone or not self._useful
+
+    def _broken(self, why: str) -> Exception:
+        return self._library.own(closed(why))
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._stall_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._stall_timer = self._idle_timer = None
+
+    # -- bells
+
+    def ignore_bell(self, bell: bytes) -> None:
+        for words in self._wakeups.after(bell):
+            self.send(Call(bare(words), ignore, ignore, until=self._loop.time() + STALL))
+
+    # -- further connections
+
+    def _take_aside(self, call: Call[Any]) -> bool:
+        """Whether a request goes over the connection of those that are on their way alone."""
+        # A bell is heard on this connection, and a node that must be asked once is asked on this one.
+        if self._alone or call.command.script is None or call.command.bells or call.elsewhere:
+            return False
+        self._further().send(call)
+        return True
+
+    def prove(self, proof: Proof) -> None:
+        if self._fallback is not None:
+            self._fallback.prove(proof)
+        elif self._closed:
+            proof.fault(faults.session_closed())
+        else:
+            self._further().prove(proof)
+
+    def _further(self) -> Spares:
+        if self._spares is None:
+            from .spares import Spares  # noqa: PLC0415 - few sessions need more than one connection
+
+            self._spares = Spares(self, self._loop, router=self._router, fence=self._fence)
+        return self._spares
+
+    def open_spare(self, *, alone: bool, router: Router | None = None) -> Multiplexed:
+        """One more connection to the same server, on which no bells are heard."""
+        return Multiplexed(
+            self._open_raw,
+            self._dialect,
+            Wakeups("poll", trial=lambda _: bare(()), on_rung=lambda _, __: None),
+            self._make_fallback,
+            self._loop,
+            outage=self.outage,
+            router=router,
+            alone=alone,
+            spare=True,
+            library=self._library,
+        )
+
+    def distrust(self) -> None:
+        """The server was silent on another connection: this one is made again, if it has nothing to do now.
+
+        If it is broken, that would be found only when a request on it stays without an answer.
+        """
+        if self._ready and not self.busy:
+            self._abort()
+
+    def check(self) -> None:
+        """If it has nothing to do now, finds out whether it is broken before somebody needs it."""
+        if self._ready and not self.busy:
+            self.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + STALL))
+
+    def pause_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.hold()
+
+    def resume_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.go_on()
+
+    # -- one of several
+
+    def _redirected(self, call: Call[Any], error: Exception) -> bool:
+        """Whether it goes on elsewhere, or later."""
+        return self._router is not None and self._router.redirected(self, call, error)
+
+    def _has_broken(self) -> None:
+        """The connection has ended, and its calls wait for the next one."""
+        if self._router is not None:
+            self._router.broken(self)
+
+    def _refuses(self, call: Call[Any]) -> bool:
+        """Ends a call at once while the last attempt to connect, which has failed, is a moment ago."""
+        refusal = self._connector.refusal
+        if self._router is not None or self.ready or refusal is None or not self._connector.resting:
+            return False
+        call.fault(faults.of_driver(refusal, call.command.keys))
+        return True
+
+    def _away(self, error: BaseException) -> None:
+        """An attempt to connect has failed."""
+        if self._router is not None:
+            self._router.away(self)
+        else:
+            self.tell_impatient()
+
+    def tell_impatient(self) -> None:
+        """Ends the calls that are not patient and wait for a connection that could not be made just now."""
+        if (refusal := self._connector.refusal) is not None:
+            for call in tuple(self._queue):
+                if not call.patient:
+                    call.fault(faults.of_driver(refusal, call.command.keys))
+        if self._spares is not None:
+            self._spares.tell_impatient()
+
+    @property
+    def way(self) -> str:
+        """How bells are heard here; empty while that is not known."""
+        return self._wakeups.name
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its reply, or to be sent."""
+        return bool(self._inflight) or self._wanted() or (self._spares is not None and self._spares.busy)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests need not wait for a connection."""
+        return self._ready or self._fallback is not None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether requests wait for a connection, or may still be executed after the end of theirs."""
+        if not self.ready and (self._wanted() or bool(self._residue)):
+            return True
+        return self._spares is not None and self._spares.stuck
+
+    def waiting(self) -> tuple[Call[Any], ...]:
+        """The calls that were not written yet."""
+        return tuple(self._queue)
+
+    def awaited(self, *, further: bool = True) -> list[Call[Any]]:
+        """The calls that are not answered yet, sent or not; also those for which nobody waits."""
+        calls = [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+        return calls if self._spares is None or not further else [*calls, *self._spares.awaited()]
+
+    def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
+        """The calls that wait here for a connection and must be sent elsewhere: they do not wait any more."""
+        taken: list[Call[Any]] = []
+        kept: deque[Call[Any]] = deque()
+        for call in self._queue:
+            if call.done or call.command.script is None or not elsewhere(call):
+                kept.append(call)
+                continue
+            if call.elsewhere and kept and kept[-1].command.args == ASKING:
+                kept.pop()  # it would be for the next call here
+            call.elsewhere = call.mid_move = False
+            taken.append(call)
+        self._queue = kept
+        return taken if self._spares is None else [*taken, *self._spares.take_back(elsewhere)]
+
+    # -- closing
+
+    def rest(self) -> bool:
+        if self._fallback is not None:
+            return self._fallback.rest()
+        if self.busy or self.stuck or self._connector.at_work:
+            return False
+        if self._spares is not None:
+            self._spares.rest()
+        self._hang_up()
+        return True
+
+    async def aclose(self, grace: float) -> None:
+        if self._fallback is not None:
+            await self._fallback.aclose(grace)
+        deadline = self._loop.time() + grace
+        try:
+            if self._spares is not None:
+                await self._spares.drain(deadline)
+            await self._drain(deadline)
+            self._closed = True
+            await self._connector.aclose()
+        finally:
+            ear = self._ear
+            self.close()
+        for raw in [raw for raw in (self._raw, ear) if raw is not None]:
+            try:
+                async with asyncio.timeout(1.0):
+                    await raw.wait_closed()
+            except (OSError, TimeoutError):
+                raw.abort()
+
+    async def _drain(self, deadline: float) -> None:
+        # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
+        while self._loop.time() < deadline and (self._wanted() or self._inflight):
+            if not self._ready:
+                self._connector.start()
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        """Closes without waiting; what was written is still sent. Idempotent."""
+        self._closed = self._hung_up = True
+        if self._spares is not None:
+            self._spares.close()
+        self._deadlines.cancel()
+        self._cancel_timers()
+        if self._raw is not None:
+            self._raw.transport.close()
+        if self._ear is not None:
+            self._ear.close()
+        for call in (*self._inflight, *self._queue):
+            call.fault(faults.session_closed())
+        self._queue.clear()
+
+
+def bare(words: Words) -> Command[Any]:
+    """A command of this connection alone: not sent again on the next one."""
+    return Command(None, (), words, lambda reply: reply)

@@ -1,0 +1,202 @@
+"""A lease that a majority of masters holds: how it is given. `keeping` has how it is kept and handed over.
+
+**The ground of a lease.** Let a master *confirm* a lease when it writes the lease's fencing token back while
+it still carries the lease's token, and has minted nothing larger for it (`redlock_seal.lua`). A lease is
+given when a majority has confirmed it. Two majorities have a master in common; of two leases, let that be
+`m`.
+
+- *One holder.* `m` carries a token from its grant to its confirmation, and on until it is released or its ttl
+  has passed there, which is not before the holder's own deadline: that one is counted from before the first
+  request was sent, less drift. So `m` was free again when it granted the other lease, and the two do not
+  overlap.
+- *A rising fencing token.* Say that `m` confirmed A, with the token S(A), and granted B after that. Its fence
+  was at least S(A), so that it minted more than S(A) for B; and as it confirmed B too, S(B) is not less than
+  that. The larger of the tokens minted by one majority is not enough: B may have been granted at `m` before A
+  was, and have lost that grant again. Neither is writing back to any master that answers: a fence that is
+  raised for a lease which is gone says nothing of the one that is there.
+
+The first needs clocks that *run* alike (the holder's, and each master's, within 1 %) and do not jump; they
+need not agree. The second needs no clock, where `m` kept its data, the fence for its retention among them.
+Both need that requests of one possession reach a master in the order of their sending, or not at all, which
+is what a transport is for.
+
+A master that restarts without its data within a ttl may confirm another lease beside one that it has
+forgotten: then two may hold at a time. One that stays away for the longest ttl in use cannot. Whenever it
+comes back empty, its fencing tokens begin at its clock: the later lease has the larger one unless that clock
+stands behind the one that minted the earlier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, final
+
+from ...errors import ConfigurationError
+from ..answers import Answer, Granted, Refused, Released
+from ..faults import Fault
+from ..request import Command
+from .operations import CONFIRM, LEAVE, TOLD, UNDO, VOTE, MasterRequest, QuorumOperation
+
+
+@final
+class Acquiring(QuorumOperation[Answer]):
+    """Grants by a majority, then the largest fencing token confirmed by a majority; undone where that fails.
+
+    Args:
+        confirm: Writes the fencing token of the lease back.
+        undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
+        leave: Leaves the queue, and nothing else; None where no master seats the voter.
+        queued: The voter may stand in the queues already. Then the queue is left with a confirmation, too;
+            so only the masters that have not confirmed need `leave`: one whose confirmation is still under
+            way when the lease is given needs it if that comes after the release. Otherwise only those need
+            it that have refused, and so have seated the voter, or may yet do so.
+    """
+
+    __slots__ = (
+        "_confirm",
+        "_confirmed",
+        "_fencing_token",
+        "_granted",
+        "_leave",
+        "_proposal",
+        "_queued",
+        "_refused",
+        "_told",
+        "_unasked",
+        "_unconfirmed",
+        "_undo",
+    )
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        vote: Command[Answer],
+        confirm: Callable[..., Command[bool]],
+        undo: Command[Released],
+        leave: Command[Released] | None = None,
+        *,
+        queued: bool = False,
+    ) -> None:
+        super().__init__(labels, vote)
+        self._confirm = confirm
+        self._queued = queued
+        self._undo = undo
+        self._leave = leave
+        self._fencing_token = 0  # proposed for the lease, once a majority has granted
+        self._proposal = CONFIRM  # phase of its confirmations
+        self._granted: dict[int, Granted] = {}
+        self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
+        self._told: list[Sequence[Any]] = []  # the holder, as each of those says
+        self._confirmed: set[int] = set()
+        self._unconfirmed: set[int] = set()  # granted it, and lost it again
+        self._unasked: set[int] = set()  # granted it later, and minted more than is proposed
+
+    def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
+        if phase == VOTE:
+            self._pending.discard(master)
+            if isinstance(reply, Refused):
+                self._refused[master] = reply.remaining_ms
+                if reply.told:
+                    self._told.append(reply.told)
+            else:
+                self._granted[master] = reply
+                if self._fencing_token:
+                    return self._granted_late(master)
+        elif not reply:
+            self._unconfirmed.add(master)
+            if self._leave is not None and self.still_due(phase):
+                return [MasterRequest(master, self._leave, LEAVE)]
+        elif phase == self._proposal:
+            self._confirmed.add(master)
+        return [] if self.decided else self._decide()
+
+    def failed(self, master: int, phase: int, fault: Fault) -> list[MasterRequest]:
+        if isinstance(fault.error, ConfigurationError) and not self.decided:
+            self.outcome = fault
+            return self._take_back()
+        return super().failed(master, phase, fault)
+
+    def still_due(self, phase: int) -> bool:
+        """A confirmation leaves the queue, also where it is not needed for the majority any more."""
+        return self._queued and isinstance(self.outcome, Granted) and phase == self._proposal
+
+    def _granted_late(self, master: int) -> list[MasterRequest]:
+        """The more carry the lease, the more may fail later. An undo was sent after it."""
+        if isinstance(self.outcome, Granted):
+            return self._tell((master,))
+        if self.decided:
+            return []
+        if self._granted[master].fencing_token > self._fencing_token:
+            self._unasked.add(master)
+            return self._decide()
+        return [MasterRequest(master, self._confirm(self._fencing_token), self._proposal)]
+
+    def _decide(self) -> list[MasterRequest]:
+        if len(self._confirmed) >= self.majority:
+            itself = 1 if self._queued else 0  # it stands there until it has confirmed
+            others = max(grant.others for grant in self._granted.values()) - itself
+            self.outcome = Granted(self._fencing_token, max(0, others))
+            return [*self._tell(self._unasked), *self._leave_queues()]
+        gone = self._refused.keys() | self._faults.keys() | self._unconfirmed
+        if len(gone) >= self.enough_against:
+            self.outcome = (
+                self._no_majority() if len(self._faults) >= self.enough_against else self._refusal()
+            )
+            return self._take_back()
+        carrying = self._granted.keys() - gone
+        if len(carrying) >= self.majority > len(carrying - self._unasked if self._fencing_token else ()):
+            return self._propose(carrying)
+        return []
+
+    def _propose(self, carrying: AbstractSet[int]) -> list[MasterRequest]:
+        """For the first time, or again with more of them: earlier confirmations do not count then."""
+        self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
+        self._proposal += 1
+        self._confirmed.clear()
+        self._unasked.clear()
+        command = self._confirm(self._fencing_token)
+        return [MasterRequest(master, command, self._proposal) for master in sorted(carrying)]
+
+    def _tell(self, masters: Iterable[int]) -> list[MasterRequest]:
+        """They are not needed any more, but are to know the fencing token of what they carry."""
+        command = self._confirm(self._fencing_token, given=True)
+        return [MasterRequest(master, command, TOLD) for master in masters]
+
+    def _leave_queues(self) -> list[MasterRequest]:
+        """On the masters that were not asked to confirm the lease, or did not: nobody else would."""
+        if self._leave is None:
+            return []
+        masters = self._refused.keys() | self._pending
+        if self._queued:
+            masters |= self._unconfirmed | self._unasked
+        return [MasterRequest(master, self._leave, LEAVE) for master in sorted(masters)]
+
+    def _take_back(self) -> list[MasterRequest]:
+        masters = range(len(self._labels))
+        return [MasterRequest(master, self._undo, UNDO) for master in masters if master not in self._refused]
+
+    def _refusal(self) -> Refused:
+        """For as long as it takes until a majority could be free."""
+        held = [*self._refused.values(), *(0 for _ in self._unconfirmed)]
+        times = sorted(float("inf") if left is None else left for left in held)
+        ours = len(self._granted.keys() - self._faults.keys() - self._unconfirmed)
+        needed = min(max(self.majority - ours, 1), len(times))
+        left = times[needed - 1]
+        return Refused(
+            None if left == float("inf") else int(left),
+            detail=self._report(),
+            told=self._most_told(),
+            seated=len(self._refused) >= self.majority,
+        )
+
+    def _most_told(self) -> Sequence[Any]:
+        """The answer about the holder that most of them name: any other that they name is trying."""
+        by_lease = Counter(told[4].split(b":")[0] for told in self._told)
+        return max(self._told, key=lambda told: by_lease[told[4].split(b":")[0]], default=())
+
+    def _said(self, master: int) -> str:
+        if master in self._refused:
+            return "held elsewhere"
+        return "granted, and lost again" if master in self._unconfirmed else "granted"

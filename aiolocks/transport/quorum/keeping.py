@@ -1,0 +1,144 @@
+"""A lease that a majority of masters holds: how it is kept, and handed over to another token.
+
+`acquiring` says on what ground a majority is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+from ..answers import Answer, Granted
+from ..faults import Fault
+from ..request import Command
+from .operations import LOOK, TAKE, TOLD, UNDO, VOTE, MasterRequest, QuorumOperation, Voting
+
+
+class Carried(NamedTuple):
+    """The part of a lease on one master: whether its fencing token was written back, and the metadata."""
+
+    fencing_token: int
+    written_back: bool
+    metadata: str
+
+
+@final
+class Renewing(Voting):
+    """A majority has it renewed; and where it is missing, it is put back.
+
+    A master that came back empty, or was away when the lease was given, is taken again for the same token, if
+    it is free: only once a majority has said that the lease is held, and with what one of them carries. So a
+    renewal creates nothing that is gone. It restores what further failures may take, not what has happened.
+
+    Args:
+        heals: Whether it puts it back; if not, the next renewal does.
+        look: Reads what a master carries of it.
+        take: Acquires for the token, with that metadata.
+        confirm: Writes the fencing token of the lease back.
+    """
+
+    __slots__ = ("_carried", "_confirm", "_heals", "_look", "_sources", "_take", "_taking")
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        vote: Command[bool],
+        look: Command[Carried | None],
+        take: Callable[[str], Command[Answer]],
+        confirm: Callable[..., Command[bool]],
+        *,
+        heals: bool = True,
+    ) -> None:
+        super().__init__(labels, vote)
+        self._heals = heals
+        self._look = look
+        self._take = take
+        self._confirm = confirm
+        self._sources: list[int] | None = None  # masters that may be asked yet for the part to put back
+        self._carried: Carried | None = None
+        self._taking: set[int] = set()
+
+    def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
+        if phase == VOTE:
+            super().replied(master, phase, reply)
+            return self._heal() if self._heals and self.outcome is True else []
+        if phase == LOOK:
+            if reply is None or not reply.written_back:
+                return self._look_further()
+            self._carried = reply
+            return self._heal()
+        if phase == TAKE and isinstance(reply, Granted) and self._carried is not None:
+            return [MasterRequest(master, self._confirm(self._carried.fencing_token, given=True), TOLD)]
+        return []
+
+    def failed(self, master: int, phase: int, fault: Fault) -> list[MasterRequest]:
+        if phase == VOTE:
+            return super().failed(master, phase, fault)
+        return self._look_further() if phase == LOOK else []
+
+    def _heal(self) -> list[MasterRequest]:
+        missing = self._no.keys() - self._taking
+        if not missing:
+            return []
+        if self._carried is None:
+            if self._sources is not None:
+                return []  # being read
+            self._sources = list(self._yes)
+            return self._look_further()
+        self._taking |= missing
+        command = self._take(self._carried.metadata)
+        return [MasterRequest(master, command, TAKE) for master in missing]
+
+    def _look_further(self) -> list[MasterRequest]:
+        return [MasterRequest(self._sources.pop(0), self._look, LOOK)] if self._sources else []
+
+
+@final
+class Adopting(QuorumOperation[int | None]):
+    """Given from one token to another by a majority; given back where that fails.
+
+    Of several who adopt at a time at most one has a majority. If none has, the handle stays good; if one has,
+    what others give back to it on a minority of masters is nobody's, and free again after the ttl.
+
+    Args:
+        undo: Gives it back.
+    """
+
+    __slots__ = ("_given", "_not_held", "_undo")
+
+    def __init__(
+        self, labels: Sequence[str], vote: Command[Carried | None], undo: Command[Carried | None]
+    ) -> None:
+        super().__init__(labels, vote)
+        self._undo = undo
+        self._given: dict[int, Carried] = {}
+        self._not_held: set[int] = set()
+
+    def _voted(self, master: int, reply: Any) -> None:
+        if reply is None:
+            self._not_held.add(master)
+        else:
+            self._given[master] = reply
+
+    def _decide(self) -> list[MasterRequest]:
+        if len(self._given) >= self.majority:
+            # A token that a single master has minted is not the lease's; a majority has the lease's, and so
+            # one of these.
+            known = [carried for carried in self._given.values() if carried.written_back]
+            found = known or self._given.values()
+            self.outcome = max(carried.fencing_token for carried in found)
+            return []
+        if len(self._not_held) >= self.enough_against:
+            self.outcome = None
+        elif not self._pending:
+            self.outcome = self._no_majority()
+        else:
+            return []
+        return [
+            MasterRequest(master, self._undo, UNDO)
+            for master in range(len(self._labels))
+            if master not in self._not_held
+        ]
+
+    def _said(self, master: int) -> str:
+        return "adopted" if master in self._given else "not held"
